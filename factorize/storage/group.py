@@ -123,7 +123,7 @@ class Group:
     def _fall_with_others(self, outcomes: Sequence[Outcome]) -> None:
         for found in outcomes:
             if isinstance(found, dict):
-                self._store.fall_with_others(found["digest"])
+                self._store.fall_with_others(found)
 
     def _stored(self, manifest: Mapping[str, Any]) -> Outcome:
         """Return the manifest that stands in the store now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
@@ -26,7 +26,7 @@ it has checked; raises where a claim does not hold."""
 
 @contextmanager
 def incoming(
-    objects: Objects, factorization: Factorization, check: Check | None
+    objects: Objects, factorization: Factorization, check: Check | None, *, beside: Sequence[Staged] = ()
 ) -> Iterator[tuple[Staged, dict[str, Any]]]:
     """Write the safetensors file of a factorization, and give it with its entry of the manifest once it is believed.
 
@@ -34,6 +34,7 @@ def incoming(
         objects: the medium.
         factorization: what to write.
         check: has the last word; without one the file is read back and compared only.
+        beside: further files, which are put on the medium with this one while the check waits for a process.
 
     Raises:
         CertificateError: the check refused the file (from `check`).
@@ -47,14 +48,14 @@ def incoming(
         if check is None:
             proof, digest, (file, _) = {}, _read_back(staged.path, plain.spec), _described(staged)
         else:
-            with ThreadPoolExecutor(1, "described") as beside:  # the check waits for a process, most of the time
-                coming = beside.submit(_synced, staged)
+            with ThreadPoolExecutor(1, "described") as meanwhile:
+                coming = meanwhile.submit(_synced, staged, beside)
                 proof = dict(check(staged.path))
                 digest, (file, seen) = proof.pop("digest"), coming.result()
             with staged.open() as reader:
                 same = reader.entry.version == seen
             if not same:  # it was touched after it was read
-                file, _ = _described(staged)
+                file, _ = _synced(staged)
         if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
             message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
             raise CorruptObject(message)
@@ -74,9 +75,10 @@ def _read_back(path: Path, spec: Spec) -> str:
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
-def _synced(staged: Staged) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Put the file on the medium, which has less to do then when the file is published, and read it back."""
-    staged.sync()
+def _synced(staged: Staged, beside: Sequence[Staged] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Put the file and others on the medium, and read it back."""
+    for one in (staged, *beside):
+        one.sync()
     return _described(staged)
 
 

@@ -30,7 +30,7 @@ class Publisher:
             staged.write(data)
             self.settle(key, staged, intact)
 
-    def settle(self, key: str, staged: Staged, intact: Callable[[], bool]) -> None:
+    def settle(self, key: str, staged: Staged, intact: Callable[[], bool]) -> bool:
         """Give a staged file its name unless a sound object has it; a damaged one goes to quarantine first.
 
         Args:
@@ -38,22 +38,27 @@ class Publisher:
             staged: the file.
             intact: whether what stands at the key is sound; asked only when something does.
 
+        Returns:
+            Whether this file has the name.
+
         Raises:
             CorruptObject: another damaged object came into the place of the one that was moved away.
             StoreUnavailable: the medium refused.
         """
-        if self._objects.put(key, staged) or intact():
-            return
+        if self._objects.put(key, staged):
+            return True
+        if intact():
+            return False
         self.quarantine(key)
-        if not self._objects.put(key, staged) and not intact():
+        mine = self._objects.put(key, staged)
+        if not mine and not intact():
             raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
+        return mine
 
-    def settle_all(self, group: Sequence[Step]) -> None:
+    def settle_all(self, group: Sequence[Step]) -> list[bool]:
         """Give many files their names at once; each is synced already, and the rest is as `settle` has it."""
         created = self._objects.put_all([(key, staged) for key, staged, _ in group])
-        for (key, staged, intact), new in zip(group, created, strict=True):
-            if not new:
-                self.settle(key, staged, intact)
+        return [new or self.settle(*step) for step, new in zip(group, created, strict=True)]
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""

@@ -11,7 +11,8 @@ Layout (docs/store.md):
     tmp/  quarantine/                             files on their way in; what fsck took out
 
 A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so whatever is
-visible only names what is already there. All four are synced before the first gets its name. A put holds the store's
+visible only names what is already there. All four are synced before the first gets its name; where the file is checked,
+all but the manifest, which says what was checked, while the check runs. A put holds the store's
 lock meanwhile, together with other puts; `gc` holds it alone.
 """
 
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
@@ -86,19 +88,25 @@ class Store:
         revocation = self.revocations.reaching(factorization.manifest)
         if revocation is not None:
             raise revocation.error()
-        known = self.intact(digest)
-        written = nullcontext() if known else incoming(self.objects, factorization, check)
-        with written as new, self.objects.lock(MARKER, exclusive=False):
-            self.matrices.put_those_of(factorization)
-            if new is None:
+        if self.intact(digest):
+            with self.objects.lock(MARKER, exclusive=False):
+                self.matrices.put_those_of(factorization)
                 entry = self._entry_of(digest)
-                self.fall_with_others(digest)
+                self.fall_with_others(factorization.manifest)
                 self.enter(entry)
-            else:
-                staged, file = new
-                manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
-                self._publish(staged, manifest)
-        return self.manifest(digest)
+            return self.manifest(digest)
+        with ExitStack() as opened:
+            entries = self._entries(SpecEntry.of(factorization.manifest), opened)
+            beside = [staged for _, staged, _ in entries]
+            staged, file = opened.enter_context(incoming(self.objects, factorization, check, beside=beside))
+            opened.enter_context(self.objects.lock(MARKER, exclusive=False))
+            self.matrices.put_those_of(factorization)
+            manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
+            record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
+            self.objects.sync_all([record[1]] if check is not None else [staged, record[1], *beside])
+            mine = self._publish(staged, manifest, record, entries)
+        self.revocations.check(digest)
+        return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
 
     def revoke(self, digest: str, reason: str) -> list[Revocation]:
         """Take a result back, those that store further matrices beside the same C, and what was rounded from them.
@@ -254,18 +262,18 @@ class Store:
         """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
-    def _publish(self, file: Staged, manifest: Mapping[str, Any]) -> None:
-        """Publish a factor file, its manifest and the entries: all synced at once, then named in this order."""
-        digest, sha256 = manifest["digest"], manifest["files"][0]["sha256"]
-        with ExitStack() as opened:
-            blob = (blob_key(sha256), file, lambda: self.blobs.sound(sha256))
-            record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
-            entries = self._entries(SpecEntry.of(manifest), opened)
-            self.objects.sync_all([staged for _, staged, _ in (blob, record, *entries)])
-            for step in ([blob], [record]):
-                self._publisher.settle_all(step)
-            self.fall_with_others(digest)
-            self._publisher.settle_all(entries)
+    def _publish(self, file: Staged, manifest: Mapping[str, Any], record: Step, entries: Sequence[Step]) -> bool:
+        """Give a factor file, its manifest and the entries, all of them synced, their names in this order.
+
+        Returns:
+            Whether the manifest is this one, and not one of the same digest that was there.
+        """
+        sha256 = manifest["files"][0]["sha256"]
+        self._publisher.settle_all([(blob_key(sha256), file, lambda: self.blobs.sound(sha256))])
+        mine = self._publisher.settle_all([record])
+        self.fall_with_others(manifest)
+        self._publisher.settle_all(entries)
+        return all(mine)
 
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
@@ -282,12 +290,16 @@ class Store:
         staged.write(data)
         return staged
 
-    def fall_with_others(self, digest: str) -> None:
-        """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet."""
-        manifest = json.loads(self.index.manifest(digest).text)
+    def fall_with_others(self, manifest: Mapping[str, Any]) -> None:
+        """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet.
+
+        Args:
+            manifest: one of its digest; what stands in the store may name another file.
+        """
         revocation = self.revocations.reaching(manifest)
         if revocation is not None:
-            self.revocations.add(manifest, revocation.reason)
+            standing = json.loads(self.index.manifest(manifest["digest"]).text)
+            self.revocations.add(standing, revocation.reason)
 
     def _entry_of(self, digest: str) -> SpecEntry:
         try:

@@ -225,13 +225,18 @@ class Directory:
             self._folder(path.parent)
             self._files.make_directory(path)
 
+    def _up_from(self, folder: Path) -> Iterator[Path]:
+        """Give a folder and those above it that are below the root."""
+        while folder != self.root:
+            yield folder
+            folder = folder.parent
+
     def _settle(self, folders: Sequence[Path]) -> None:
         """Put the names in these folders on the medium, and the folders themselves, once per folder and process.
 
         Also where another process made a name or a folder: it may not have come to its own sync yet.
         """
-        above = {path for folder in folders for path in (folder, *folder.parents) if self.root in path.parents}
-        new = above - self._durable
+        new = {path for folder in folders for path in self._up_from(folder)} - self._durable
         self._files.sync_directories(sorted({*folders, *(path.parent for path in new)}))
         self._durable |= new
 

@@ -82,7 +82,7 @@ def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
         with suppress(NotFound):
             ACTIONS[action](store)
         assert fsck(store).clean
-        if action == "put":
+        if action.endswith("put"):
             assert store.load(PUT.spec_digest).digest == PUT.digest
         else:
             assert store.digest_of(ANSWER.spec_digest) is None
@@ -122,7 +122,7 @@ def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch
     done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     statuses = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert statuses == [9] * (len(statuses) - 1) + [0] and len(statuses) > 25
+    assert statuses == [9] * (len(statuses) - 1) + [0] and len(statuses) > 20
     put = factorization(3)
     for at in range(len(statuses)):
         store = store_on(connect(f"{url}/{at}"), url)

@@ -234,7 +234,8 @@ def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(
 def test_a_manifest_is_read_once_while_nobody_touches_it(tmp_path):
     put, files = factorization(), recording()
     store = open_store(tmp_path, files=files)
-    store.put(put)
+    made = store.put(put)
+    assert store.manifest(put.digest) == made
     files.calls.clear()
     assert store.manifest(put.digest)["digest"] == put.digest
     assert "read" not in files.calls
@@ -369,7 +370,9 @@ def test_a_check_has_the_last_word_and_what_it_says_is_kept(store):
         with pytest.raises(CorruptObject, match="reads back as another"):
             store.put(put, check=lambda path, wrong=wrong: check(path) | wrong)
     assert store.digest_of(put.spec_digest) is None
-    (file,) = store.put(put, check=check)["files"]
+    made = store.put(put, check=check)
+    (file,) = made["files"]
+    assert made == store.manifest(put.digest) == open_store(store.url).manifest(put.digest)
     assert file["proof"] == {"checked": ["bytes"]} and file["sha256"] == seen["sha256"]
 
 

@@ -19,7 +19,9 @@ from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, togethe
 from specs import spec_of
 from store_cases import factorization, failing, recording, toeplitz
 
+from factorize.encoding import sha256
 from factorize.errors import NotFound, Revoked, StoreUnavailable
+from factorize.exact.file import manifest_of
 from factorize.factorization import Factorization
 from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
@@ -40,8 +42,17 @@ def artifact():
 PUT = artifact()
 ANSWER = factorization(3)
 SECOND = factorization(3, strategy=toeplitz(3))
+
+
+def believed(path: Path) -> dict[str, str]:
+    """A check that finds nothing wrong; beside it, files are synced."""
+    data = path.read_bytes()
+    return {"digest": manifest_of(data)["digest"], "sha256": sha256(data)}
+
+
 ACTIONS: dict[str, Callable[[Store], object]] = {
     "put": lambda store: store.put(PUT),
+    "checked put": lambda store: store.put(PUT, check=believed),
     "revoke": lambda store: store.revoke(ANSWER.digest, "wrong"),
     "delete": lambda store: gc(store, delete=[ANSWER.digest]),
 }
@@ -53,9 +64,9 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def calls_of_a_put(root: Path) -> list[str]:
+def calls_of_a_put(root: Path, action: str = "put") -> list[str]:
     files = recording()
-    open_store(root, files=files).put(PUT)
+    ACTIONS[action](open_store(root, files=files))
     return files.calls
 
 
@@ -74,14 +85,16 @@ def check_and_finish(root: Path) -> None:
     assert open_store(root).load(PUT.spec_digest).digest == PUT.digest
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
-def test_an_error_at_any_call_is_named_and_leaves_nothing_behind(tmp_path, number):
-    calls = calls_of_a_put(tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("number", "action"), [(errno.ENOSPC, "put"), (errno.EIO, "put"), (errno.EMFILE, "put"), (errno.EIO, "checked put")]
+)
+def test_an_error_at_any_call_is_named_and_leaves_nothing_behind(tmp_path, number, action):
+    calls = calls_of_a_put(tmp_path / "whole", action)
     refused = 0
     for at, operation in enumerate(calls):
         root = tmp_path / str(at)
         try:
-            open_store(root, files=failing(number, at)).put(PUT)
+            ACTIONS[action](open_store(root, files=failing(number, at)))
         except StoreUnavailable as error:
             refused += 1
             assert os.strerror(number) in str(error) and str(root) in str(error)
@@ -183,8 +196,9 @@ def test_a_removal_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
         assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]
 
 
-def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path):
-    calls = killed_at_every_call("put", tmp_path)
+@pytest.mark.parametrize("action", ["put", "checked put"])
+def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
+    calls = killed_at_every_call(action, tmp_path)
     assert calls > 80
     for at in range(calls):
         root = tmp_path / str(at)
@@ -215,7 +229,7 @@ def recorded(
 
 STEPS: list[Callable[[Store], object]] = [
     lambda store: store.put(PUT),
-    lambda store: store.put(ANSWER),
+    lambda store: store.put(ANSWER, check=believed),
     lambda store: store.put(SECOND),
     lambda store: store.revoke(ANSWER.digest, "wrong"),
     lambda store: gc(store, delete=[SECOND.digest]),
@@ -354,13 +368,15 @@ class Forgetful(PowerModel):
             super().sync_directory(path)
 
 
-def test_every_single_sync_of_a_put_is_needed(tmp_path):
+@pytest.mark.parametrize("action", ["put", "checked put"])
+def test_every_single_sync_of_a_put_is_needed(tmp_path, action):
     """Without it some power loss leaves an unsound store, unless the same folder is synced once more before the end."""
-    syncs = len(recorded(tmp_path / "all", STEPS[:1], lambda root: Forgetful(root, 0)).asked)
+    steps = [ACTIONS[action]]
+    syncs = len(recorded(tmp_path / "all", steps, lambda root: Forgetful(root, 0)).asked)
     assert syncs > 20
     for left_out in range(1, syncs + 1):
         home = tmp_path / str(left_out)
-        model = recorded(home, STEPS[:1], lambda root, left_out=left_out: Forgetful(root, left_out))
+        model = recorded(home, steps, lambda root, left_out=left_out: Forgetful(root, left_out))
         folder, later = model.asked[left_out - 1], model.asked[left_out:]
         noticed = any(unsound(home, tree, done) for tree, done in distinct(model.moments))
         assert noticed or (folder is not None and folder in later), (folder, left_out)
