@@ -41,6 +41,7 @@ _SETTINGS = {
     "distributed.worker.profile.enabled": False,  # samples every thread 100 times a second
     "distributed.diagnostics.nvml": False,
     "distributed.admin.tick.limit": "30s",  # a busy machine is no news
+    "distributed.admin.tick.interval": "1s",  # and need not be looked for 50 times a second
     "distributed.admin.low-level-log-length": 100,
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
@@ -48,6 +49,8 @@ _SETTINGS = {
 _log = logging.getLogger(__name__)
 _active: set[str] = set()
 _own_store: list[str] = []
+_near: dict[str, Callable[[dict[str, Any]], None]] = {}
+"""Who hears what the solves of a worker in this process say, by its address: not by way of its scheduler."""
 _active_changed = threading.Condition()
 
 
@@ -84,10 +87,17 @@ class Embedded:
         # dask has no switch for its two web servers; nothing needs them, so their ports are closed again.
         for node in (self.cluster.scheduler, *self.cluster.workers.values()):
             node.loop.add_callback(node.http_server.stop)
+        self._addresses = [worker.address for worker in self.cluster.workers.values()]
+
+    def hear(self, listen: Callable[[dict[str, Any]], None]) -> None:
+        """Have each event of a running solve told; from the thread of the solve."""
+        _near.update(dict.fromkeys(self._addresses, listen))
 
     def close(self) -> None:
         """Stop the worker, then the scheduler."""
         self.cluster.close()
+        for address in self._addresses:
+            _near.pop(address, None)
         self._folder.cleanup()
 
 
@@ -103,7 +113,8 @@ class SchedulerClient:
 
         Args:
             where: the cluster in this process, or the address of a scheduler.
-            listen: called in dask's event loop with each event of a running solve; must not block.
+            listen: called with each event of a running solve, in dask's event loop or the solve's thread; must not
+                block.
 
         Raises:
             UnreadableScheduler: something answers there, and not as a scheduler that this dask understands.
@@ -112,6 +123,7 @@ class SchedulerClient:
         configure()
         self._loop: ClientLoop | None = None
         if isinstance(where, Embedded):
+            where.hear(listen)
             self.client = Client(where.cluster, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize")
         else:
             self._loop = ClientLoop()
@@ -120,7 +132,7 @@ class SchedulerClient:
             except BaseException:
                 self._loop.close()
                 raise
-        self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+            self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
 
     @property
     def up(self) -> bool:
@@ -277,7 +289,11 @@ def solve(request: Request, task: str) -> SolveEnding:
         request = replace(request, store=_own_store[0])
 
     def say(event: str, **more: Any) -> None:
-        worker.log_event(TOPIC, {"task": task, "event": event, **more})
+        near, said = _near.get(worker.address), {"task": task, "event": event, **more}
+        if near is None:
+            worker.log_event(TOPIC, said)
+        else:
+            near(said)
 
     with _active_changed:
         _active.add(task)

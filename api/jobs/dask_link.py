@@ -23,7 +23,7 @@ class Link:
 
         Args:
             where: the cluster in this process, or the address of a scheduler.
-            listen: called with each event of a running solve, in dask's thread; must not block.
+            listen: called with each event of a running solve, in a thread of dask's; must not block.
         """
         self.unreadable = ""
         """Why what answers is no scheduler that this release understands; nothing where none answers, or one does."""

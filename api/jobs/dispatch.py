@@ -61,7 +61,7 @@ class Dispatch:
             command: command line of the child process, or None for this Python's.
             forked: whether children may be forked from the nursery.
             checkpoint_seconds: between two states that a long solve leaves.
-            listen: called with each event of a running solve, in dask's thread; must not block.
+            listen: called with each event of a running solve, in a thread of dask's; must not block.
             ended: called with task and future when a solve is over, likewise.
         """
         self.lock = threading.RLock()

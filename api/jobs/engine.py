@@ -224,10 +224,9 @@ class JobEngine:
         Yields:
             The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
         """
-        with self._listeners.listen(spec_digest) as changed:
+        with self._listeners.listen(spec_digest) as listener:
             while not self._dispatch.stopped:
-                changed.clear()
-                job = await asyncio.to_thread(self._ledger.get, spec_digest)
+                job = listener.take(after_seq) or await asyncio.to_thread(self._ledger.get, spec_digest)
                 if job is None:
                     return
                 if job.seq != after_seq:  # smaller only after a ledger was lost and begun anew
@@ -235,8 +234,7 @@ class JobEngine:
                     yield job
                 if job.finished:
                     return
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOOK_SECONDS if self._hears else 1)
+                await listener.wait(LOOK_SECONDS if self._hears else 1)
 
     @property
     def _hears(self) -> bool:
@@ -287,8 +285,8 @@ class JobEngine:
         if entry is None:
             return
         if event["event"] == "stored":
-            self._settlement.stored(entry.job, SolveEnding.stored(event["said"]))
-            self._listeners.wake(entry.job.spec_digest)
+            done = self._settlement.stored(entry.job, SolveEnding.stored(event["said"]))
+            self._listeners.wake(entry.job.spec_digest, done)
             return
         if event["event"] == "started":
             self.solves_total += 1
@@ -297,7 +295,7 @@ class JobEngine:
             job = self._ledger.update_progress(entry.job, event["progress"])
         if job is None:
             self._dispatch.drop(event["task"], kill=self._dispatch.embedded is not None)
-        self._listeners.wake(entry.job.spec_digest)
+        self._listeners.wake(entry.job.spec_digest, job)
 
     def _on_notice(self, spec_digest: str | None) -> None:
         """Some engine has changed a job, or any job may have changed."""

@@ -35,13 +35,17 @@ class Settlement:
         self._stored: set[str] = set()
         """Tasks that are settled and whose processes have not ended yet."""
 
-    def stored(self, job: Job, said: SolveEnding) -> None:
-        """Write the end of a solve whose child says that its result is stored, if it is; its process ends later."""
+    def stored(self, job: Job, said: SolveEnding) -> Job | None:
+        """Write the end of a solve whose child says that its result is stored, if it is; its process ends later.
+
+        Returns:
+            The job that is done now; None where it was over, or nothing is stored.
+        """
         stored = self._find(job.spec_digest)
         if stored is None:
-            return  # whatever that means, the end of the solve says it
+            return None  # whatever that means, the end of the solve says it
         self._stored.add(job.task)
-        self._done(job, said, stored)
+        return self._done(job, said, stored)
 
     def keep(self, sent: Collection[str]) -> None:
         """Forget all tasks but those that were sent and not dropped: of the others no end is told."""
@@ -74,9 +78,9 @@ class Settlement:
         else:
             self._ledger.fail(job, outcome.error or _not_stored(outcome))
 
-    def _done(self, job: Job, outcome: SolveEnding, digest: str) -> None:
+    def _done(self, job: Job, outcome: SolveEnding, digest: str) -> Job | None:
         self._count(job, outcome)
-        self._ledger.finish(job.spec_digest, digest, outcome.progress)
+        return self._ledger.finish(job.spec_digest, digest, outcome.progress)
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
