@@ -21,8 +21,9 @@ from store_cases import factorization, failing, recording, toeplitz
 
 from factorize.encoding import sha256
 from factorize.errors import NotFound, Revoked, StoreUnavailable
-from factorize.exact.file import manifest_of
 from factorize.factorization import Factorization
+from factorize.format.container import Container
+from factorize.format.reading import read_manifest
 from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
@@ -46,8 +47,7 @@ SECOND = factorization(3, strategy=toeplitz(3))
 
 def believed(path: Path) -> dict[str, str]:
     """A check that finds nothing wrong; beside it, files are synced."""
-    data = path.read_bytes()
-    return {"digest": manifest_of(data)["digest"], "sha256": sha256(data)}
+    return {"digest": read_manifest(Container(path))["digest"], "sha256": sha256(path.read_bytes())}
 
 
 ACTIONS: dict[str, Callable[[Store], object]] = {
