@@ -63,6 +63,7 @@ def test_a_true_claim_is_accepted_with_its_seed_and_with_another(claim: dict[str
     for fresh in (False, True):
         report = check_calibration(DATA, claim, fresh=fresh)
         assert report.supported, report.failed
+        assert report.checked[0].startswith("every byte of the file belongs to a tensor or the manifest")
         assert report.calibration["accepted"] == "accepted: false with probability at most 2^-127 over the seed"
         assert report.calibration["pq"]["log_wealth"] >= 128 * math.log(2)
         assert report.calibration["least_delta"] < report.calibration["pq"]["estimate"] < DELTA
