@@ -147,3 +147,68 @@ def test_the_two_products(shift: int) -> None:
         rest = (array[:, steps] * 2.0**shift - own).T @ own
         low = array[:, steps] * 2.0**shift - own
         assert np.abs(both - (rest + rest.T + low.T @ low)).max() <= 1e-12 * np.abs(rest).max()
+
+
+UNIT = Fraction(1, 4**22)  # of 128 steps whose largest entry is from 1 to 2
+
+
+def told_of(
+    values: dict[int, float], off: dict[int, float], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], Fraction]:
+    """What is said of 64 patterns whose sums, in units, are 0 but for some, and off by as much."""
+    first, lost = np.zeros((2, 2, 64)), np.zeros(64)
+    for pattern, value in values.items():
+        first[0, 0, pattern], lost[pattern] = value, off.get(pattern, 0.0)
+    monkeypatch.setattr(epoch_sums, "_products", lambda *_: (first, np.zeros((2, 2, 64))))
+    monkeypatch.setattr(epoch_sums, "_rounded", lambda *_: lost)
+    found = largest_patterns(np.eye(128), 2)
+    assert found is not None
+    return found.chosen.tolist(), found.others / UNIT
+
+
+def test_patterns_that_may_be_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose upper end reaches the largest lower end, 9, and not the next one."""
+    assert told_of({3: 10, 5: 9, 7: 8}, {3: 1, 5: 0.5, 7: 0.75}, monkeypatch) == ([3, 5], 8.75)
+    assert told_of({3: 10, 5: 8.5, 7: 8}, {3: 1, 5: 0.5, 7: 0.75}, monkeypatch) == ([3, 5], 8.75)
+    assert told_of({3: 10, 5: 8.5, 7: 2}, {3: 1, 5: 0.25, 7: 0.5}, monkeypatch) == ([3], 8.75)
+
+
+def test_sums_up_to_2_to_53_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_of({3: 2.0**53 - 1}, {}, monkeypatch) == ([3], 0)
+    for value in (2.0**53, 1.5 * 2.0**53):
+        with pytest.raises(AssertionError, match="is not None"):
+            told_of({3: value}, {}, monkeypatch)
+
+
+@pytest.mark.parametrize(("n", "epochs"), [(128, 2), (195, 3), (256, 4), (513, 3), (1024, 16)])
+def test_rows_times_integers_are_sums_below_2_to_53(n: int, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size of the largest entry, whatever its sign."""
+    shifts: list[int] = []
+    products = epoch_sums._products
+    monkeypatch.setattr(
+        epoch_sums, "_products", lambda array, k, shift: shifts.append(shift) or products(array, k, shift)
+    )
+    for array, exponent in ((np.eye(n), 1), (np.eye(n) * 0.75, 0), (np.eye(n) - 5 * np.eye(n, k=-1), 3)):
+        assert largest_patterns(array, epochs) is not None
+        bits = shifts.pop() + exponent
+        assert n * 4**bits <= 2**53 < 2 * n * 4 ** (bits + 1)
+
+
+@pytest.mark.parametrize("rows", [1, 2], ids=["one sign", "signs that differ"])
+def test_entries_of_which_nothing_is_in_the_integers(rows: int) -> None:
+    """Products 1.3 times 0.4 of units, and 0.4 times -1.3: the first part of the Gram entry is 0, and both signs count.
+
+    The sum of the pattern that is not chosen is known far closer than a unit.
+    """
+    array, unit = np.eye(128) * 0.5, 2.0**-23  # of integers: the largest entry is 1.5, of which they have 23 bits
+    array[0, 0] = array[64, 64] = 1.0
+    array[1, 1] = 1.5
+    array[100, [0, 64]] = np.array([1.3, 0.4]) * unit * 2
+    if rows == 2:
+        array[101, [0, 64]] = np.array([0.4, -1.3]) * unit * 2
+    found, sums = largest_patterns(array, 2), sums_of(array, 2)
+    assert found is not None and found.chosen.tolist() == [1]
+    assert 0 <= found.others - sums[0] < Fraction(unit) ** 2 / 1000
+    array[100, 0] *= -1
+    found, sums = largest_patterns(array, 2), sums_of(array, 2)
+    assert found is not None and 0 <= found.others - sums[0] < Fraction(unit) ** 2 / 1000
