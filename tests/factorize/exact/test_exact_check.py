@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,7 @@ class Rooms:
             ("Routes", SimpleNamespace(check=self.way("routes"))),
         ):
             monkeypatch.setattr(check, name, self.way(name, found))
+        monkeypatch.setattr(check, "inverse_ahead", self.way("inverse_ahead", nullcontext("an inverse")))
 
     def way(self, name: str, found: Any = None) -> Callable[..., Any]:
         def asked(*given: Any) -> Any:
@@ -98,7 +100,7 @@ def test_what_is_asked_in_which_order(n: int, integers: bool, last: str, rooms: 
     names = [name for name, *_ in rooms.asked]
     ways = {"Routes": ["Routes", "routes"], "whole": ["check_whole"], "long": ["check_long"]}[last]
     assert names == [
-        *("check_known", "check_known_objective", "Strategy", "belongs", "squared_sensitivity"),
+        *("check_known", "check_known_objective", "Strategy", "belongs", "inverse_ahead", "squared_sensitivity"),
         *(*ways, "check_convergence"),
     ]
     found = dict((name, tuple(more)) for name, *more in rooms.asked)
@@ -107,7 +109,8 @@ def test_what_is_asked_in_which_order(n: int, integers: bool, last: str, rooms: 
     assert found["belongs"] == (Named(spec, C, "float32", "tensors"),)
     assert found["squared_sensitivity"] == (C, spec["participation"])
     assert found["check_convergence"] == (spec, given.manifest["certificate"])
-    rest = {"Routes": (BRACKET, {}, Reach(8, 3)), "whole": (BRACKET, {}), "long": (BRACKET, 3)}[last]
+    assert found["inverse_ahead"] == (C, 0 if integers else 8)
+    rest = {"Routes": (BRACKET, {}, Reach(8, 3), "an inverse"), "whole": (BRACKET, {}), "long": (BRACKET, 3)}[last]
     assert found[ways[0]] == (given, C, *rest)
     assert set(report.findings) == {STRATEGY, MECHANISM, SENSITIVITY} and not report.failed
     assert any(text.startswith("publishing B (C G + Z)") for text in report.checked)

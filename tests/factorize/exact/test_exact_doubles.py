@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -383,6 +384,22 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
     monkeypatch.setattr(polar_bound, "_SIDE", 3)
     assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
+    assert (polar_bound._whole_gram(lower) == lower.T @ lower).all()
+
+
+def test_no_entry_of_a_gram_matrix_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows at one time up to the diagonal: two threads never write to one place."""
+    shapes: list[tuple[int, ...]] = []
+
+    def product(left: np.ndarray, right: np.ndarray, *, out: np.ndarray) -> np.ndarray:
+        shapes.append(out.shape)
+        return np.asarray(np.matmul(left, right, out=out))
+
+    monkeypatch.setattr(polar_bound, "_SIDE", 3)
+    monkeypatch.setattr(polar_bound, "np", SimpleNamespace(**vars(np) | {"matmul": product}))
+    guess = np.arange(35.0).reshape(5, 7)
+    assert (polar_bound._whole_gram(guess) == guess.T @ guess).all()
+    assert sorted(shapes) == [(1, 7), (3, 3), (3, 6)]
 
 
 @pytest.mark.parametrize(("n", "together"), [(12, 3), (pairs.LONGEST_IN_PAIRS, 3), (pairs.LONGEST_IN_PAIRS + 1, 1)])

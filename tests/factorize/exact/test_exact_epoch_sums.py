@@ -171,6 +171,7 @@ def test_patterns_that_may_be_the_largest(monkeypatch: pytest.MonkeyPatch) -> No
     assert told_of({3: 10, 5: 9, 7: 8}, {3: 1, 5: 0.5, 7: 0.75}, monkeypatch) == ([3, 5], 8.75)
     assert told_of({3: 10, 5: 8.5, 7: 8}, {3: 1, 5: 0.5, 7: 0.75}, monkeypatch) == ([3, 5], 8.75)
     assert told_of({3: 10, 5: 8.5, 7: 2}, {3: 1, 5: 0.25, 7: 0.5}, monkeypatch) == ([3], 8.75)
+    assert told_of(dict.fromkeys(range(64), 5), {}, monkeypatch) == (list(range(64)), 0)
 
 
 def test_sums_up_to_2_to_53_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,29 @@ def test_the_norm_of_an_inverse_is_that_of_differences_where_the_workload_is_of_
     assert again.residual == found.residual and asked[0].shape == (N,) and 0.0 < asked[0].max() < 1e-10
 
 
+@pytest.mark.usefixtures("coarse")
+def test_losses_of_prefix_sums_by_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of B is looked at for the norm of C^-1, which multiplies what rows are off by."""
+    monkeypatch.setattr(dense_losses, "weighed", lambda *given: given)
+    ones, weighing = Rows(exact=True), weighing_of({"kind": "mean"}, N)
+    ones.near, ones.of_ones = Near(np.tril(np.ones((N, N))), np.zeros((1, 1))), True
+    inverse = np.eye(N) * np.linspace(40.0, 90.0, N)
+    array = np.diag(1 / np.linspace(40.0, 90.0, N)) + 1e-6 * np.tril(np.ones((N, N)))
+    monkeypatch.setattr(dense_losses, "_rounded", lambda sizes, lengths: np.zeros(len(sizes)))
+    found = dense_losses.enclosed_losses(array, inverse, ones, weighing)  # type: ignore[arg-type]
+    ends, _, _ = found.ends  # type: ignore[misc]
+    decoder = np.cumsum(inverse, axis=0)
+    rows = [decoder[i, : 4 if i < 4 else N] for i in range(N)]
+    whole = decoder @ array - np.tril(np.ones((N, N)))
+    away = [row_norm(whole[i, : len(rows[i])]) * (1 + S) + row_norm([0.0]) * (1 + S) for i in range(N)]
+    differences = dense_losses.Differences(N)
+    for start, stop in by_fours(N):
+        differences.add(RowBlock(start, stop, decoder[start:stop, :stop]))
+    size = differences.inverse_norm(np.array(away))
+    assert size > 90
+    near(np.transpose(ends), [around(row, a * size * (1 + S)) for row, a in zip(rows, away, strict=True)])
+
+
 def test_numbers_that_leave_the_range_of_doubles_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     huge, weighing = Rows(exact=True), weighing_of({"kind": "mean"}, N)
     huge.near = Near(np.tril(np.full((N, N), 1e200)), np.zeros((1, 1)))

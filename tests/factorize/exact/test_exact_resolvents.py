@@ -127,8 +127,14 @@ def test_squares_that_may_lose_digits_are_left_to_rationals(unsafe: dict[str, li
 
 def test_the_ends_of_the_safe_range_are_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolvents, "_SAFE", 2.0**-10)
-    for weight, safe in ((2.0**-9, True), (2.0**-10, False), (2.0**9, True), (2.0**10, False), (1.5 * 2.0**10, False)):
-        assert (in_doubles([0.0], [1.0], [weight], [1.0]) is not None) == safe
+    for row, column, safe in (
+        (2.0**-9, 1.0, True),
+        (2.0**-10, 2.0, False),  # and 1 / (v w) is 2^9
+        (2.0**9, 1.0, True),
+        (2.0**10, 0.5, False),
+        (1.5 * 2.0**10, 0.25, False),
+    ):
+        assert (in_doubles([0.0], [1.0], [row], [column]) is not None) == safe
 
 
 def test_which_squares_are_made_in_doubles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def made_ahead() -> np.ndarray:
     return np.eye(N)
 
 
-def routes_of(given: Any = None, *, n: int = N, reach: Reach = WITH_INTEGERS) -> Routes:
+def routes_of(given: Any = None, *, n: int = N, reach: Reach = WITH_INTEGERS, inverse: Any = None) -> Routes:
     strategy: Any = SimpleNamespace(n=n)
     return Routes(given or file(), strategy, BRACKET, USER, reach, made_ahead)
 
@@ -173,7 +173,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
 
 def test_what_each_route_is_asked(rooms: Rooms) -> None:
     given, report = file("B"), Report()
-    found = routes_of(given)
+    found = routes_of(given, inverse="an inverse")
     strategy = found._strategy
     numbers = ("numbers", given, USER)
     for route, asked in (
