@@ -16,6 +16,9 @@ from factorize.exact.doubles.triangles import blocks_of
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
 from factorize.exact.spec import Weighing
 
+_ROWS = (
+    128  # that are turned at one time: few enough for the cache, and enough that two threads do not wait for each other
+)
 _PARTS = 16  # in which columns of W A F are made where patterns are many, two of them at one time
 
 
@@ -52,10 +55,16 @@ class Factor(NamedTuple):
         if k == 1:
             rows[:] = rows[:, self.patterns.ravel()] * self._inverses[:, 0, 0]
             return rows
-        turned = self._inverses.swapaxes(1, 2)
+        turned, apart = self._inverses.swapaxes(1, 2), np.arange(count * k).reshape(k, count).T
+        by_epochs = rows.flags.c_contiguous and bool((self.patterns == apart).all())
+        weights = np.ascontiguousarray(turned.transpose(1, 2, 0))
 
         def turn(block: tuple[int, int]) -> None:
             start, stop = block
+            if by_epochs:
+                for first in range(start, stop, _ROWS):
+                    _turn_epochs(rows[first : min(first + _ROWS, stop)], weights)
+                return
             parts = rows[start:stop, self.patterns.ravel()].reshape(stop - start, count, k).swapaxes(0, 1)
             rows[start:stop] = (parts @ turned).swapaxes(0, 1).reshape(stop - start, count * k)
 
@@ -114,6 +123,23 @@ class Factor(NamedTuple):
 
         for first, last in blocks_of(len(block)):
             yield TargetBlock(slice(first, last), partial(made, first, last))
+
+
+def _turn_epochs(rows: np.ndarray, weights: np.ndarray) -> None:
+    """Turn rows whose neighbours are steps of an epoch, in place: sums of runs of them, with no pattern gathered.
+
+    Args:
+        rows: shape (any, k count).
+        weights: of each epoch in each place of a pattern, shape (k, k, count).
+    """
+    k, _, count = weights.shape
+    given, out = rows.reshape(len(rows), k, count), np.zeros((k, len(rows), count))
+    term = np.empty((len(rows), count))
+    for s in range(k):
+        for e in range(k):
+            if weights[e, s].any():  # those of triangular factors are zero in half of the places
+                out[s] += np.multiply(given[:, e], weights[e, s], out=term)
+    rows.reshape(len(rows), count, k)[:] = out.transpose(1, 2, 0)
 
 
 class TargetSource(Protocol):

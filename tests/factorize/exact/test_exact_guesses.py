@@ -90,15 +90,21 @@ def test_columns_of_the_target_by_patterns(monkeypatch: pytest.MonkeyPatch) -> N
         assert start == count * k and np.allclose(np.hstack(found), wanted)
 
 
-def test_rows_turned_back_by_f() -> None:
-    for count, k in ((6, 1), (3, 2), (2, 3), (1, 6)):
-        patterns, blocks, rows = (
-            np.random.default_rng(3).permutation(N).reshape(count, k),
-            some(4, count, k, k),
-            some(5, N, N),
-        )
-        wanted = np.hstack([rows[:, p] @ np.linalg.inv(b).T for p, b in zip(patterns, blocks, strict=True)])
-        assert np.allclose(Factor(patterns, blocks).undone(rows.copy()), wanted)
+@pytest.mark.parametrize("epochs", [False, True])
+@pytest.mark.parametrize("triangular", [False, True])
+@pytest.mark.parametrize(("count", "k"), [(6, 1), (3, 2), (2, 3), (1, 6)])
+def test_rows_turned_back_by_f(
+    count: int, k: int, triangular: bool, epochs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any patterns, and of those of epochs, some rows at a time; also where the rows are no run of memory."""
+    monkeypatch.setattr(weighted_targets, "_ROWS", 4)
+    order = np.arange(N).reshape(k, count).T if epochs else np.random.default_rng(3).permutation(N).reshape(count, k)
+    blocks, rows = some(4, count, k, k), some(5, N, N)
+    blocks = np.tril(blocks) if triangular else blocks
+    wanted = np.hstack([rows[:, p] @ np.linalg.inv(b).T for p, b in zip(order, blocks, strict=True)])
+    for given in (rows.copy(), np.asfortranarray(rows)):
+        found = Factor(order, blocks).undone(given)
+        assert found is given and np.allclose(found, wanted)
 
 
 def test_a_guess_that_leaves_the_range_of_doubles() -> None:
