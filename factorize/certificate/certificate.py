@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,7 +138,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         # leave a core idle in part. Above the limit the rest has both cores, and memory for large products.
         many = spec.participation.free and "factors" in dual
         together = bool(dual) and _BOUND_BESIDE <= strategy.n <= (math.inf if many else LARGEST)
-        bounding = beside.submit(_lower_bound, spec, dual) if together else None
+        bounding = _begun.pop(spec, dual) or (beside.submit(_lower_bound, spec, dual) if together else None)
         sensitivity = certified_sensitivity(strategy, spec.participation)
         decoder = decode(spec, strategy)
         loss = _losses(sensitivity.value, decoder)
@@ -157,6 +158,48 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         converged=converged,
         warnings=_warnings(spec, sensitivity, judged, converged, outcome) + decoder.remarks,
     )
+
+
+class _Begun:
+    """The lower bound of the newest evidence that a solver has told ahead; safe for threads."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Spec, list[np.ndarray], Future[LowerBound | None]] | None = None
+
+    def start(self, spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
+        found: Future[LowerBound | None] = Future()
+        self._kept = spec, list(dual.values()), found
+        threading.Thread(target=self._fill, args=(found, spec, dict(dual)), name="bound").start()
+
+    @staticmethod
+    def _fill(found: Future[LowerBound | None], spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
+        try:
+            found.set_result(_lower_bound(spec, dual))
+        except BaseException as error:  # the certificate raises it
+            found.set_exception(error)
+
+    def pop(self, spec: Spec, dual: Mapping[str, np.ndarray]) -> Future[LowerBound | None] | None:
+        """Return the bound of just these objects, once; None of any other."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept[0] is not spec or [id(a) for a in kept[1]] != [id(a) for a in dual.values()]:
+            return None
+        return kept[2]
+
+
+_begun = _Begun()
+
+
+def begin_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
+    """Start on the lower bound beside what is left of a solve; the certificate of these very objects takes it.
+
+    Args:
+        spec: see `certify`.
+        dual: evidence, which nothing changes any more; the arrays of the solution have to be the same objects.
+    """
+    for array in dual.values():
+        array.setflags(write=False)
+    if _BOUND_BESIDE <= spec.workload.n <= LARGEST:
+        _begun.start(spec, dual)
 
 
 def _lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:

@@ -62,6 +62,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
+    from factorize.certificate.certificate import begin_bound
     from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
     from factorize.solvers.epochs.step_kernels import factors
@@ -72,13 +73,15 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
         ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"), beyond=beyond)
+        dual = np.empty_like(ascent.point.dual)
+        factors(ascent.point.dual, dual)
+        if problem.evaluates_itself:
+            begin_bound(problem.spec, {"factors": dual})
         gram = whole_gram(ring, ascent.point)
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram, overwrite=True)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
-    dual = np.empty_like(ascent.point.dual)
-    factors(ascent.point.dual, dual)
     return Solution(
         strategy=problem.with_unit_sensitivity(strategy),
         outcome=Outcome.CONVERGED if ascent.converged else Outcome.ROUNDING_LIMIT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate import decoder
+from factorize.certificate import certificate, decoder
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
 from factorize.certificate.sensitivity import certified_sensitivity, sensitivity_kept, sensitivity_of
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -85,6 +86,53 @@ def test_a_kept_sensitivity_serves_one_certificate_of_one_matrix_and_participati
 
 def _epochs(count: int) -> dict[str, Any]:
     return {"kind": "fixed_epochs", "epochs": count}
+
+
+def begin(spec: Spec, dual: dict[str, np.ndarray]) -> None:
+    """Begin on a bound, and wait until it is there."""
+    certificate.begin_bound(spec, dual)
+    for thread in threading.enumerate():
+        if thread.name == "bound":
+            thread.join()
+
+
+def test_a_bound_that_was_begun_serves_one_certificate_of_the_same_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal evidence in other arrays, or of a spec that is equal, it is taken anew; what it raises is raised there."""
+    spec, taken = spec_of(128, "dense", 2), []
+    found = solvers.solve(solvers.choose(spec))
+    spec, strategy, dual = found.spec, found.matrix, {"factors": found.dual["factors"].copy()}
+    below = certificate._lower_bound
+
+    def counted(*given: Any) -> Any:
+        taken.append(given)
+        return below(*given)
+
+    monkeypatch.setattr(certificate, "_lower_bound", counted)
+    wanted = certify(spec, strategy, dual, outcome=Outcome.CONVERGED)
+    assert len(taken) == 1
+    others = [(spec, {"factors": dual["factors"].copy()}), (solvers.choose(parse_spec(spec.document())), dual)]
+    for count, (own, evidence) in ((1, (spec, dual)), (1, (spec, dual)), *((2, other) for other in others)):
+        taken.clear()
+        begin(spec, dual)
+        assert certify(own, strategy, evidence, outcome=Outcome.CONVERGED) == wanted
+        assert len(taken) == count
+    taken.clear()
+    assert certify(spec, strategy, dual, outcome=Outcome.CONVERGED) == wanted
+    assert len(taken) == 1, "once"
+    assert not dual["factors"].flags.writeable
+    monkeypatch.setattr(certificate, "LARGEST", 127)
+    begin(spec, dual)
+    assert len(taken) == 1, "with both cores at work nothing is begun"
+    monkeypatch.setattr(certificate, "LARGEST", 128)
+
+    def fails(*_: Any) -> None:
+        raise CertificateError("no bound")
+
+    monkeypatch.setattr(certificate, "_lower_bound", fails)
+    begin(spec, dual)
+    monkeypatch.setattr(certificate, "_lower_bound", below)
+    with pytest.raises(CertificateError, match="no bound"):
+        certify(spec, strategy, dual, outcome=Outcome.CONVERGED)
 
 
 def test_any_weights_certify(vectors: dict[str, Any]) -> None:
