@@ -321,7 +321,9 @@ def _fft(named: Named) -> str:
     n, column = named.strategy.n, named.workload
     if n > LARGEST_WHOLE:
         raise NotEnclosed(f"the covariance of its noise is formed up to n={LARGEST_WHOLE}")
-    array = approximation(named.strategy.numbers())
+    array = named.strategy.doubles
+    if array is None:
+        array = approximation(named.strategy.numbers())
     spectrum = np.abs(np.fft.fft(np.concatenate([column, np.zeros(n)])))
     first = np.fft.ifft(spectrum).real[:n]
     wanted = first[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]

@@ -40,6 +40,11 @@ class Program(NamedTuple):
         """Whether the factors are those of every step, so that A is Toeplitz."""
         return not any(isinstance(factor, list) for _, terms in self.statements for factor in terms.values())
 
+    @property
+    def sums(self) -> bool:
+        """Whether each output is the sum of all inputs so far, so that A is the triangle of ones."""
+        return self.steps(1) == [(Fraction(1), Fraction(1))] and self.constant
+
     def rows(self, n: int, columns: int) -> Iterator[Interval]:
         """Run all columns at once, each with a unit impulse at its own step.
 

@@ -88,6 +88,8 @@ def toeplitz_column(document: Document) -> Numbers | None:
         program = program_of(document) if document["kind"] in KINDS else None
         if program is None or not program.constant:
             return None
+        if program.sums:
+            return Interval.of_integers(np.ones(document["n"], dtype=np.int64)).numbers()
     found = list(_rows(document, 1))
     return Interval(np.concatenate([row.low for row in found]), np.concatenate([row.high for row in found])).numbers()
 

@@ -133,6 +133,15 @@ def test_a_workload_is_its_definition(document: dict[str, Any], definition: Call
             assert abs(column.fraction(value) - row[0]) <= radius < Fraction(1, 2**200)
 
 
+def test_only_plain_sums_take_the_column_of_ones() -> None:
+    near = {"kind": "decay", "rate": float(np.nextafter(1.0, 0.0))}
+    programs = {str(document): program_of(document | {"n": N}) for document in [*CONSTANT, near]}
+    summing = [name for name, program in programs.items() if program is not None and program.sums]
+    assert summing == [str(document) for document in CONSTANT if document["kind"] == "prefix"] != []
+    column = toeplitz_column(near | {"n": N})
+    assert column is not None and len(set(column.values.tolist())) == N
+
+
 def test_matrices_of_a_user() -> None:
     given, array = {"kind": "matrix", "sha256": "a"}, np.array([[1.0, 0.5]])
     found = workload_numbers(given, {"a": array, "b": np.ones((2, 2))})
