@@ -129,5 +129,7 @@ def test_means_of_damped_roots_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """nu = 1/2 in units of 1/1000: from 1000 and 866.03 the means are 933 and 930.6 below, 934 and 932.1 above."""
     monkeypatch.setattr(nu_toeplitz, "_ROOT_UNIT", 1000)
     assert nu_toeplitz._damped(Fraction(1, 2)) == (Fraction(1000, 934), Fraction(1000, 930))
+    monkeypatch.setattr(nu_toeplitz, "_ROOT_UNIT", 10**6)  # the mean of 1 and the root of 0.0199 is 0.46797238
+    assert nu_toeplitz._damped(Fraction(1, 100)) == (Fraction(10**6, 467974), Fraction(10**6, 467969))
     monkeypatch.setattr(nu_toeplitz, "_ROOT_UNIT", 16)
     assert nu_toeplitz._damped(Fraction(1, 2)) == (1, Fraction(16, 13))
