@@ -19,6 +19,7 @@ from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
 from factorize.exact.claims import TOLERANCE, check_added_noise, check_bound, check_class_bound, check_dense_losses
+from factorize.exact.doubles.dense_losses import DenseLosses
 from factorize.exact.doubles.dense_proof import DenseProof, Inverse
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import check_long, check_whole
@@ -63,6 +64,7 @@ class Routes:
         self._file, self._strategy, self._bracket, self._user, self._reach = file, strategy, bracket, user, reach
         self._integers, self._inverse = strategy.n <= reach.integers, inverse
         self._ahead: Future[Fraction] | None = None
+        self._losses_ahead: Future[DenseLosses] | None = None
 
     def check(self, report: Report) -> None:
         """File what is proved, false or out of reach."""
@@ -71,9 +73,11 @@ class Routes:
             check_whole.leave_unknown(report)
             self._check_inverse(report)
             return
-        with ThreadPoolExecutor(1, "class") as beside:
+        with ThreadPoolExecutor(2, "ahead") as beside:
             if self._both_in_doubles:
                 self._ahead = beside.submit(self._class_bound)
+            if self._inverse is not None and "B" not in matrices:  # a C that no recursion gives the losses of
+                self._losses_ahead = beside.submit(self._losses)
             self._check_bounds(report)
         self._check_inverse(report)
         if "B" in matrices:
@@ -147,7 +151,11 @@ class Routes:
         check_bound(report, self._file, found)
 
     def _losses_in_doubles(self, report: Report) -> None:
-        check_dense_losses(report, self._file, self._dense.losses(), self._dense.rows)
+        found = self._losses() if self._losses_ahead is None else self._losses_ahead.result()
+        check_dense_losses(report, self._file, found, self._dense.rows)
+
+    def _losses(self) -> DenseLosses:
+        return self._dense.losses()
 
     def _bound_in_doubles(self, report: Report) -> None:
         check_bound(

@@ -20,6 +20,7 @@ SMALLEST_GAP = 2.0**-43
 """Between two decays of a `blt`: closer ones are one buffer in double precision."""
 SMALLEST_SCALE = 1e-100
 """Of the entries of `inverse_coefficients` below the first, where they are not 0."""
+_HIGH = 256  # rows above whose diagonal is looked at one time
 Check = Callable[[Parts, int | None], None]
 Shape = tuple[str | int, ...]
 
@@ -48,10 +49,14 @@ def check_triangular(array: np.ndarray) -> None:
     Raises:
         InvalidStrategy: with its place.
     """
-    for i, row in enumerate(array):
-        if row[i + 1 :].any():
-            j = i + 1 + int(np.flatnonzero(row[i + 1 :])[0])
-            raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(row[j])!r}; it must be exactly 0")
+    for start in range(0, len(array), _HIGH):
+        stop = start + _HIGH
+        if array[start:stop, stop:].any() or np.triu(array[start:stop, start:stop], 1).any():
+            i, j = np.argwhere(np.triu(array[start:stop], start + 1))[0]
+            i += start
+            raise InvalidStrategy(
+                f"entry ({i}, {j}) above the diagonal is {float(array[i, j])!r}; it must be exactly 0"
+            )
 
 
 def _check_positive(diagonal: np.ndarray) -> None:

@@ -163,7 +163,14 @@ def _moved(guess: np.ndarray, single: np.ndarray, gram: np.ndarray) -> np.ndarra
 def _estimate(guess: np.ndarray) -> float:
     """The square of the norm of P^T P - I, about: that of its products with a few vectors of random signs."""
     signs = np.random.default_rng(0).choice((-1.0, 1.0), (guess.shape[1], _SAMPLES))
-    away = guess.T @ (guess @ signs) - signs
+    away = -signs
+
+    def share(block: tuple[int, int]) -> np.ndarray:
+        some = guess[slice(*block)]  # which is still near for the second product
+        return np.asarray(some.T @ (some @ signs))
+
+    for _, found in in_pairs(share, blocks_of(len(guess)), guess.shape[1]):
+        away += found
     return float(np.einsum("ij,ij->", away, away)) / _SAMPLES
 
 

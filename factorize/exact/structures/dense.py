@@ -16,6 +16,7 @@ from factorize.exact.structures.toeplitz import diagonals_of, falls, width_of
 
 MOST_PATTERN_WORK = 1 << 32
 """n^2 times the steps of a pattern, for which slices take minutes at most."""
+_ROWS_AT_ONCE = 256
 _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
 
 
@@ -50,10 +51,12 @@ class DenseReading(StoredReading):
 
     def check(self) -> None:
         """Refuse entries above the diagonal."""
-        for i, row in enumerate(self._array):
-            if row[i + 1 :].any():
-                j = i + 1 + int(np.flatnonzero(row[i + 1 :])[0])
-                raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(row[j])!r}, not 0")
+        for start in range(0, self.n, _ROWS_AT_ONCE):
+            above = self._array[start : start + _ROWS_AT_ONCE, start:]
+            if above[:, _ROWS_AT_ONCE:].any() or np.triu(above[:, :_ROWS_AT_ONCE], 1).any():
+                row, column = np.argwhere(np.triu(above, 1))[0]
+                place, value = f"({start + row}, {start + column})", float(above[row, column])
+                raise InvalidStrategy(f"entry {place} above the diagonal is {value!r}, not 0")
 
     @property
     def diagonal(self) -> np.ndarray:

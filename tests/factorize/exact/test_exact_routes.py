@@ -44,7 +44,7 @@ def made_ahead() -> np.ndarray:
 
 def routes_of(given: Any = None, *, n: int = N, reach: Reach = WITH_INTEGERS, inverse: Any = None) -> Routes:
     strategy: Any = SimpleNamespace(n=n)
-    return Routes(given or file(), strategy, BRACKET, USER, reach, made_ahead)
+    return Routes(given or file(), strategy, BRACKET, USER, reach, inverse)
 
 
 def proving(text: str) -> Callable[[Report], None]:
@@ -181,7 +181,7 @@ def test_what_each_route_is_asked(rooms: Rooms) -> None:
         (
             found._bound_in_doubles,
             [
-                ("proof", given.manifest["spec"], strategy, given.dual, USER, made_ahead),
+                ("proof", given.manifest["spec"], strategy, given.dual, USER, "an inverse"),
                 ("dense.lower_bound", 10.0 * (1 - routes.TOLERANCE / 2)),
                 ("check_bound", 10),
             ],
@@ -221,6 +221,28 @@ def test_a_bound_of_a_class_is_made_once(rooms: Rooms) -> None:
     found._ahead = Future()
     found._ahead.set_result(Fraction(21))
     assert found._class_of_band() == 21 and not rooms.asked
+
+
+def test_losses_are_made_beside_the_bounds_where_an_inverse_is_made_ahead(rooms: Rooms) -> None:
+    """Once, and what they raise is a reason of their own route; a stored B has losses of its own."""
+    for names, inverse, ahead in (((), made_ahead, True), ((), None, False), (("B",), made_ahead, False)):
+        rooms.asked.clear()
+        found = routes_of(file(*names), inverse=inverse)
+        found.check(Report())
+        assert (found._losses_ahead is not None) == ahead
+        assert rooms.asked.count(("losses",)) == (not names)
+        rooms.asked.clear()
+        found._losses_in_doubles(Report())
+        assert (("losses",) in rooms.asked) != ahead and rooms.asked[-1] == ("check_dense_losses", "ends", 3)
+
+    def wide() -> None:
+        raise NotEnclosed("too wide")
+
+    rooms.dense.losses = wide
+    found = routes_of(file(), inverse=made_ahead)
+    found.check(Report())
+    with pytest.raises(NotEnclosed, match="too wide"):
+        found._losses_in_doubles(Report())
 
 
 def test_a_bound_that_is_too_low_says_nothing() -> None:

@@ -91,6 +91,17 @@ class TestArrays:
         with pytest.raises(InvalidStrategy, match=r"entry \(1, 3\) above the diagonal is 0\.25, not 0"):
             reading("dense", whole=above)
 
+    @pytest.mark.parametrize(("row", "column"), [(0, 1), (0, 599), (255, 256), (256, 257), (10, 300), (598, 599)])
+    def test_one_entry_above_the_diagonal_of_many_rows(self, row: int, column: int) -> None:
+        above = np.eye(600)
+        above[row, column] = 1e-300
+        for also in (0.0, 2.0):
+            above[599, :] = above[row, column + 1 :] = also
+            with pytest.raises(
+                InvalidStrategy, match=rf"entry \({row}, {column}\) above the diagonal is 1e-300, not 0"
+            ):
+                dense.DenseReading(above).check()
+
     def test_norms_of_columns_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Columns of very different sizes, each in a block of its own."""
         array = np.tril(np.random.default_rng(0).integers(1, 9, (N, N)) * 2.0 ** np.array([0, 40, -60, 7]))

@@ -10,7 +10,7 @@ import pytest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, tensor_name
 from factorize.format.shapes import check_tensors
-from factorize.format.tensors import fading, refuse_coinciding, wrapped_structure
+from factorize.format.tensors import check_triangular, fading, refuse_coinciding, wrapped_structure
 
 N, M = 4, 2
 Parts = dict[str, np.ndarray]
@@ -325,3 +325,14 @@ def test_decays_that_are_one() -> None:
 def test_names_of_tensors() -> None:
     names = [tensor_name("C", suffix) for suffix in ("", "bands", "tree.nodes")]
     assert names == ["C", "C.bands", "tree.nodes"] and tensor_name("B", "coefficients") == "B.coefficients"
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 1), (0, 599), (255, 256), (256, 257), (10, 300), (598, 599)])
+def test_one_entry_above_the_diagonal_of_many_rows(row: int, column: int) -> None:
+    above = np.eye(600)
+    check_triangular(above)
+    above[row, column] = 1e-300
+    for also in (0.0, 2.0):
+        above[599, :] = above[row, column + 1 :] = also
+        with pytest.raises(InvalidStrategy, match=rf"entry \({row}, {column}\) above the diagonal is 1e-300"):
+            check_triangular(above)
