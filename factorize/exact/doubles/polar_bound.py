@@ -138,7 +138,7 @@ def _nearer(guess: np.ndarray) -> np.ndarray:
         if not _NEAR * columns < away < _FARTHEST**2:
             break
         single = guess.astype(np.float32)
-        moved = _moved(guess, single, _whole_gram(single))
+        moved = _moved(guess, single, whole_gram(single))
         left = _estimate(moved)
         if not left < away:
             break
@@ -185,7 +185,7 @@ class _Step:
         self._guess, self._moved, self._has_moved = guess, np.empty_like(guess), False
         self._lengths, self._magnitude = column_norms(guess), _magnitude(guess)
         short = guess.shape[1] <= _WHOLE_GRAM
-        self._gram = _whole_gram(guess) if short else None
+        self._gram = whole_gram(guess) if short else None
         self.apart = 0.0
         distance = math.inf if self._gram is None else _distance(self._gram)
         if self._gram is not None and not distance < _FARTHEST:
@@ -302,7 +302,7 @@ def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
     return found
 
 
-def _whole_gram(guess: np.ndarray) -> np.ndarray:
+def whole_gram(guess: np.ndarray) -> np.ndarray:
     """P^T P in the same sums: some rows up to the diagonal at one time, and the same above it."""
     n = guess.shape[1]
     found = np.empty((n, n), guess.dtype)

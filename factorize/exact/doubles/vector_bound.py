@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.pairs import in_pairs
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles.polar_bound import norm_below
+from factorize.exact.doubles.polar_bound import norm_below, whole_gram
 from factorize.exact.doubles.roundings import SLACK, TINY, gamma
+from factorize.exact.doubles.triangles import blocks_of
 from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, WeightedTarget
 
 LARGEST_VECTORS = 2048
@@ -100,8 +102,21 @@ def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np
 
 
 def _polar_factor(whole: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(whole.T @ whole)
+    values, vectors = np.linalg.eigh(whole_gram(whole))
     if values[0] > _FLATTEST * values[-1]:
-        return np.asarray(whole @ ((vectors / np.sqrt(values)) @ vectors.T))
+        return _product(whole, _product(vectors / np.sqrt(values), vectors.T))
     left, _, right = np.linalg.svd(whole, full_matrices=False)
     return np.asarray(left @ right)
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """A product of matrices, nearly, on two cores."""
+    out = np.empty((len(left), right.shape[1]))
+
+    def fill(block: tuple[int, int]) -> None:
+        columns = slice(*block)
+        np.matmul(left, right[:, columns], out=out[:, columns])
+
+    for _ in in_pairs(fill, blocks_of(right.shape[1]), right.shape[1]):
+        pass
+    return out

@@ -383,8 +383,14 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (triangles.times_lower(rows, lower) == np.einsum("ij,jk->ik", rows, lower)).all()
     assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
     monkeypatch.setattr(polar_bound, "_SIDE", 3)
-    assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
-    assert (polar_bound._whole_gram(lower) == lower.T @ lower).all()
+    assert (polar_bound.whole_gram(rows) == rows.T @ rows).all()
+    assert (polar_bound.whole_gram(lower) == lower.T @ lower).all()
+
+
+def test_a_product_in_pairs_of_blocks_is_that_of_the_matrices() -> None:
+    left, right = np.arange(600.0).reshape(2, 300), np.arange(210_000.0).reshape(300, 700) % 17
+    assert (vector_bound._product(left, right) == left @ right).all()
+    assert (vector_bound._product(right.T, left.T) == right.T @ left.T).all()
 
 
 def test_no_entry_of_a_gram_matrix_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +404,7 @@ def test_no_entry_of_a_gram_matrix_is_made_twice(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(polar_bound, "_SIDE", 3)
     monkeypatch.setattr(polar_bound, "np", SimpleNamespace(**vars(np) | {"matmul": product}))
     guess = np.arange(35.0).reshape(5, 7)
-    assert (polar_bound._whole_gram(guess) == guess.T @ guess).all()
+    assert (polar_bound.whole_gram(guess) == guess.T @ guess).all()
     assert sorted(shapes) == [(1, 7), (3, 3), (3, 6)]
 
 
