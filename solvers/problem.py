@@ -133,7 +133,7 @@ class Problem:
         near = None if patterns is None else near_gram_blocks(strategy, patterns)
         if near is not None and 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
             strategy *= (1 - _NEAR_ULPS * _ULP) / math.sqrt(near)
-            strategy.setflags(write=False)
+        strategy.setflags(write=False)
         matrix = DenseMatrix(strategy)
         for ulps in (2, 4, 8):
             value = sensitivity_kept(matrix, self.participation).value

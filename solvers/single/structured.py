@@ -155,7 +155,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         raise SolveFailed(f"{error}; use a milder schedule") from None
     merged = merged_of(problem.workload, problem.spec)
     if merged is None:
-        strategy = DenseMatrix(factor.dense())
+        whole = factor.dense()
+        whole.setflags(write=False)  # given away: it need not be copied
+        strategy = DenseMatrix(whole)
     else:
         strategy = problem.with_unit_sensitivity(merged.embed(factor.dense(), _RIDGE * problem.tolerance))
     return Solution(
