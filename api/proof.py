@@ -168,11 +168,11 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
 
 def main() -> int:
     """Answer what stdin asks for; see `serve`."""
-    _make_ready()
+    make_ready()
     return serve(check)
 
 
-def _make_ready() -> None:
+def make_ready() -> None:
     """Load what every check needs before the question comes, which may be while a solve still runs (`sibling.begun`).
 
     The test of this machine's floating point is such a thing too: its outcome is kept.

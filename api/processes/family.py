@@ -205,7 +205,7 @@ def _standing(
             bind()
             os.dup2(theirs.fileno(), ASKING, inheritable=False)
             _close_all_but(ASKING)
-            warmth.copy_ahead(child=child)
+            warmth.make_ready(child=child)
             status = _carry_out(socket.socket(fileno=ASKING), warmth, child=child)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -231,6 +231,7 @@ def _close_all_but(descriptor: int) -> None:
 
 def _carry_out(told: socket.socket, warmth: Warmth, *, child: bool) -> int:
     """Wait for the order and run its module in this process; a child can then ask its guard for more."""
+    inherited = max(0, _reserved() - _LIBRARIES)
     message, streams = received(told, 3)
     if len(streams) != 3:
         return 0  # the guard has ended
@@ -242,7 +243,7 @@ def _carry_out(told: socket.socket, warmth: Warmth, *, child: bool) -> int:
     else:
         told.close()
     order = ChildOrder.read(message)
-    limit(order.data_bytes and order.data_bytes + max(0, _reserved() - _LIBRARIES))
+    limit(order.data_bytes and order.data_bytes + inherited)
     os.environ.update(order.environment)
     sys.argv = [order.module]
     warmth.use_threads(order.threads)

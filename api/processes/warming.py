@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -81,9 +82,11 @@ class Warmth:
         if self._pools is not None and threads != 1:
             self._pools.limit(limits=threads)
 
-    def copy_ahead(self, *, child: bool) -> None:
-        """Have the pages copied that a small solve writes to, or its proof; in a process that waits."""
+    def make_ready(self, *, child: bool) -> None:
+        """Do what a solve or its proof does first, and have the pages copied that it writes to; in one that waits."""
         copy_ahead(self._pages.get(child, ()))
+        if not child and PROVE in sys.modules:
+            sys.modules[PROVE].make_ready()
 
     def _all_pieces(self) -> Iterator[Callable[[], object]]:
         for name in _FIRST:

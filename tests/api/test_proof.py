@@ -53,7 +53,7 @@ def test_the_process_of_a_proof_is_ready_for_a_dense_file_before_it_is_asked(sto
     file = tmp_path / "dense.safetensors"
     solvers.solve(spec_of(12, mechanism={"kind": "dense"})).save(file)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom factorize.api import proof\nproof._make_ready()\n"
+        "import sys\nfrom pathlib import Path\nfrom factorize.api import proof\nproof.make_ready()\n"
         "from factorize.exact.arithmetic import machine\n"
         "before, tested = set(sys.modules), machine._fault.cache_info().currsize\n"
         f"proof.inspect(Path({str(file)!r}), {store.url!r}, strict=False)\n"

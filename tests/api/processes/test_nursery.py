@@ -16,11 +16,12 @@ import psutil
 import pytest
 from servers import serving
 
+from factorize.api import proof
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import Request, run
 from factorize.api.processes import nursery
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS, Nursery
-from factorize.api.processes.warming import one_thread
+from factorize.api.processes.warming import Warmth, one_thread
 from factorize.api.settings import Settings
 from factorize.storage.store import open_store
 
@@ -393,6 +394,17 @@ def test_memory_is_gathered_into_large_pages_and_what_is_in_it_stays(tmp_path):
     )
     found = lines_of(tmp_path / "found", value, before=fill)
     assert found.startswith("[true, true"), found
+
+
+def test_only_the_process_of_the_proof_makes_itself_ready_for_one_while_it_waits(monkeypatch):
+    called: list[bool] = []
+    monkeypatch.setattr(proof, "make_ready", lambda: called.append(True))
+    for child, times in ((True, 0), (False, 1)):
+        Warmth().make_ready(child=child)
+        assert len(called) == times
+    monkeypatch.delitem(sys.modules, "factorize.api.proof")
+    Warmth().make_ready(child=False)  # nothing is loaded for it
+    assert len(called) == 1
 
 
 def test_the_solve_and_the_proof_have_pages_of_their_own_copied_ahead(tmp_path):
