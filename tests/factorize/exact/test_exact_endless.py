@@ -209,3 +209,12 @@ def test_a_limit_allows_for_the_rounding_of_one_number(monkeypatch: pytest.Monke
     monkeypatch.setattr(check_endless, "check_claim", lambda *given, **more: seen.append({"claim": given[2], **more}))
     told(*endless(nu=0.5))
     assert seen == [{"claim": 2.0, "n": 1, "kind": "upper_bound"}]
+
+
+def test_whether_c_is_of_the_mechanism_is_told() -> None:
+    manifest, tensors = endless(nu=0.5)
+    for nu, holds in ((0.5, True), (0.25, False)):
+        report = Report()
+        mechanism = manifest["spec"]["mechanism"] | {"nu": nu}
+        assert check_endless._check_mechanism(report, mechanism, "nu_toeplitz", tensors) is holds
+        assert report.status(MECHANISM) == ("proved" if holds else "false")
