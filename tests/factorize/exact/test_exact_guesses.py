@@ -107,6 +107,18 @@ def test_rows_turned_back_by_f(
         assert found is given and np.allclose(found, wanted)
 
 
+def test_rows_are_turned_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By epochs, some rows at one time, in whichever parts."""
+    blocks, rows = some(31, N // 2, 2, 2), some(32, 11, N)
+    patterns = np.arange(N).reshape(2, N // 2).T.copy()
+    wanted = np.hstack([rows[:, p] @ np.linalg.inv(b).T for p, b in zip(patterns, blocks, strict=True)])
+    for size in (1, 2, 5, 11, 128):
+        monkeypatch.setattr(weighted_targets, "_ROWS", size)
+        for stops in ([(0, 11)], [(0, 4), (4, 11)]):
+            monkeypatch.setattr(weighted_targets, "blocks_of", lambda n, stops=stops: iter(stops))
+            assert np.allclose(Factor(patterns, blocks).undone(rows.copy()), wanted)
+
+
 def test_a_guess_that_leaves_the_range_of_doubles() -> None:
     """It is nothing, or so small that its scale is lost; the same sizes with another scale are brought to one norm."""
     factor = Factor(np.arange(N)[:, None], np.ones((N, 1, 1)))

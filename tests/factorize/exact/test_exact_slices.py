@@ -69,6 +69,15 @@ def test_triangular_arrays_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one_by_one.minus(slices.gram_blocks(array, patterns)).values.any()
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 6])
+def test_every_block_of_columns_is_summed(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns of two rows at one time: one block, two or three."""
+    monkeypatch.setattr(slices, "_BLOCK", 4)
+    array = np.arange(1.0, 2 * columns + 1).reshape(2, columns)
+    found = slices.squared_norms(array, triangular=False)
+    assert [found.fraction(value) for value in found.values] == (array**2).sum(axis=0).tolist()
+
+
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(NotEnclosed, match="rows"):
         slices.sliced(np.ones((1, 1)), 1 << 32)

@@ -92,3 +92,21 @@ def test_a_guess_that_is_near_is_summed_in_place(size: float) -> None:
     near = size == 1e-8
     assert (given == guess).all() != near
     assert not near or np.allclose(given, np.cumsum(guess[::-1], axis=0)[::-1], rtol=0, atol=1e-13)
+
+
+def test_a_guess_is_kept_for_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums take the place of P in the last step alone: |E|^2 = 4e-10 n is four times what is near, and |E|^3 far below."""
+    luck = np.random.default_rng(2)
+    weighted = _weighted({"kind": "mean"})
+    factor = Factor(STEPS, np.tril(luck.standard_normal((N // K, K, K))) + 3 * np.eye(K))
+    whole = np.hstack([made()[0] for _, made in factor.targets(weighted)])
+    left, values, right = np.linalg.svd(whole)
+    monkeypatch.setattr(polar_bound, "_nearer", lambda given: given)
+    seen: list[polar_bound._Step] = []
+    taken = polar_bound._Step.taken
+    monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: seen.append(self) or taken(self, *given))
+    for apart, steps in ((2e-5, 2), (1e-6, 1)):
+        seen.clear()
+        found = polar_bound.norm_below(weighted, factor, left @ right * np.sqrt(1 + apart))
+        assert len(seen) == steps
+        assert values.sum() * (1 - 1e-9) <= float(found) <= values.sum() * (1 + 1e-13)
