@@ -391,6 +391,12 @@ def test_matrices_up_to_the_limit_are_whole(monkeypatch):
         assert (reading.gram(np.array([0, 3])) == "solved") is solved
 
 
+def test_patterns_are_afforded_as_long_as_columns_are_solved_for(monkeypatch):
+    for limit in (N, N - 1):
+        monkeypatch.setattr(redrawn, "LARGEST_BY_COLUMNS", limit)
+        assert strategy(cases.likely(N)).reading.affords_patterns(1 << 40) is (limit == N)
+
+
 class TestBoundsOfColumns:
     """What the defects of Y make of its norms and products, with columns (3, 4) and (0, 2) and defects that are stated.
 
