@@ -70,7 +70,7 @@ def separated_lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBo
     whole = np.zeros((n, factors.shape[0] * factors.shape[2]))
     for place, (pattern, block) in enumerate(zip(patterns, factors, strict=True)):
         whole[pattern[pattern >= 0], place * len(block) : (place + 1) * len(block)] = block[pattern >= 0]
-    norm = nuclear_norm_below(spec.objective.weigh(spec.workload.dense()) @ whole)
+    norm = nuclear_norm_below(spec.objective.weigh(spec.workload.apply(whole)))
     return LowerBound(scale * norm**2 / cost * (1 - 16 * n * UNIT), SEPARATED_RULE)
 
 

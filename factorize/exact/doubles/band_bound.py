@@ -12,9 +12,9 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.polar_bound import weighted_decoder_by_inverse
+from factorize.exact.doubles.polar_bound import weighted_decoder_by_inverse, whole_gram
 from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
-from factorize.exact.doubles.triangles import inverse_of
+from factorize.exact.doubles.triangles import inverse_of, times_upper
 from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
 
 
@@ -32,7 +32,7 @@ def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> 
     n = len(inverse)
     with np.errstate(all="ignore"):
         both = weighted_decoder_by_inverse(weighted, inverse)
-        weights = both.T @ both
+        weights = whole_gram(both)
         for d in range(1, min(bands, n)):
             places = np.arange(n - d)
             weights[places, places + d] = weights[places + d, places] = 0.0
@@ -41,7 +41,7 @@ def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> 
             root = np.linalg.cholesky(weights)
         except np.linalg.LinAlgError:
             raise NotEnclosed("C is too far from the best of its class for a bound of this kind") from None
-        guess = both @ inverse_of(root).T
+        guess = times_upper(both, inverse_of(root).T)
     return Factor(np.arange(n)[None], root[None]), guess
 
 

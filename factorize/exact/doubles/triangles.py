@@ -48,6 +48,24 @@ def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return out
 
 
+def times_upper(rows: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Return rows times an upper-triangular matrix, nearly: columns whose sums are short are made of few rows.
+
+    Args:
+        rows: shape (any, k).
+        upper: shape (k, k), zero below the diagonal.
+    """
+    found = np.empty(rows.shape)
+
+    def fill(block: tuple[int, int]) -> None:
+        start, stop = block
+        np.matmul(rows[:, :stop], upper[:stop, start:stop], out=found[:, start:stop])
+
+    for _ in in_pairs(fill, reversed(list(blocks_of(len(upper)))), len(upper)):  # the longest first
+        pass
+    return found
+
+
 def inverse_of(lower: np.ndarray) -> np.ndarray:
     """Return a guess of the inverse, zero above the diagonal: substitution by blocks, for some columns at a time.
 

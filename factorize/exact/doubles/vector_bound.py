@@ -9,7 +9,7 @@ lose too many digits. What a guess proves is as in doubles/polar_bound.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -44,6 +44,22 @@ class GroupedFactor(NamedTuple):
             for columns, make in group.targets(weighted):
                 yield TargetBlock(slice(start + columns.start, start + columns.stop), make)
             start += group.patterns.size
+
+    @property
+    def apart(self) -> bool:
+        """Whether no step is in two patterns."""
+        steps = np.concatenate([group.patterns.ravel() for group in self.groups])
+        return len(np.unique(steps)) == len(steps)
+
+    def times(self, array: np.ndarray, n: int) -> np.ndarray:
+        """Return F times an array with a row for each of its columns, for n steps, of which none is in two patterns."""
+        found, start = np.zeros((n, array.shape[1])), 0
+        for group in self.groups:
+            count, k = group.patterns.shape
+            some = array[start : start + count * k].reshape(count, k, -1)
+            found[group.patterns.ravel()] = (group.blocks @ some).reshape(count * k, -1)
+            start += count * k
+        return found
 
     def cost(self) -> Fraction:
         """At least the sum of the largest diagonal entries of F F^T."""
@@ -92,19 +108,30 @@ def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fracti
 
 def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np.ndarray:
     whole = np.empty((weighted.workload.rows, columns))
+
+    def summed(array: np.ndarray) -> np.ndarray:
+        return np.cumsum(factors.times(array, len(whole)), axis=0, out=whole)
+
     with np.errstate(all="ignore"):  # what leaves the range of doubles is refused by `norm_below`
         for place, make in factors.targets(weighted):
             whole[:, place] = make()[0]
         try:
-            return _polar_factor(whole)
+            return _polar_factor(whole, summed if weighted.of_ones and factors.apart else None)
         except np.linalg.LinAlgError:
             raise NotEnclosed("no singular vectors of the target were found") from None
 
 
-def _polar_factor(whole: np.ndarray) -> np.ndarray:
+def _polar_factor(whole: np.ndarray, times: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
+    """Return something near the polar factor of M.
+
+    Args:
+        whole: M, shape (m, n), m >= n.
+        times: gives M times an array of n rows in less work than a product takes; it may overwrite M.
+    """
     values, vectors = np.linalg.eigh(whole_gram(whole))
     if values[0] > _FLATTEST * values[-1]:
-        return _product(whole, _product(vectors / np.sqrt(values), vectors.T))
+        root = whole_gram((vectors * values**-0.25).T)  # (M^T M)^-1/2, by half of a product
+        return _product(whole, root) if times is None else times(root)
     left, _, right = np.linalg.svd(whole, full_matrices=False)
     return np.asarray(left @ right)
 

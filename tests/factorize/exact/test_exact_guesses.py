@@ -193,8 +193,37 @@ def test_which_evidence_singular_vectors_are_computed_of(monkeypatch: pytest.Mon
         vector_bound.bound_by_vectors(weighted, both)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_sums_of_few_rows_take_the_place_of_a_product(shared: bool) -> None:
+    """A F S by sums over the rows of F S, for patterns of two lengths in any order; not where a step is in two."""
+    steps = np.array([[4, 0], [1, 3]]), np.array([[4 if shared else 2]])
+    factors = vector_bound.GroupedFactor(
+        tuple(Factor(some_steps, some(11, *some_steps.shape, some_steps.shape[1])) for some_steps in steps)
+    )
+    assert factors.apart == (not shared)
+    whole, start = np.zeros((5, 5)), 0
+    for group in factors.groups:
+        for pattern, block in zip(group.patterns, group.blocks, strict=True):
+            whole[pattern, start : start + len(block)] += block
+            start += len(block)
+    if not shared:
+        assert np.allclose(factors.times(some(12, 5, 3), 5), whole @ some(12, 5, 3))
+    target = np.tril(np.ones((5, 5))) @ whole
+    weighted = WeightedTarget(WorkloadRows({"kind": "prefix", "n": 5}, {}), weighing_of(MEAN, 5), np.ones(5))
+    assert weighted.of_ones
+    left, _, right = np.linalg.svd(target)
+    if not shared:  # else two columns are dependent
+        assert np.allclose(vector_bound._guess(weighted, factors, 5), left @ right)
+
+
+@pytest.mark.parametrize("n", [1, 64, 65, 300])
+def test_products_with_an_upper_triangle(n: int) -> None:
+    rows, upper = some(13, 7, n), np.triu(some(14, n, n))
+    assert np.allclose(triangles.times_upper(rows, upper), rows @ upper, rtol=1e-12, atol=1e-12)
+
+
 def test_singular_vectors_that_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_: np.ndarray) -> np.ndarray:
+    def none(*_: object) -> np.ndarray:
         raise np.linalg.LinAlgError("no convergence")
 
     monkeypatch.setattr(vector_bound, "_polar_factor", none)
