@@ -64,7 +64,7 @@ class DenseProof:
         inverse: gives a guess of C^-1 that is made already; see `inverse_ahead`.
 
     Raises:
-        NotEnclosed: doubles of this machine cannot be relied on, or C is too long, or no array of stored doubles.
+        NotEnclosed: doubles of this machine cannot be relied on, or C is too long.
     """
 
     def __init__(
@@ -78,10 +78,7 @@ class DenseProof:
         check_products()
         if strategy.n > LARGEST:
             raise NotEnclosed(f"whole matrices are multiplied in doubles up to n={LARGEST}")
-        array = strategy.doubles
-        if array is None:
-            raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
-        self._array, self._spec, self._dual, self._strategy = array, spec, dual, strategy
+        self._spec, self._dual, self._strategy = spec, dual, strategy
         self._ahead = inverse
         self._workload = WorkloadRows(spec["workload"], user)
         self._weighing = weighing_of(spec["objective"], self._workload.rows)
@@ -109,6 +106,13 @@ class DenseProof:
         factor, guess = band_evidence(weighted, self._inverse, bands)
         unit = form.most / (cost_in_band(factor, bands) * rows[1])
         return unit * norm_below(weighted, factor, guess, enough=lambda norm: unit * norm**2 >= wanted) ** 2
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        found = self._strategy.doubles
+        if found is None:  # evidence for a bound over all matrices needs no C
+            raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
+        return found
 
     @cached_property
     def _inverse(self) -> np.ndarray:

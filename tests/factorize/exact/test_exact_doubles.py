@@ -248,13 +248,32 @@ def test_bounds_by_singular_vectors_are_those_of_integers(document: dict[str, An
         assert 0 < below <= file.manifest["certificate"]["loss"]["objective"]
 
 
-def test_a_bound_that_c_does_not_suggest_is_proved_without_integers(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"workload": {"kind": "prefix", "n": 44}, "mechanism": {"kind": "banded", "bands": 8}}
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"kind": "banded", "bands": 8},
+        {"kind": "anti_pgd"},
+        {"kind": "banded_inverse_square_root", "bands": 8},
+        {"kind": "square_root", "normalization": "columns"},
+    ],
+)
+def test_a_bound_that_c_does_not_suggest_is_proved_without_integers(
+    mechanism: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second and the third have no entries of C stored, and the last has factors beside them."""
+    spec = {"workload": {"kind": "prefix", "n": 44}, "mechanism": mechanism}
     data = sealed(*parts(solvers.solve(parse_spec({**spec, "participation": {"kind": "min_sep", "min_sep": 8}}))))
     monkeypatch.setattr("factorize.exact.routes.Routes._bound_in_integers", lambda *_: pytest.fail("integers"))
     report = check_factor_file(data)
     said = next(one for one in report.claims if one["claim"] == "certificate.lower_bound")
     assert said["status"] == "proved"
+
+
+def test_what_needs_entries_of_c_that_are_not_stored_is_left() -> None:
+    file, proof, _ = proof_beside_integers({**BOUNDED[4], "mechanism": {"kind": "anti_pgd"}})
+    for asked in (proof(file.dual).lower_bound, proof(file.dual).losses):
+        with pytest.raises(NotEnclosed, match="the entries of C are computed from what is stored"):
+            asked()
 
 
 @pytest.mark.parametrize("document", [BOUNDED[4]])
