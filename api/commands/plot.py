@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,10 +64,11 @@ def _from_service(url: str, digest: str) -> Factorization:
     """Download a result and open it; the file goes at once, its matrices are read."""
     from factorize.client import fetch
     from factorize.factor_file import load
+    from factorize.storage.medium.scratch_folders import ScratchFolder
 
     if not is_digest(digest):
         raise InvalidParameter(f"{digest!r} is no digest, by which a service knows results", field="service")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "factors.safetensors"
+    with ScratchFolder("plot") as folder:
+        path = folder.path / "factors.safetensors"
         fetch(digest, url=url, to=path)
         return load(path)

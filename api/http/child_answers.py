@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fastapi import Request
@@ -19,6 +17,7 @@ from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.service import SolverService
 from factorize.encoding import sha256
+from factorize.storage.medium.scratch_folders import ScratchFolder
 
 _LOOK_SECONDS = 0.2
 _LEAST_MB = 1024
@@ -68,10 +67,10 @@ class ChildQuestion:
         """
         threads = self.threads or service.settings.processors or 1
         with (
-            tempfile.TemporaryDirectory(prefix="factorize-answer-") as folder,
+            ScratchFolder("answer") as folder,
             service.meter.working(self.caller, threads),
         ):
-            path = Path(folder) / "answer.json"
+            path = folder.path / "answer.json"
             outcome = supervisor.run(
                 supervisor.Request(
                     spec_digest="0" * 64,

@@ -10,13 +10,13 @@ import asyncio
 import ipaddress
 import signal
 import socket
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from factorize.errors import InvalidParameter, ServiceUnreachable
+from factorize.storage.medium.scratch_folders import ScratchFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,8 +103,8 @@ def run_worker(
     dask_cluster.configure()
     dask_cluster.solve_into(store)
     room = (memory_mb or dask_cluster.MEMORY_MB, processors or dask_cluster.PROCESSORS)
-    with tempfile.TemporaryDirectory(prefix="factorize-worker-") as folder:
-        if not asyncio.run(_run(address, room, folder, ready)):
+    with ScratchFolder("worker") as folder:
+        if not asyncio.run(_run(address, room, str(folder.path), ready)):
             raise ServiceUnreachable(f"the scheduler {address} is gone; start the worker again")
 
 

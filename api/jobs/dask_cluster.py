@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,6 +26,7 @@ from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
 from factorize.api.telemetry.log_context import bound
 from factorize.api.telemetry.log_lines import adopt_dask
+from factorize.storage.medium.scratch_folders import ScratchFolder
 
 CONNECT_SECONDS = 5.0
 TOPIC = "factorize-solves"
@@ -72,7 +72,7 @@ class Embedded:
             processors: threads that running solves may be admitted with together.
         """
         configure()
-        self._folder = tempfile.TemporaryDirectory(prefix="factorize-engine-")
+        self._folder = ScratchFolder("engine")
         self.cluster = LocalCluster(
             processes=False,
             n_workers=1,
@@ -81,7 +81,7 @@ class Embedded:
             resources=offer(capacity_mb, processors),
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
-            local_directory=self._folder.name,
+            local_directory=str(self._folder.path),
             silence_logs=logging.WARNING,
         )
         # dask has no switch for its two web servers; nothing needs them, so their ports are closed again.
@@ -98,7 +98,7 @@ class Embedded:
         self.cluster.close()
         for address in self._addresses:
             _near.pop(address, None)
-        self._folder.cleanup()
+        self._folder.close()
 
 
 class UnreadableScheduler(OSError):

@@ -33,6 +33,7 @@ from factorize.api.processes.guards import AnyGuard, StartedGuard, child_environ
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.telemetry.log_lines import relay
 from factorize.solution import PHASES
+from factorize.storage.medium.scratch_folders import ScratchFolder
 
 MEBIBYTE = 1 << 20
 FIRST_SECONDS = 0.1  # before a child's progress is told at all: the end of a small solve comes sooner, and says it too
@@ -120,7 +121,7 @@ def run(
     Returns:
         How it ended; a failure is an outcome and not an exception.
     """
-    with tempfile.TemporaryDirectory(prefix="factorize-solve-") as folder, _Child(request, folder) as child:
+    with ScratchFolder("solve") as folder, _Child(request, str(folder.path)) as child:
         reason = None
         reported, last, told = time.monotonic() - report_interval + min(FIRST_SECONDS, report_interval), None, False
         while reason is None and child.returncode is None:

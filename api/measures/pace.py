@@ -16,7 +16,6 @@ import math
 import os
 import platform
 import subprocess
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -34,6 +33,7 @@ from factorize.api.proof import inspect
 from factorize.encoding import read_json
 from factorize.errors import FactorizeError
 from factorize.spec import Spec, parse_spec
+from factorize.storage.medium.scratch_folders import ScratchFolder
 from factorize.storage.store import Store, open_store
 
 REFERENCE_RATE = 3e10  # multiplications a second for which solvers estimate their seconds
@@ -171,8 +171,8 @@ def _is_busy() -> bool:
 
 def measure() -> Pace:
     """Measure this machine, in a store of its own that is removed; takes a few seconds."""
-    with tempfile.TemporaryDirectory(prefix="factorize-pace-") as folder:
-        store = open_store(Path(folder) / "store")
+    with ScratchFolder("pace") as folder:
+        store = open_store(folder.path / "store")
         tiny = min(_seconds(partial(_solve, n, store)) for n in (12, 13, 14))
     return Pace(_rate(), tiny, _start())
 

@@ -11,7 +11,6 @@ import gc
 import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, RECOMMEND, SOLVE
 from factorize.api.processes.pages import Range, copy_ahead, gather, written
+from factorize.storage.medium.scratch_folders import ScratchFolder
 
 if TYPE_CHECKING:
     from factorize.storage.incoming import Check
@@ -101,8 +101,8 @@ class Warmth:
         yield self._look_at_pages
 
     def _look_at_pages(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="factorize-nursery-") as folder:
-            file = Path(folder) / "file"
+        with ScratchFolder("nursery") as folder:
+            file = folder.path / "file"
             digest: str = _rehearse(_USUAL, partial(_proved, kept=file))["digest"]
             solves = written(partial(_rehearse, _USUAL, lambda _file: {"digest": digest}))
             self._pages = {True: solves, False: written(partial(_proved, file))}
@@ -121,9 +121,9 @@ def one_thread() -> bool:
 def _rehearse(document: dict[str, Any], check: Check | None = None) -> dict[str, Any]:
     """Solve, write and check one small spec as a child does, in a store that nobody sees; returns its last word."""
     solving = importlib.import_module(SOLVE)
-    with tempfile.TemporaryDirectory(prefix="factorize-nursery-") as folder:
+    with ScratchFolder("nursery") as folder:
         found: dict[str, Any] = solving.solve(
-            {"spec": document, "store": folder}, lambda **_: None, check=check or _proved
+            {"spec": document, "store": str(folder.path)}, lambda **_: None, check=check or _proved
         )
     return found
 
