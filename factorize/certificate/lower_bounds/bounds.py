@@ -225,3 +225,23 @@ def nuclear_norm_below(matrix: np.ndarray) -> float:
     """
     with one_blas_thread(max(matrix.shape), largest=_ONE_THREAD):
         return float(np.linalg.svd(matrix, compute_uv=False).sum())
+
+
+def nuclear_norm_by_squares(matrix: np.ndarray) -> float:
+    """Return a number not above the sum of the singular values, in a third of the time: by eigenvalues of M M^T.
+
+    What the product of k terms and the eigenvalues of n rows may be off by is taken off each: (k + n + 8) roundings of
+    the sum of all squares. That costs what singular values below the square root of a rounding are worth, 1e-6 of the
+    sum where they differ by 1e5; for a bound that is not attained anyway.
+
+    Args:
+        matrix: shape (m, n); numbers whose squares leave the range of doubles are scaled.
+    """
+    exponent = int(np.frexp(np.abs(matrix).max(initial=0.0))[1])
+    scaled = np.ldexp(matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T, -exponent)
+    with one_blas_thread(max(matrix.shape), largest=_ONE_THREAD):
+        squares = scaled @ scaled.T
+        values = np.linalg.eigvalsh(squares)
+    off = (sum(scaled.shape) + 8) * (UNIT / 2) * float(np.trace(squares))
+    roots = np.sqrt(np.maximum(values - off, 0.0))
+    return float(np.ldexp(roots.sum() * (1 - len(roots) * UNIT), exponent))
