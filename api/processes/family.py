@@ -19,6 +19,7 @@ import os
 import select
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -245,6 +246,7 @@ def _carry_out(told: socket.socket, warmth: Warmth, *, child: bool) -> int:
     order = ChildOrder.read(message)
     limit(order.data_bytes and order.data_bytes + inherited)
     os.environ.update(order.environment)
+    tempfile.tempdir = order.environment.get("TMPDIR")  # the nursery has looked already, and Python keeps the answer
     sys.argv = [order.module]
     warmth.use_threads(order.threads)
     status: int = importlib.import_module(order.module).main()

@@ -100,6 +100,12 @@ def test_blas_of_a_child_has_the_threads_that_it_was_admitted_with(tmp_path, thr
     assert (started > 1) == (threads > 1)
 
 
+def test_temporary_files_of_a_child_are_in_the_folder_that_its_supervisor_removes(tmp_path):
+    found = lines_of(tmp_path / "found", "[tempfile.gettempdir(), os.environ['TMPDIR']]", before="import tempfile")
+    folder, given = json.loads(found)
+    assert folder == given and not Path(folder).exists()
+
+
 def test_everything_is_imported_before_the_child_begins(tmp_path):
     names = ("numba", "scipy.linalg", "factorize.solvers.solving", "factorize.exact.file", "factorize.storage.store")
     for name in names:
