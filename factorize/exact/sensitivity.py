@@ -8,7 +8,7 @@ Each hypothesis is checked on the bytes. The lower end is the squared norm of C 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -130,11 +130,8 @@ def best_selection(values: np.ndarray, form: Allowed) -> tuple[int, tuple[int, .
         TooLarge: more steps than are tried.
     """
     n, b = len(values), form.separation
-    unlimited = form.most == math.ceil(n / b)
-    if unlimited:
-        best = [0] * (n + b)
-        for i in range(n - 1, -1, -1):
-            best[i] = max(best[i + 1], values[i] + best[i + b])
+    if form.most == math.ceil(n / b):
+        best = _unlimited(values.tolist(), b)
         return int(best[0]), _follow([best] * form.most, b)
     _affordable(n * form.most)
     levels: list[Any] = [np.full(n + b, 0, dtype=object)]
@@ -143,6 +140,25 @@ def best_selection(values: np.ndarray, form: Allowed) -> tuple[int, tuple[int, .
         level[:n] = np.maximum.accumulate((values + levels[-1][b:])[::-1])[::-1]
         levels.append(level)
     return int(levels[-1][0]), _follow(levels[:0:-1], b)
+
+
+def _unlimited(values: Sequence[int], b: int) -> list[int]:
+    """Best sums from each place on, and b zeros after the last."""
+    best = [0] * (len(values) + b)
+    for i in range(len(values) - 1, -1, -1):
+        best[i] = max(best[i + 1], values[i] + best[i + b])
+    return best
+
+
+def _best_sums(rows: np.ndarray, form: Allowed) -> list[int]:
+    """The largest sum of a selection within each row."""
+    (count, n), b = rows.shape, form.separation
+    if form.most == math.ceil(n / b):
+        return [_unlimited(row, b)[0] for row in rows.tolist()]
+    best = np.full((count, n + b), 0, dtype=object)
+    for _ in range(form.most):
+        best[:, :n] = np.maximum.accumulate((rows + best[:, b:])[:, ::-1], axis=1)[:, ::-1]
+    return list(best[:, 0])
 
 
 def _follow(levels: list[Any], b: int) -> tuple[int, ...]:
@@ -239,18 +255,16 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md)."""
     n, b = strategy.n, form.separation
     _affordable(n * n * form.most)
-    rows = np.empty(n, dtype=object)
+    told = strategy.deciding_rows(b, form.most)
+    deciding = np.arange(n) if told is None else told
+    rows = np.full(n, 0, dtype=object)  # others are in no best selection, and count as 0
     step = _GRAM_ENTRIES // n + 1
     radius = exponent = 0
-    for start in range(0, n, step):
-        stop = min(start + step, n)
-        gram = strategy.gram_rows(start, stop)
-        size, radius, exponent = abs(gram.values), max(radius, gram.radius), gram.exponent
-        best = np.full((stop - start, n + b), 0, dtype=object)
-        for _ in range(form.most):
-            fresh = np.maximum.accumulate((size + best[:, b:])[:, ::-1], axis=1)[:, ::-1]
-            best[:, :n] = fresh
-        rows[start:stop] = best[:, 0]
+    for start in range(0, len(deciding), step):
+        some = deciding[start : start + step]
+        gram = strategy.gram_rows(some)
+        radius, exponent = max(radius, gram.radius), gram.exponent
+        rows[some] = _best_sums(abs(gram.values), form)
     total, chosen = best_selection(rows, form)
     gram = Numbers(rows, exponent, radius)
     upper = gram.fraction(total + radius * form.most**2)

@@ -9,8 +9,9 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.epoch_sums import LargestPatterns, largest_patterns
-from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, product
+from factorize.exact.arithmetic.integers import WIDTH, Limbs, Numbers, integers, product
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.selections import deciding_rows
 from factorize.exact.arithmetic.slices import gram_blocks
 from factorize.exact.description import SCALE
 from factorize.exact.structures import READINGS
@@ -150,11 +151,31 @@ class Strategy:
                 return [found._replace(values=values) for values in found.values]
         return [self.gram(pattern) for pattern in patterns]
 
-    def gram_rows(self, start: int, stop: int) -> Numbers:
-        """Return rows start..stop-1 of C^T C."""
-        block = self.whole.take(slice(None), slice(start, stop))
-        found = product(block.transpose(), self.whole)
-        return found if self.factors is None else found.scaled(self._pairs(slice(start, stop), slice(None)))
+    def deciding_rows(self, separation: int, most: int) -> np.ndarray | None:
+        """Return which rows of |C^T C| a best selection may take; None if not told."""
+        return deciding_rows(self._nearly, separation, most)
+
+    @property
+    def _nearly(self) -> np.ndarray:
+        """All of C but for a power of two, each entry off by at most a rounding for each limb and one for its factor.
+
+        Limbs of an entry have one sign, so that no sum of them is smaller than what it rounds.
+        """
+        found = np.zeros(self.whole.parts.shape[1:])
+        for part in self.whole.parts:
+            found = found * 2.0**WIDTH + part
+        if self.scale is None:
+            return found
+        return np.asarray(found * np.ldexp(self.scale, -int(np.frexp(self.scale.max())[1])))
+
+    def gram_rows(self, indices: np.ndarray) -> Numbers:
+        """Return some rows of C^T C, each with the radius of all."""
+        found = product(self.whole.take(slice(None), indices).transpose(), self.whole)
+        if self.factors is None:
+            return found
+        largest = int(max(self.factors.values)) ** 2
+        scaled = found.scaled(self._pairs(indices, slice(None)))
+        return scaled._replace(radius=found.radius * largest)
 
     def numbers(self) -> Numbers:
         """Return every entry of C; see `whole` for the limit."""

@@ -266,8 +266,11 @@ class Blurred:
     def largest_patterns(self, _epochs: int) -> None:
         """Nothing is told of them."""
 
-    def gram_rows(self, start: int, stop: int) -> Numbers:
-        return Numbers(np.full((stop - start, self.n), 1, dtype=object), 0, 1)
+    def deciding_rows(self, _separation: int, _most: int) -> None:
+        """Nor of its rows."""
+
+    def gram_rows(self, indices: np.ndarray) -> Numbers:
+        return Numbers(np.full((len(indices), self.n), 1, dtype=object), 0, 1)
 
 
 def test_every_entry_of_a_pattern_may_be_off() -> None:
@@ -277,6 +280,9 @@ def test_every_entry_of_a_pattern_may_be_off() -> None:
     assert (periodic.lower, periodic.upper) == (0, 9 + 9)
     staged = sensitivity._two_stage(strategy, Allowed(2, 3, False))
     assert (staged.lower, staged.upper) == (0, 9 + 9)
+    strategy.deciding_rows = lambda *_: np.array([1])
+    staged = sensitivity._two_stage(strategy, Allowed(2, 3, False))
+    assert staged.upper == 3 + 9, "rows that do not decide count as nothing"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -156,7 +156,14 @@ def test_structures(name: str, scaled: bool) -> None:
     gram = [[sum(a * b for a, b in zip(c, d, strict=True)) for d in columns] for c in columns]
     enclosed(found.numbers(), whole, computed)
     enclosed(found.column_norms, [gram[j][j] for j in range(N)], computed)
-    enclosed(found.gram_rows(1, 3), gram[1:3], computed)
+    enclosed(found.gram_rows(np.array([3, 1])), [gram[3], gram[1]], computed)
+    assert found.gram_rows(np.array([1])).radius == found.gram_rows(np.arange(N)).radius
+    near = found._nearly
+    units = np.array(whole, dtype=float) * (near[0, 0] / float(whole[0][0]))
+    assert np.allclose(near, units, rtol=1e-15, atol=0) and np.frexp(near[0, 0] / float(whole[0][0]))[0] == 0.5
+    if scaled:  # of factors only their ratios are taken, so that their squares stay within the range of doubles
+        tensors = case.tensors | {"column_scale": np.ldexp(np.array(SCALE), 500)}
+        assert (Strategy("scaled", tensors, N)._nearly == near).all()
     chosen = [0, 2, 3]
     enclosed(found.gram(np.array(chosen)), [[gram[i][j] for j in chosen] for i in chosen], computed)
     if found.toeplitz is not None:
