@@ -32,6 +32,9 @@ Route = Callable[[Report], None]
 _BESIDE = 1024
 """Longest n for which the matrices of two bounds are in memory together: 8 MB each."""
 
+_SUGGESTING = 1e-2
+"""Gap above which the guess of a polar factor that C suggests is never near: 8 n times the gap is |E|^2."""
+
 
 class Reach(NamedTuple):
     """Longest n for which whole matrices are multiplied: in doubles, and as integers."""
@@ -91,11 +94,19 @@ class Routes:
         if certificate["lower_bound"] is None:
             check_bound(report, self._file, None)
         else:
-            quick = [self._bound_of_recursion, self._bound_in_doubles, self._bound_by_vectors]
-            self._first(report, LOWER_BOUND, quick, self._bound_in_integers)
+            of_products = [self._bound_in_doubles, self._bound_by_vectors]
+            if not self._suggests:
+                of_products.reverse()
+            self._first(report, LOWER_BOUND, [self._bound_of_recursion, *of_products], self._bound_in_integers)
         if certificate.get("class_lower_bound") is not None:
             of_class = [self._class_of_series, self._class_in_doubles]
             self._first(report, CLASS_BOUND, of_class, self._class_in_integers)
+
+    @property
+    def _suggests(self) -> bool:
+        """Whether C is so near to the optimum, by what the file says of itself, that it suggests a polar factor."""
+        gap = self._file.manifest["certificate"].get("relative_gap")
+        return gap is None or bool(gap <= _SUGGESTING)
 
     @property
     def _both_in_doubles(self) -> bool:

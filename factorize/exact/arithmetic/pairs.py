@@ -12,7 +12,7 @@ import numpy as np
 Block = TypeVar("Block")
 Found = TypeVar("Found")
 
-LONGEST_IN_PAIRS = 4096
+SHORTEST_IN_PAIRS, LONGEST_IN_PAIRS = 257, 4096
 _COMING = 3
 
 
@@ -21,7 +21,8 @@ def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block], n: int) ->
 
     Each block goes the same way as alone, so that nothing of what is rounded changes. Products let go of the
     interpreter's lock, and take one thread each where BLAS has one. One block more waits for a thread, while what came
-    of another is looked at. Blocks of longer rows go alone: BLAS has both cores there, and memory a limit.
+    of another is looked at. Blocks of longer rows go alone: BLAS has both cores there, and memory a limit. Those of
+    shorter ones are made sooner than a thread starts.
 
     Args:
         step: what is made of a block.
@@ -33,7 +34,7 @@ def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block], n: int) ->
         with np.errstate(all="ignore"):  # which threads do not take over
             return step(block)
 
-    if n > LONGEST_IN_PAIRS:
+    if not SHORTEST_IN_PAIRS <= n <= LONGEST_IN_PAIRS:
         yield from ((block, made(block)) for block in blocks)
         return
     with ThreadPoolExecutor(2, "block") as pool:

@@ -139,8 +139,7 @@ class DenseProof:
             CertificateError: the evidence has the wrong shape, is not finite or is all zero.
             NotEnclosed: it is of no kind that is evaluated here, or no polar factor is guessed from C.
         """
-        rows = rows_of(self._weighing, self._dual)
-        factor = self._evidence()
+        rows, factor = self._rows, self._evidence()
         if rows is None or factor is None:
             raise NotEnclosed("evidence of this kind is not evaluated in doubles")
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
@@ -155,12 +154,16 @@ class DenseProof:
             CertificateError: the evidence has the wrong shape or is not finite.
             NotEnclosed: see `bound_by_vectors`.
         """
-        rows = rows_of(self._weighing, self._dual)
+        rows = self._rows
         pieces = pieces_of(self._spec["participation"], self._dual, self._strategy.n)
         if rows is None or pieces is None:
             raise NotEnclosed("evidence of this kind is not evaluated in doubles")
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         return bound_by_vectors(weighted, grouped(pieces)) / rows[1]
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, Fraction] | None:
+        return rows_of(self._weighing, self._dual)
 
     def _evidence(self) -> Factor | None:
         participation, n = self._spec["participation"], self._strategy.n

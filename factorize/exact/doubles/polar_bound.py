@@ -64,7 +64,7 @@ def polar_guess(weighted: WeightedTarget, factor: Factor, inverse: np.ndarray) -
 def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
     """Return W A N N^T, nearly."""
     if weighted.of_ones:
-        return _sums_of_rows(_symmetric_product(inverse))
+        return sums_of_rows(_symmetric_product(inverse))
     n = len(inverse)
     out = np.empty((weighted.workload.rows, n))
 
@@ -95,7 +95,7 @@ def _symmetric_product(inverse: np.ndarray) -> np.ndarray:
     return out
 
 
-def _sums_of_rows(array: np.ndarray) -> np.ndarray:
+def sums_of_rows(array: np.ndarray) -> np.ndarray:
     """A times an array, in place, for prefix sums A; row by row is ten times as quick as a cumulative sum over rows."""
     for i in range(1, len(array)):
         np.add(array[i], array[i - 1], out=array[i])
@@ -229,20 +229,22 @@ class _Step:
     def _shares(self, weighted: WeightedTarget, factor: TargetSource) -> Iterator[Traces]:
         """What the columns give, some of them at a time."""
         columns, gram = self._guess.shape[1], self._gram
-        if gram is None or not isinstance(factor, Factor) or not (len(factor.patterns) > 1 and weighted.of_ones):
+        if gram is None or not factor.by_patterns or not weighted.of_ones:
             self._has_moved = True
             return (share for _, share in in_pairs(self._share, factor.targets(weighted), columns))
         sums = SuffixSums.of(self._guess, self._lengths, in_place=self._last)
-        k = factor.patterns.shape[1]
 
-        def share(some: slice) -> Traces:
+        def share(block: tuple[int, Factor, slice]) -> Traces:
             """E here is the transposed of the computed one, which is off by as much."""
-            own = np.arange(some.start * k, some.stop * k)
+            start, part, some = block
+            k = part.patterns.shape[1]
+            own = start + np.arange(some.start * k, some.stop * k)
             near = gram[own[0] : own[-1] + 1].copy()
             near[own - own[0], own] -= 1.0
-            return sums.traces(factor.patterns[some], factor.blocks[some], int(own[0]), near)
+            return sums.traces(part.patterns[some], part.blocks[some], int(own[0]), near)
 
-        return (found for _, found in in_pairs(share, factor.groups(columns), columns))
+        blocks = ((start, part, some) for start, part in factor.by_patterns for some in part.groups(columns))
+        return (found for _, found in in_pairs(share, blocks, columns))
 
     def _share(self, block: TargetBlock) -> Traces:
         """The part of some columns, for which P takes the step."""

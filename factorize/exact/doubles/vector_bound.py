@@ -18,7 +18,7 @@ import numpy as np
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.pairs import in_pairs
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles.polar_bound import norm_below, whole_gram
+from factorize.exact.doubles.polar_bound import norm_below, sums_of_rows, whole_gram
 from factorize.exact.doubles.roundings import SLACK, TINY, gamma
 from factorize.exact.doubles.triangles import blocks_of
 from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, WeightedTarget
@@ -46,10 +46,28 @@ class GroupedFactor(NamedTuple):
             start += group.patterns.size
 
     @property
+    def by_patterns(self) -> tuple[tuple[int, Factor], ...]:
+        """Its groups, each with its first column; none for one pattern alone."""
+        if sum(len(group.patterns) for group in self.groups) <= 1:
+            return ()
+        starts = np.cumsum([0] + [group.patterns.size for group in self.groups]).tolist()
+        return tuple(zip(starts, self.groups, strict=False))
+
+    @property
     def apart(self) -> bool:
         """Whether no step is in two patterns."""
         steps = np.concatenate([group.patterns.ravel() for group in self.groups])
         return len(np.unique(steps)) == len(steps)
+
+    def whole(self, n: int) -> np.ndarray:
+        """Return F for n steps, of which none is in two patterns."""
+        found, start = np.zeros((n, sum(group.patterns.size for group in self.groups))), 0
+        for group in self.groups:
+            stop = start + group.patterns.size
+            own = np.arange(start, stop).reshape(group.patterns.shape)
+            found[group.patterns[:, :, None], own[:, None, :]] = group.blocks
+            start = stop
+        return found
 
     def times(self, array: np.ndarray, n: int) -> np.ndarray:
         """Return F times an array with a row for each of its columns, for n steps, of which none is in two patterns."""
@@ -107,16 +125,18 @@ def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fracti
 
 
 def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np.ndarray:
-    whole = np.empty((weighted.workload.rows, columns))
-
-    def summed(array: np.ndarray) -> np.ndarray:
-        return np.cumsum(factors.times(array, len(whole)), axis=0, out=whole)
+    rows = weighted.workload.rows
 
     with np.errstate(all="ignore"):  # what leaves the range of doubles is refused by `norm_below`
-        for place, make in factors.targets(weighted):
-            whole[:, place] = make()[0]
         try:
-            return _polar_factor(whole, summed if weighted.of_ones and factors.apart else None)
+            if weighted.of_ones and factors.apart:
+                return _polar_factor(
+                    sums_of_rows(factors.whole(rows)), lambda root: sums_of_rows(factors.times(root, rows))
+                )
+            whole = np.empty((rows, columns))
+            for place, make in factors.targets(weighted):
+                whole[:, place] = make()[0]
+            return _polar_factor(whole)
         except np.linalg.LinAlgError:
             raise NotEnclosed("no singular vectors of the target were found") from None
 
@@ -126,7 +146,7 @@ def _polar_factor(whole: np.ndarray, times: Callable[[np.ndarray], np.ndarray] |
 
     Args:
         whole: M, shape (m, n), m >= n.
-        times: gives M times an array of n rows in less work than a product takes; it may overwrite M.
+        times: gives M times an array of n rows in less work than a product takes.
     """
     values, vectors = np.linalg.eigh(whole_gram(whole))
     if values[0] > _FLATTEST * values[-1]:

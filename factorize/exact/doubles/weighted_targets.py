@@ -20,6 +20,7 @@ _ROWS = (
     128  # that are turned at one time: few enough for the cache, and enough that two threads do not wait for each other
 )
 _PARTS = 16  # in which columns of W A F are made where patterns are many, two of them at one time
+_LEAST_COLUMNS = 128  # of a part
 
 
 class TargetBlock(NamedTuple):
@@ -88,10 +89,15 @@ class Factor(NamedTuple):
         for some in self.groups(weighted.workload.columns):
             yield TargetBlock(slice(some.start * k, some.stop * k), partial(self._target, weighted, some))
 
+    @property
+    def by_patterns(self) -> tuple[tuple[int, Factor], ...]:
+        """The same, see `TargetSource`."""
+        return ((0, self),) if len(self.patterns) > 1 else ()
+
     def groups(self, n: int) -> Iterator[slice]:
-        """Yield groups of patterns with about a sixteenth of n steps."""
+        """Yield groups of patterns with about a sixteenth of n steps, or 128 steps where that is more."""
         count, k = self.patterns.shape
-        step = max(n // (_PARTS * k), 1)
+        step = max(n // (_PARTS * k), _LEAST_COLUMNS // k, 1)
         return (slice(first, min(first + step, count)) for first in range(0, count, step))
 
     def _target(self, weighted: WeightedTarget, place: slice) -> tuple[np.ndarray, float]:
@@ -144,6 +150,10 @@ def _turn_epochs(rows: np.ndarray, weights: np.ndarray) -> None:
 
 class TargetSource(Protocol):
     """F, of which W A F is asked."""
+
+    @property
+    def by_patterns(self) -> tuple[tuple[int, Factor], ...]:
+        """Its parts, each with its first column, where F is block diagonal over more patterns than one."""
 
     def targets(self, weighted: WeightedTarget) -> Iterator[TargetBlock]:
         """Yield W A F by columns."""

@@ -427,7 +427,7 @@ def test_no_entry_of_a_gram_matrix_is_made_twice(monkeypatch: pytest.MonkeyPatch
     assert sorted(shapes) == [(1, 7), (3, 3), (3, 6)]
 
 
-@pytest.mark.parametrize(("n", "together"), [(12, 3), (pairs.LONGEST_IN_PAIRS, 3), (pairs.LONGEST_IN_PAIRS + 1, 1)])
+@pytest.mark.parametrize(("n", "together"), [(12, 1), (256, 1), (257, 3), (4096, 3), (4097, 1)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
     count: int, n: int, together: int
@@ -450,7 +450,7 @@ def test_blocks_are_made_in_two_threads_or_in_none(monkeypatch: pytest.MonkeyPat
     asked: list[tuple[object, ...]] = []
     pool = pairs.ThreadPoolExecutor
     monkeypatch.setattr(pairs, "ThreadPoolExecutor", lambda *given: asked.append(given) or pool(*given))
-    for n in (12, pairs.LONGEST_IN_PAIRS + 1):
+    for n in (256, 257, pairs.LONGEST_IN_PAIRS + 1):
         assert [value for _, value in pairs.in_pairs(lambda block: block + 1, range(3), n)] == [1, 2, 3]
     assert [most for most, *_ in asked] == [2]
 

@@ -74,6 +74,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, value)
     for module in (dense_losses, polar_bound, weighted_targets):
         monkeypatch.setattr(module, "blocks_of", by_fours)
+    monkeypatch.setattr(weighted_targets, "_LEAST_COLUMNS", 1)
 
 
 def by_fours(n: int) -> Iterator[tuple[int, int]]:
@@ -344,7 +345,8 @@ def test_numbers_that_leave_the_range_of_doubles_prove_nothing(monkeypatch: pyte
     huge.near = Near(np.tril(np.full((N, N), 1e200)), np.zeros((1, 1)))
     with pytest.raises(NotEnclosed, match="range of doubles"):
         dense_losses.enclosed_losses(np.eye(N), np.eye(N), huge, weighing)  # type: ignore[arg-type]
-    source = SimpleNamespace(targets=lambda _: [TargetBlock(slice(0, N), lambda: (np.full((N, N), 1.5e308), 0.0))])
+    blocks = [TargetBlock(slice(0, N), lambda: (np.full((N, N), 1.5e308), 0.0))]
+    source = SimpleNamespace(targets=lambda _: blocks, by_patterns=())
     with pytest.raises(NotEnclosed, match="range of doubles"):
         polar_bound.norm_below(None, source, np.full((N, N), 1e-3) + np.eye(N))  # type: ignore[arg-type]
 
@@ -515,9 +517,10 @@ def test_what_a_step_loses(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None
         near(step.moved[:, block], moved)
         parts, lost, squares = parts + (moved * target[:, block]).sum(), lost + own, squares + apart**2 * (1 + S)
     source = SimpleNamespace(
+        by_patterns=(),
         targets=lambda _: (
             TargetBlock(b, lambda b=b, o=o: (target[:, b], o)) for b, o in zip(blocks, offs, strict=True)
-        )
+        ),
     )
     found = polar_bound._Step(guess)
     below = found.taken(None, source)  # type: ignore[arg-type]
@@ -599,6 +602,36 @@ def test_a_step_by_suffix_sums_and_one_by_products(k: int, monkeypatch: pytest.M
         near(step.moved, guess - 0.5 * guess @ e)
         step.moved[0, 0] = 7.0
         assert step.moved[0, 0] == 7.0
+
+
+@pytest.mark.usefixtures("coarse")
+def test_a_step_by_suffix_sums_of_patterns_of_two_lengths() -> None:
+    """Each length has its own columns of P, one after the other; a single pattern goes by products."""
+    guess, steps = guess_near_orthonormal(24, N, N), np.random.default_rng(26).permutation(N)
+    ones, twos = Factor(steps[:2, None], some(25, 2, 1, 1)), Factor(steps[2:].reshape(2, 2), some(27, 2, 2, 2))
+    both = vector_bound.GroupedFactor((ones, twos))
+    assert both.by_patterns == ((0, ones), (2, twos)) and vector_bound.GroupedFactor((twos,)).by_patterns == (
+        (0, twos),
+    )
+    assert vector_bound.GroupedFactor((Factor(steps[None], some(28, 1, N, N)),)).by_patterns == ()
+    assert Factor(steps[None], some(28, 1, N, N)).by_patterns == () and ones.by_patterns == ((0, ones),)
+    weighted = WeightedTarget(
+        WorkloadRows({"kind": "prefix", "n": N}, {}), weighing_of({"kind": "mean"}, N), np.ones(N)
+    )
+    e, lengths = guess.T @ guess - np.eye(N), np.array([row_norm(column) for column in guess.T])
+    sums, wanted = suffix_sums.SuffixSums.of(guess, lengths), []
+    for start, factor, k in ((0, ones, 1), (2, twos, 2)):
+        for p in factor.groups(N):
+            own = slice(start + p.start * k, start + p.stop * k)
+            wanted.append(sums.traces(factor.patterns[p], factor.blocks[p], own.start, e[own]))
+    shares = list(polar_bound._Step(guess)._shares(weighted, both))
+    assert len(shares) == len(wanted) == 4
+    for share, other in zip(shares, wanted, strict=True):
+        near(math.fsum(share.parts), math.fsum(other.parts))
+        near([share.lost, share.apart], [other.lost, other.apart])
+    target = np.tril(np.ones((N, N))) @ both.whole(N)
+    moved = guess - 0.5 * guess @ e
+    near(math.fsum(part for share in shares for part in share.parts), (moved * target).sum())
 
 
 def test_which_workloads_are_known_to_be_prefix_sums() -> None:

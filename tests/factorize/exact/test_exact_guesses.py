@@ -41,6 +41,7 @@ MEAN: dict[str, Any] = {"kind": "mean"}
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (dense_losses, polar_bound, weighted_targets):
         monkeypatch.setattr(module, "blocks_of", by_fours)
+    monkeypatch.setattr(weighted_targets, "_LEAST_COLUMNS", 1)
 
 
 def by_fours(n: int) -> Iterator[tuple[int, int]]:
@@ -207,6 +208,7 @@ def test_sums_of_few_rows_take_the_place_of_a_product(shared: bool) -> None:
             whole[pattern, start : start + len(block)] += block
             start += len(block)
     if not shared:
+        assert (factors.whole(5) == whole).all() and factors.whole(6).shape == (6, 5)
         assert np.allclose(factors.times(some(12, 5, 3), 5), whole @ some(12, 5, 3))
     target = np.tril(np.ones((5, 5))) @ whole
     weighted = WeightedTarget(WorkloadRows({"kind": "prefix", "n": 5}, {}), weighing_of(MEAN, 5), np.ones(5))
@@ -214,6 +216,15 @@ def test_sums_of_few_rows_take_the_place_of_a_product(shared: bool) -> None:
     left, _, right = np.linalg.svd(target)
     if not shared:  # else two columns are dependent
         assert np.allclose(vector_bound._guess(weighted, factors, 5), left @ right)
+
+
+def test_patterns_come_in_groups_of_a_sixteenth_of_the_steps_and_of_128_at_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    for n, k, sizes in ((4096, 4, [64] * 16), (256, 4, [32] * 2), (250, 5, [25] * 2), (512, 256, [1, 1])):
+        factor = Factor(np.arange(n).reshape(n // k, k), np.zeros((n // k, k, k)))
+        assert [some.stop - some.start for some in factor.groups(n)] == sizes
 
 
 @pytest.mark.parametrize("n", [1, 64, 65, 300])
@@ -242,7 +253,8 @@ def test_a_polar_factor_of_more_rows_than_columns(least: float) -> None:
 def steps_of(guess: np.ndarray, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[int, float]:
     """How many steps are taken from a guess that is not brought nearer beforehand, and what they prove of 7 Q."""
     target, steps, taken = 7 * np.eye(*guess.shape), [], polar_bound._Step.taken
-    source = SimpleNamespace(targets=lambda _: [TargetBlock(slice(0, guess.shape[1]), lambda: (target, 0.0))])
+    blocks = [TargetBlock(slice(0, guess.shape[1]), lambda: (target, 0.0))]
+    source = SimpleNamespace(targets=lambda _: blocks, by_patterns=())
     monkeypatch.setattr(polar_bound, "_nearer", lambda given: given)
     monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: steps.append(self) or taken(self, *given))
     below = polar_bound.norm_below(None, source, guess, **asked)  # type: ignore[arg-type]

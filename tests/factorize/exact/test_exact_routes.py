@@ -274,6 +274,13 @@ def test_bounds_by_their_routes(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -
         tried.clear(), rooms.asked.clear()
         routes_of(given)._check_bounds(Report())
         assert (tried, rooms.asked) == (wanted, asked)
+    swapped = ["_bound_of_recursion", "_bound_by_vectors", "_bound_in_doubles"]
+    for gap, order in ((None, lower[1]), (0.01, lower[1]), (0.0101, swapped)):  # of a C that suggests nothing
+        tried.clear()
+        far = file(of_class=None)
+        far.manifest["certificate"]["relative_gap"] = gap
+        routes_of(far)._check_bounds(Report())
+        assert tried == [(LOWER_BOUND, order, "_bound_in_integers")]
     tried.clear()
     routes_of()._losses_otherwise(Report())
     assert tried == [(LOSS, ["_losses_in_doubles"], "_losses_in_integers")]
