@@ -19,6 +19,7 @@ from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses.residual import LIMITS, Losses, approximation
+from factorize.exact.losses.variances import Ends
 from factorize.exact.sensitivity import square_root_up
 from factorize.exact.spec import Weighing, weighing_of
 
@@ -62,19 +63,26 @@ def losses(
     if largest > allowed:
         raise CertificateError(f"B C differs from A by {float(largest):.3g}, above the limit {float(allowed):.3g}")
     error = square_root_up(largest**2) * sum_of_inverse(inverse, series) * (1 + _SLACK)
+    return Losses(rest, square_root_up(largest**2), *around(guess, error, weighing))
+
+
+def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
+    """Return the losses of a first column of A C^-1.
+
+    Args:
+        guess: something near it, shape (n,).
+        error: no entry is off by more.
+        weighing: of the objective, for n rows.
+
+    Raises:
+        NotEnclosed: restarts are too far apart to be followed.
+    """
     rows = [_ends(guess, error, side) for side in (-1, 1)]
-    total = [math.fsum(np.arange(len(first), 0, -1) * row) for row in rows]
-    last = [math.fsum(row) for row in rows]
-    return Losses(
-        rest=rest,
-        residual=square_root_up(largest**2),
-        total=_outwards(total),
-        largest=_outwards(last),
-        last=_outwards(last),
-        objective=_restarted(guess, error, weighing.tau)
-        if weighing.tau is not None
-        else _objective(weighing, rows, _outwards(total), _outwards(last)),
-    )
+    total = _outwards([math.fsum(np.arange(len(guess), 0, -1) * row) for row in rows])
+    last = _outwards([math.fsum(row) for row in rows])  # which is the longest row
+    if weighing.tau is not None:
+        return Ends(total, last, last, _restarted(guess, error, weighing.tau))
+    return Ends(total, last, last, _objective(weighing, rows, total, last))
 
 
 def product(left: Numbers, right: Numbers) -> Numbers:

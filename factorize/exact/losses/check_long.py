@@ -10,21 +10,27 @@ import numpy as np
 from factorize.errors import CorruptObject
 from factorize.exact import noising
 from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.bounds import determinants, resolvents
 from factorize.exact.claims import (
     check_added_noise,
     check_bound,
     check_class_bound,
+    check_dense_losses,
     check_ends,
     check_losses,
 )
+from factorize.exact.doubles import toeplitz_losses
+from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, width_of_losses
+from factorize.exact.doubles.workload_rows import Near
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import residual, row_products, toeplitz_forms, variances
 from factorize.exact.participation import allowed
 from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
 from factorize.exact.sensitivity import Bracket, square_root_up
-from factorize.exact.spec import toeplitz_column
+from factorize.exact.spec import Weighing, toeplitz_column, weighing_of
 from factorize.exact.strategy import Strategy
 
 
@@ -89,6 +95,10 @@ def check_losses_of_recursion(report: Report, file: FactorFile, strategy: Strate
     spec = file.manifest["spec"]
     column = toeplitz_column(spec["workload"]) if _by_series(strategy) else None
     if column is not None and strategy.toeplitz is not None:
+        quick = _series_in_doubles(strategy, column, weighing_of(spec["objective"], strategy.n))
+        if quick is not None:
+            check_dense_losses(report, file, quick, strategy.n)
+            return
         found = series.losses(strategy.toeplitz, column, spec["objective"], None)
         check_losses(report, file, found, strategy.n, False)
         return
@@ -97,6 +107,20 @@ def check_losses_of_recursion(report: Report, file: FactorFile, strategy: Strate
         raise NotEnclosed("C or the workload is no recursion of few states")
     report.leave(_unchecked_residual(losses=True, stored=False, rows=False, whole=0))
     check_ends(report, file, ends, spec["workload"]["n"])
+
+
+def _series_in_doubles(strategy: Strategy, workload: Numbers, weighing: Weighing) -> DenseLosses | None:
+    """Losses of Toeplitz A and C, or None where doubles do not enclose them closely."""
+    if strategy.n > toeplitz_losses.LARGEST or strategy.toeplitz is None:
+        return None
+    stored = strategy.column
+    column = toeplitz_losses.nearly(strategy.toeplitz) if stored is None else Near(stored, np.zeros(1))
+    try:
+        check_products()
+        found = toeplitz_losses.enclosed_series(column, toeplitz_losses.nearly(workload), weighing)
+    except NotEnclosed:
+        return None
+    return found if width_of_losses(found.ends) <= WIDEST else None
 
 
 def _by_series(strategy: Strategy) -> bool:

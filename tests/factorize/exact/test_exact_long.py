@@ -32,6 +32,7 @@ class Ways:
         self.column: Any = None
         self.ends: Any = ENDS
         self.rows = True
+        self.quick: Any = None
         self.bounds: dict[str, Any] = {"resolvents": None, "determinants": None}
         found = SimpleNamespace(rest="rest")
         patched: dict[str, Any] = {
@@ -39,6 +40,8 @@ class Ways:
             "check_class_bound": self.way("class"),
             "check_added_noise": self.way("added"),
             "check_losses": self.way("losses"),
+            "check_dense_losses": self.way("dense losses"),
+            "_series_in_doubles": lambda *given: self.asked.append(("doubles", *given)) or self.quick,
             "check_ends": self.way("ends"),
             "toeplitz_column": lambda workload: self.column,
             "series": SimpleNamespace(LARGEST=N, losses=self.way("series", found)),
@@ -120,12 +123,18 @@ def test_losses_that_are_not_enclosed_are_listed(monkeypatch: pytest.MonkeyPatch
 
 def test_losses_where_no_b_is_stored(ways: Ways) -> None:
     """By series where C and A are Toeplitz and as short as these reach, else by recursions, which say so."""
-    report = Report()
+    report, toeplitz = Report(), strategy(toeplitz=True)
     ways.column = COLUMN
-    check_long.check_losses_of_recursion(report, file(), strategy(toeplitz=True))
-    assert ways.names() == ["series", "losses"]
-    assert ways.asked[0][1:4] == ("series", COLUMN, {"kind": "mean"}) and ways.asked[0][4] is None
-    assert ways.asked[1][2:] == (N, False) and not report.not_checked
+    check_long.check_losses_of_recursion(report, file(), toeplitz)
+    assert ways.names() == ["doubles", "series", "losses"]
+    assert ways.asked[0][1:3] == (toeplitz, COLUMN) and ways.asked[0][3].rows == N
+    assert ways.asked[1][1:4] == ("series", COLUMN, {"kind": "mean"}) and ways.asked[1][4] is None
+    assert ways.asked[2][2:] == (N, False) and not report.not_checked
+    ways.asked.clear()
+    ways.quick = "quick"
+    check_long.check_losses_of_recursion(report, file(), toeplitz)
+    assert ways.names() == ["doubles", "dense losses"]
+    assert ways.asked[1][1:] == ("quick", N) and not report.not_checked
     for column, c in (
         (COLUMN, strategy()),
         (COLUMN, strategy(toeplitz=True, n=N + 1)),
