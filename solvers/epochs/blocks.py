@@ -43,6 +43,7 @@ _STALL = 25
 _FAR, _FAR_STALLS = 1e-9, 4  # above this gap rounding cannot be what is missing: wait that many times as long
 _SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
 _COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
+_FIRST = 1e-3  # relative error of the poles before any gap is known
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 
 
@@ -203,6 +204,7 @@ def maximise(
     proven: bool = False,
     patience: int = _STALL,
     loop: Loop = UNKEPT,
+    coarse: bool = False,
 ) -> BlockAscent:
     """Raise the dual bound until the gap is below the tolerance.
 
@@ -216,13 +218,15 @@ def maximise(
         patience: steps without a clearly better gap after which rounding, not work, is what is missing; a gap that
             no rounding explains is given four times as many.
         loop: its part of unfinished work, which wins over `start`.
+        coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
     """
     given, step = ring.start() if start is None else start, 1
     found = loop.found(dual=given.shape)
     if found is not None and _is_dual(found.arrays["dual"]):
         given, step = found.arrays["dual"], found.step
-    error = min(1e-6, max(1e-10, 0.01 * tolerance if proven else 0.01 * math.sqrt(tolerance)))
-    point = best = evaluate(ring, given, error)
+    finest = _COARSE * (tolerance if proven else math.sqrt(tolerance))
+    error = finest if coarse else min(1e-6, max(1e-10, finest))
+    point = best = evaluate(ring, given, _FIRST if coarse else error)
     b, k = point.dual.shape[:2]
     mixer, best_step = Extrapolation(b + b * k * (k - 1) // 2), step
 
@@ -242,7 +246,7 @@ def maximise(
         if gap(best) > tolerance or (gap(best) > beyond and best_step == step):
             wide = min(gap(point), 0.01)
             point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
-        elif best.poles.delta <= 2 * error:
+        elif coarse or best.poles.delta <= 2 * error:
             return BlockAscent(best, step, True)
         else:
             point = best = evaluate(ring, best.dual, error)
@@ -259,27 +263,44 @@ def _is_dual(dual: Array) -> bool:
 def _advance(ring: Folded, at: DualPoint, mixer: Extrapolation, error: float) -> DualPoint:
     """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
     b, k = at.dual.shape[:2]
-    weights, correlations = np.empty(b), np.empty_like(at.dual)
-    now, plain, importance = np.empty((3, b + b * k * (k - 1) // 2))
+    now, importance = np.empty((2, b + b * k * (k - 1) // 2))
     diagonal = np.ascontiguousarray(at.dual[:, 0, 0])
     steps.pack(diagonal, at.dual / diagonal[:, None, None], now)
-    steps.power_step(at.dual, at.x, weights, correlations)
-    steps.pack(weights, correlations, plain)
+    weights, correlations, plain = _power_step(at)
     steps.importance(at.dual, importance)
     mixed = mixer.mix(now, plain, importance)
-    dual = np.empty_like(at.dual)
     if mixed is not None:
+        dual = np.empty_like(at.dual)
         if steps.unpack(mixed, dual):
             trial = evaluate(ring, _raised(dual, ring.least), error)
             if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
                 return trial
         mixer.forget()
-        dual = np.empty_like(at.dual)
+    return evaluate(ring, _raised(_unpacked(weights, correlations, plain), ring.least), error)
+
+
+def after_power_step(at: DualPoint) -> Array:
+    """Return W after a plain power step, shape (b, k, k); what it proves is not below what `at` does."""
+    return _unpacked(*_power_step(at))
+
+
+def _power_step(at: DualPoint) -> tuple[Array, Array, Array]:
+    """Weights and correlations of a plain power step, and both packed."""
+    b, k = at.dual.shape[:2]
+    weights, correlations, packed = np.empty(b), np.empty_like(at.dual), np.empty(b + b * k * (k - 1) // 2)
+    steps.power_step(at.dual, at.x, weights, correlations)
+    steps.pack(weights, correlations, packed)
+    return weights, correlations, packed
+
+
+def _unpacked(weights: Array, correlations: Array, packed: Array) -> Array:
+    """W of a packed power step, with as little of the identity as makes it definite."""
+    dual = np.empty_like(correlations)
     for share in _SHARES:
-        if steps.unpack(plain, dual):
+        if steps.unpack(packed, dual):
             break
-        steps.pack(weights, (1 - share) * correlations + share * np.eye(k), plain)
-    return evaluate(ring, _raised(dual, ring.least), error)
+        steps.pack(weights, (1 - share) * correlations + share * np.eye(correlations.shape[1]), packed)
+    return dual
 
 
 def _raised(dual: Array, least: float) -> Array:

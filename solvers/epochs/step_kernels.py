@@ -189,13 +189,20 @@ def column_norms(p: Array, q: Array) -> Array:
 
 @compiled
 def interval(p: Array, q: Array, dual: Array) -> tuple[float, float]:
-    """An interval that contains the spectrum of ``W^-1/2 G G^T W^-1/2``; p and q in order of the steps, shape (n,).
+    """An interval that contains the spectrum of ``W^-1/2 G G^T W^-1/2``; p and q in order of the steps, shape (n,)."""
+    b, k = dual.shape[0], dual.shape[1]
+    diagonal = diagonal_above(p, q)
+    blocks = np.empty((b, k))
+    for c in range(b):
+        for i in range(k):
+            blocks[c, i] = diagonal[i * b + c]
+    return left_end(p, q, dual, diagonal), right_end(dual, blocks)
 
-    The right end: G G^T lies below a diagonal matrix D (Gershgorin after scaling its diagonal to one), and
-    D^1/2 W_j^-1 D^1/2 below its largest absolute row sum.  The left end: the spectral radius of A^T A W is at most that
-    of the non-negative A^T A |W|, bounded by Collatz and Wielandt after a few power steps.
-    """
-    n, b, k = p.size, dual.shape[0], dual.shape[1]
+
+@compiled
+def diagonal_above(p: Array, q: Array) -> Array:
+    """``D^1/2`` of a diagonal D above G G^T (Gershgorin after scaling its diagonal to one), shape (n,)."""
+    n = p.size
     diagonal = np.empty(n)
     left = 0.0
     for i in range(n):
@@ -203,6 +210,13 @@ def interval(p: Array, q: Array, dual: Array) -> tuple[float, float]:
         right = p[i] * q[i + 1] / (own * math.hypot(p[i + 1], q[i + 1])) if i + 1 < n else 0.0
         diagonal[i] = own * math.sqrt(1.0 + left + right)
         left = right
+    return diagonal
+
+
+@compiled
+def right_end(dual: Array, diagonal: Array) -> float:
+    """Above ``D^1/2 W_j^-1 D^1/2``: its largest absolute row sum, D^1/2 by class and epoch, zero where a step lacks."""
+    b, k = dual.shape[0], dual.shape[1]
     lower, inverse = np.empty((k, k)), np.empty((k, k))
     upper = 0.0
     for c in range(b):
@@ -211,8 +225,18 @@ def interval(p: Array, q: Array, dual: Array) -> tuple[float, float]:
         for i in range(k):
             row = 0.0
             for j in range(k):
-                row += abs(inverse[i, j]) * diagonal[j * b + c]
-            upper = max(upper, row * diagonal[i * b + c])
+                row += abs(inverse[i, j]) * diagonal[c, j]
+            upper = max(upper, row * diagonal[c, i])
+    return upper
+
+
+@compiled
+def left_end(p: Array, q: Array, dual: Array, diagonal: Array) -> float:
+    """Below the spectrum: the spectral radius of A^T A W is at most that of the non-negative A^T A |W|.
+
+    That one is bounded by Collatz and Wielandt after a few power steps; rows of W may be zero.
+    """
+    n, b, k = p.size, dual.shape[0], dual.shape[1]
     x = 1.0 / diagonal
     y = np.empty(n)
     ratio = 0.0
@@ -231,7 +255,7 @@ def interval(p: Array, q: Array, dual: Array) -> tuple[float, float]:
             y[i] = (y[i] + q[i + 1] * y[i + 1]) / p[i]
         ratio = (y / x).max()
         x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return 1.0 / ratio, upper
+    return 1.0 / ratio
 
 
 @compiled
