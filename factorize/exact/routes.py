@@ -32,6 +32,8 @@ Route = Callable[[Report], None]
 _BESIDE = 1024
 """Longest n for which the matrices of two bounds are in memory together: 8 MB each."""
 
+_SHORT = 512
+"""Longest n for which whole matrices are multiplied sooner than a recursion of many states is compiled and run."""
 _SUGGESTING = 1e-2
 """Gap above which the guess of a polar factor that C suggests is never near: 8 n times the gap is |E|^2."""
 
@@ -87,7 +89,10 @@ class Routes:
             self._check_stored(report)
             return
         check_added_noise(report, self._file, None)
-        self._first(report, LOSS, [self._losses_of_recursion, self._losses_in_doubles], self._losses_in_integers)
+        quick = [self._losses_of_recursion, self._losses_in_doubles]
+        if self._strategy.n <= _SHORT:
+            quick.reverse()
+        self._first(report, LOSS, [self._losses_of_series, *quick], self._losses_in_integers)
 
     def _check_bounds(self, report: Report) -> None:
         certificate = self._file.manifest["certificate"]
@@ -208,6 +213,9 @@ class Routes:
 
     def _class_in_integers(self, report: Report) -> None:
         check_class_bound(report, self._file, self._strategy, self._numbers)
+
+    def _losses_of_series(self, report: Report) -> None:
+        check_long.check_losses_of_series(report, self._file, self._strategy)
 
     def _losses_of_recursion(self, report: Report) -> None:
         check_long.check_losses_of_recursion(report, self._file, self._strategy)

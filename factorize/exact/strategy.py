@@ -18,6 +18,7 @@ from factorize.exact.structures import READINGS
 from factorize.exact.structures.base import LARGEST_WHOLE
 
 __all__ = ["LARGEST_WHOLE", "Strategy"]
+_NORMAL = 2.0**-1022
 
 
 class Strategy:
@@ -76,6 +77,22 @@ class Strategy:
         if self.scale is not None:
             return None
         return self.reading.doubles
+
+    @property
+    def rounded(self) -> np.ndarray | None:
+        """All of C as doubles, where entries are stored and columns have factors: each entry rounded once.
+
+        Raises:
+            NotEnclosed: an entry leaves the range of normal numbers.
+        """
+        stored = self.reading.doubles
+        if stored is None or self.scale is None:
+            return None
+        with np.errstate(all="ignore"):
+            found = stored * self.scale
+        if not np.isfinite(found).all() or (np.abs(found[stored != 0]) < _NORMAL).any():
+            raise NotEnclosed("entries of C are too far apart for doubles")
+        return np.asarray(found)
 
     @property
     def column(self) -> np.ndarray | None:

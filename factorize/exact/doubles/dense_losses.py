@@ -82,7 +82,9 @@ class References:
         return out, before
 
 
-def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> DenseLosses:
+def enclosed_losses(
+    array: np.ndarray, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing, roundings: int = 0
+) -> DenseLosses:
     """Return the losses.
 
     Args:
@@ -90,6 +92,7 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
         inverse: any lower-triangular N near C^-1.
         workload: A, shape (m, n).
         weighing: of the objective, for m rows.
+        roundings: how often each entry of the array was rounded, which counts as a rounding of each product.
 
     Raises:
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
@@ -100,7 +103,7 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
         norms, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
         away, residual = np.zeros(workload.rows), 0.0
         blocks = decoder_blocks(workload, inverse)
-        measured = in_pairs(lambda one: _residual(one, array, lengths, workload), blocks, len(array))
+        measured = in_pairs(lambda one: _residual(one, array, lengths, workload, roundings), blocks, len(array))
         for block, (off, largest) in measured:
             own = slice(block.start, block.stop)
             residual, away[own], norms[:, own] = max(residual, largest), off, _norms_around(block.rows)
@@ -108,7 +111,9 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
                 differences.add(block)
             if weighing.tau is not None:
                 since[:, own] = _norms_around(references.subtracted(block)[0])
-        norm = inverse_norm(array, inverse, lengths) if differences is None else differences.inverse_norm(away)
+        norm = (
+            inverse_norm(array, inverse, lengths, roundings) if differences is None else differences.inverse_norm(away)
+        )
         errors = away * norm * (1 + SLACK)
         ends, ends_since = _around(norms, errors), None
         if weighing.tau is not None:
@@ -153,13 +158,14 @@ class Differences:
         return _norm_with_defect(self._sums, self._columns, self._norms, 2 * norm_of(away) * (1 + SLACK))
 
 
-def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) -> float:
+def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray, roundings: int = 0) -> float:
     """Return at least the spectral norm of C^-1.
 
     Args:
         array: C.
         inverse: N.
         lengths: at least the norms of the rows of C.
+        roundings: see `enclosed_losses`.
 
     Raises:
         NotEnclosed: N is too far from C^-1.
@@ -172,7 +178,7 @@ def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) ->
         rows = inverse[start:stop, :stop]
         image = times_lower(rows, array[:stop, :stop])
         image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
-        return np.asarray(row_norms(image) * (1 + SLACK) + _rounded(np.abs(rows), lengths[:stop]))
+        return np.asarray(row_norms(image) * (1 + SLACK) + _rounded(np.abs(rows), lengths[:stop], roundings))
 
     for (start, stop), found in in_pairs(defects_of, blocks_of(n), n):
         rows = inverse[start:stop, :stop]
@@ -202,15 +208,15 @@ def _norm_with_defect(sums: np.ndarray, columns: np.ndarray, norms: np.ndarray, 
     return most * (1 + gamma(4 * len(sums))) / (1 - defect) * (1 + SLACK)
 
 
-def _rounded(sizes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _rounded(sizes: np.ndarray, lengths: np.ndarray, roundings: int = 0) -> np.ndarray:
     """What rows of a product with C are off by, as norms: gamma times |row| times the norms of the rows of C."""
     terms = sizes.shape[1]
     most = (sizes @ lengths) * (1 + gamma(terms))
-    return np.asarray(gamma(roundings_of(terms) + 1) * most * (1 + SLACK) + terms * terms * TINY)
+    return np.asarray(gamma(roundings_of(terms) + roundings + 1) * most * (1 + SLACK) + terms * terms * TINY)
 
 
 def _residual(
-    block: RowBlock, array: np.ndarray, lengths: np.ndarray, workload: WorkloadRows
+    block: RowBlock, array: np.ndarray, lengths: np.ndarray, workload: WorkloadRows, roundings: int = 0
 ) -> tuple[np.ndarray, float]:
     """Norms of the rows of B C - A from above, and its largest entry."""
     start, stop, rows = block
@@ -218,7 +224,7 @@ def _residual(
     wanted = workload.row_block(start, stop)
     image = times_lower(rows, array[:width, :width])
     image -= wanted.values[:, :width]
-    off = _rounded(np.abs(rows), lengths[:width]) + row_norms(wanted.errors) * (1 + SLACK)
+    off = _rounded(np.abs(rows), lengths[:width], roundings) + row_norms(wanted.errors) * (1 + SLACK)
     away = row_norms(image) * (1 + SLACK) + off
     return away, float((np.abs(image).max(axis=1) * (1 + SLACK) + off).max())
 

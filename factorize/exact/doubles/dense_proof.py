@@ -109,7 +109,7 @@ class DenseProof:
 
     @cached_property
     def _array(self) -> np.ndarray:
-        found = self._strategy.doubles
+        found = self._strategy.rounded if self._strategy.doubles is None else self._strategy.doubles
         if found is None:  # evidence for a bound over all matrices needs no C
             raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
         return found
@@ -124,7 +124,8 @@ class DenseProof:
         Raises:
             NotEnclosed: they are not enclosed to relative `WIDEST`.
         """
-        found = enclosed_losses(self._array, self._inverse, self._workload, self._weighing)
+        once = self._strategy.doubles is None  # entries times factors are rounded
+        found = enclosed_losses(self._array, self._inverse, self._workload, self._weighing, int(once))
         if not width_of_losses(found.ends) <= WIDEST:
             raise NotEnclosed(f"doubles enclose the losses to relative {width_of_losses(found.ends):.2g} only")
         return found

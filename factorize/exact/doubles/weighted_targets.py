@@ -21,6 +21,7 @@ _ROWS = (
 )
 _PARTS = 16  # in which columns of W A F are made where patterns are many, two of them at one time
 _LEAST_COLUMNS = 128  # of a part
+_SHORT, _MOST_EPOCHS = 1024, 8  # rows up to which gathered patterns stay in the cache; of more epochs sums are too many
 
 
 class TargetBlock(NamedTuple):
@@ -57,7 +58,8 @@ class Factor(NamedTuple):
             rows[:] = rows[:, self.patterns.ravel()] * self._inverses[:, 0, 0]
             return rows
         turned, apart = self._inverses.swapaxes(1, 2), np.arange(count * k).reshape(k, count).T
-        by_epochs = rows.flags.c_contiguous and bool((self.patterns == apart).all())
+        by_epochs = len(rows) > _SHORT and k <= _MOST_EPOCHS and rows.flags.c_contiguous
+        by_epochs = by_epochs and bool((self.patterns == apart).all())
         weights = np.ascontiguousarray(turned.transpose(1, 2, 0))
 
         def turn(block: tuple[int, int]) -> None:

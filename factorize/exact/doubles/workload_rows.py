@@ -20,6 +20,8 @@ from factorize.exact.spec.programs import Coefficient, Program, X
 
 _NONE = np.zeros((1, 1))
 """The errors of numbers that are exact."""
+_LONGEST_KEPT = 1024
+"""Steps of a program with factors that change, up to which all of A is kept: 16 MB with its errors."""
 _GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
 
 
@@ -61,6 +63,8 @@ class WorkloadRows:
         self._array, self._column = None, None
         if self._program is None:
             self._array = _whole(document, user)
+        elif self._program.sums:
+            self._column = Near(np.ones(self.rows), np.zeros(self.rows))
         elif self._program.constant:
             states = [run for run in _run(self._program, [[1.0]] + [[0.0]] * (self.rows - 1))]
             self._column = Near(*(np.array(part) for part in zip(*states, strict=True)))
@@ -93,6 +97,8 @@ class WorkloadRows:
             return Near(self._array[:, indices], _NONE)
         if self._column is not None:
             return Near(*(part if part.size == 1 else part[:, indices] for part in self.row_block(0, self.rows)))
+        if self.columns <= _LONGEST_KEPT:  # columns are asked for more than once, and each time is a run of n steps
+            return Near(*(part[:, indices] for part in self._every))
         return self._of_program(indices)
 
     @property

@@ -85,23 +85,32 @@ def check_stored_inverse(report: Report, file: FactorFile, strategy: Strategy, b
     noising.check_noising(report, file, _noising(file, strategy, bracket))
 
 
+def check_losses_of_series(report: Report, file: FactorFile, strategy: Strategy) -> None:
+    """Check losses where no B is stored, and C and A are Toeplitz.
+
+    Raises:
+        NotEnclosed: they are not, or it grows too much.
+        CertificateError: the residual of what series find is too large.
+    """
+    spec = file.manifest["spec"]
+    column = toeplitz_column(spec["workload"]) if _by_series(strategy) else None
+    if column is None or strategy.toeplitz is None:
+        raise NotEnclosed("C or the workload is not Toeplitz")
+    quick = _series_in_doubles(strategy, column, weighing_of(spec["objective"], strategy.n))
+    if quick is not None:
+        check_dense_losses(report, file, quick, strategy.n)
+        return
+    found = series.losses(strategy.toeplitz, column, spec["objective"], None)
+    check_losses(report, file, found, strategy.n, False)
+
+
 def check_losses_of_recursion(report: Report, file: FactorFile, strategy: Strategy) -> None:
     """Check losses where no B is stored.
 
     Raises:
         NotEnclosed: C or A is no recursion of few states, or it grows too much.
-        CertificateError: C and A are Toeplitz, and the residual of what series find is too large.
     """
     spec = file.manifest["spec"]
-    column = toeplitz_column(spec["workload"]) if _by_series(strategy) else None
-    if column is not None and strategy.toeplitz is not None:
-        quick = _series_in_doubles(strategy, column, weighing_of(spec["objective"], strategy.n))
-        if quick is not None:
-            check_dense_losses(report, file, quick, strategy.n)
-            return
-        found = series.losses(strategy.toeplitz, column, spec["objective"], None)
-        check_losses(report, file, found, strategy.n, False)
-        return
     ends = variances.losses(strategy, spec["workload"], spec["objective"])
     if ends is None:
         raise NotEnclosed("C or the workload is no recursion of few states")

@@ -19,7 +19,15 @@ from factorize.exact import check_factor_file
 from factorize.exact.arithmetic import pairs
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
-from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles, vector_bound
+from factorize.exact.doubles import (
+    dense_losses,
+    dense_proof,
+    polar_bound,
+    roundings,
+    triangles,
+    vector_bound,
+    workload_rows,
+)
 from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
 from factorize.exact.file import FactorFile, read_factor_file
@@ -77,6 +85,25 @@ def test_workloads_by_rows_and_by_columns(document: dict[str, Any]) -> None:
     assert np.allclose(applied, np.array(true, dtype=float) @ matrix, rtol=1e-12, atol=1e-12)
 
 
+def test_columns_of_a_program_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a length; beyond it each time for those that are asked for. Plain sums are not run at all."""
+    runs: list[int] = []
+    run = workload_rows._run
+    monkeypatch.setattr(workload_rows, "_run", lambda *given: runs.append(1) or run(*given))
+    monkeypatch.setattr(workload_rows, "_LONGEST_KEPT", 12)
+    for document, times in ((RATES, 1), ({"kind": "prefix", "n": 12}, 0), ({"kind": "decay", "n": 12, "rate": 0.5}, 1)):
+        runs.clear()
+        rows = WorkloadRows(document, {})
+        first = rows.column_block(np.array([3, 1]))
+        assert (first.values == rows.column_block(np.array([5, 1, 3])).values[:, [2, 1]]).all()
+        assert len(runs) == times
+    monkeypatch.setattr(workload_rows, "_LONGEST_KEPT", 11)
+    runs.clear()
+    rows = WorkloadRows(RATES, {})
+    again = rows.column_block(np.array([3, 1])), rows.column_block(np.array([3, 1]))
+    assert len(runs) == 2 and (again[0].values == first.values).all() == (again[1].values == first.values).all()
+
+
 def within(near: Near, true: list[list[Fraction]], width: Fraction) -> None:
     errors = np.broadcast_to(near.errors, near.values.shape)
     for values, off, row in zip(near.values, errors, true, strict=True):
@@ -97,6 +124,37 @@ def test_the_numbers_of_users_matrices() -> None:
     for wrong in ({}, {"x": array.T}):
         with pytest.raises(NotEnclosed, match="not known here"):
             WorkloadRows(document, wrong)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda document: str(document["kind"]))
+def test_losses_of_columns_with_factors_hold_those_of_integers(
+    workload: dict[str, Any], objective: dict[str, Any]
+) -> None:
+    """Entries times factors are rounded, and that counts: the enclosures hold, and are narrow."""
+    luck = np.random.default_rng(7)
+    array, scale = random_strategy(7, 12, 0, 0.3), luck.uniform(0.3, 3.0, 12)
+    strategy = Strategy("scaled", {"": array, "column_scale": scale}, 12)
+    spec = {"workload": workload, "objective": objective, "participation": {"kind": "single"}, "mechanism": {}}
+    found, numbers = DenseProof(spec, strategy, {}, {}).losses(), workload_numbers(workload, {})
+    assert numbers is not None
+    exact = residual.losses(strategy, numbers, objective, None)
+    for name in ("total", "largest", "last", "objective"):
+        (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
+        assert low <= most and least <= high
+        assert high - low <= dense_losses.WIDEST * high
+
+
+def test_how_often_entries_of_c_were_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once where columns have factors, and else never."""
+    asked: list[int] = []
+    honest = dense_proof.enclosed_losses
+    monkeypatch.setattr(dense_proof, "enclosed_losses", lambda *given: asked.append(given[4]) or honest(*given))
+    spec = {"workload": {"kind": "prefix", "n": 3}, "objective": {"kind": "mean"}, "participation": {"kind": "single"}}
+    for structure, parts_of in (("dense", {}), ("scaled", {"column_scale": np.ones(3)})):
+        strategy = Strategy(structure, {"": np.tri(3) + np.eye(3), **parts_of}, 3)
+        DenseProof({**spec, "mechanism": {}}, strategy, {}, {}).losses()
+    assert asked == [0, 1]
 
 
 @settings(deadline=None, max_examples=30)

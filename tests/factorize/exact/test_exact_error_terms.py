@@ -120,10 +120,10 @@ def test_numbers_that_are_not_finite() -> None:
             roundings.finite(0.0, wrong)
 
 
-def rounded(row: Any, lengths: Any) -> float:
+def rounded(row: Any, lengths: Any, before: int = 0) -> float:
     k = len(row)
     most = sum(abs(x) * y for x, y in zip(row, lengths, strict=True)) * (1 + g(k))
-    return float(g(k + 1 + 1) * most * (1 + S) + k * k * T)
+    return float(g(k + 1 + before + 1) * most * (1 + S) + k * k * T)
 
 
 @pytest.mark.usefixtures("coarse")
@@ -131,6 +131,7 @@ def test_what_a_product_with_c_rounds() -> None:
     """Each row by gamma times its sizes times the norms of the rows of C; k <= 512 terms are one sum, set down once."""
     sizes, lengths = np.abs(some(2, 4, N)), np.abs(some(3, N))
     near(dense_losses._rounded(sizes, lengths), [rounded(row, lengths) for row in sizes])
+    near(dense_losses._rounded(sizes, lengths, 3), [rounded(row, lengths, 3) for row in sizes])
 
 
 CROSS = np.eye(N)
@@ -138,19 +139,22 @@ CROSS[:, 0] = CROSS[-1] = 1.0
 
 
 @pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("inverse", [np.eye(N) - 0.5 * np.eye(N, k=-1), CROSS], ids=["by sums", "by squares"])
-def test_the_norm_of_an_inverse_with_its_defect(inverse: np.ndarray) -> None:
-    """|N| / (1 - |N C - I|): the lesser of two bounds on |N|, and the rounding of N C with it."""
+def test_the_norm_of_an_inverse_with_its_defect(inverse: np.ndarray, before: int) -> None:
+    """|N| / (1 - |N C - I|): the lesser of two bounds on |N|, and the rounding of N C and of C with it."""
     array, lengths = np.linalg.inv(inverse) + 0.01 * np.tril(np.ones((N, N))), np.linspace(0.1, 0.3, N)
     image, rows = inverse @ array - np.eye(N), [i for block in by_fours(N) for i in range(*block)]
     width = dict.fromkeys(range(4), 4) | dict.fromkeys(range(4, N), N)  # of the block that a row is in
     defect = norm(
-        row_norm(image[i, : width[i]]) * (1 + S) + rounded(inverse[i, : width[i]], lengths[: width[i]]) for i in rows
+        row_norm(image[i, : width[i]]) * (1 + S) + rounded(inverse[i, : width[i]], lengths[: width[i]], before)
+        for i in rows
     )
     by_sums = math.sqrt(np.abs(inverse).sum(axis=0).max() * np.abs(inverse).sum(axis=1).max())
     by_squares = norm(row_norm(inverse[i, : width[i]]) for i in rows)
     assert 0.05 < defect < 0.5 and (by_sums < by_squares) == (inverse is not CROSS)
-    found = dense_losses.inverse_norm(array, inverse, lengths)
+    found = dense_losses.inverse_norm(array, inverse, lengths, before)
+    assert before or found == dense_losses.inverse_norm(array, inverse, lengths)
     near(found, min(by_sums, by_squares) * (1 + g(4 * N)) / (1 - defect) * (1 + S))
     with pytest.raises(NotEnclosed, match="ill-conditioned"):
         dense_losses.inverse_norm(array, inverse, lengths * 1000)
@@ -216,10 +220,10 @@ class Rows:
         return np.asarray(self.near.values[start:stop] @ matrix)
 
 
-def away_of(row: Any, wanted: Any, off: Any, array: np.ndarray, lengths: Any) -> tuple[float, float]:
+def away_of(row: Any, wanted: Any, off: Any, array: np.ndarray, lengths: Any, before: int = 0) -> tuple[float, float]:
     """The norm of a row of B C - A, and its largest entry."""
     image = [sum(row[k] * array[k, j] for k in range(len(row))) - wanted[j] for j in range(len(row))]
-    beside = rounded(row, lengths) + row_norm(off) * (1 + S)
+    beside = rounded(row, lengths, before) + row_norm(off) * (1 + S)
     return row_norm(image) * (1 + S) + beside, max(abs(x) for x in image) * (1 + S) + beside
 
 
@@ -268,19 +272,25 @@ OBJECTIVES: list[dict[str, Any]] = [
 
 
 @pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_losses_with_what_their_rows_are_off_by(objective: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A difference of two rows is off by the errors of both."""
+def test_losses_with_what_their_rows_are_off_by(
+    objective: dict[str, Any], before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference of two rows is off by the errors of both; entries of C that were rounded count as often."""
     monkeypatch.setattr(dense_losses, "weighed", lambda *given: given)
     inverse, workload, weighing = np.tril(np.ones((N, N))), Rows(exact=False), weighing_of(objective, N)
     array = np.linalg.inv(inverse) + 1e-3 * np.tril(np.ones((N, N)))
-    monkeypatch.setattr(dense_losses, "inverse_norm", lambda *given: 0.7 if given[2] is not None else None)
-    found = dense_losses.enclosed_losses(array, inverse, workload, weighing)  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        dense_losses, "inverse_norm", lambda *given: 0.7 if given[2] is not None and given[3] == before else None
+    )
+    given: Any = (array, inverse, workload, weighing)
+    found = dense_losses.enclosed_losses(*given, before) if before else dense_losses.enclosed_losses(*given)
     ends, handed_on, since = found.ends  # type: ignore[misc]
     lengths = np.array([row_norm(row) for row in array])
     rows = [(workload.near.values @ inverse)[i, : 4 if i < 4 else N] for i in range(N)]
     away = [
-        away_of(row, a[: len(row)], off, array, lengths[: len(row)])
+        away_of(row, a[: len(row)], off, array, lengths[: len(row)], before)
         for row, a, off in zip(rows, workload.near.values, workload.near.errors, strict=True)
     ]
     errors = [one * 0.7 * (1 + S) for one, _ in away]
@@ -290,11 +300,11 @@ def test_losses_with_what_their_rows_are_off_by(objective: dict[str, Any], monke
     if weighing.tau is None:
         assert since is None
         return
-    for i, before in enumerate(weighing.references):
+    for i, other in enumerate(weighing.references):
         moved, error = np.array(rows[i]), errors[i]
-        if before >= 0:
-            moved[: len(rows[before])] -= rows[before]
-            error += errors[before]
+        if other >= 0:
+            moved[: len(rows[other])] -= rows[other]
+            error += errors[other]
         near(since[:, i], around(moved, error * (1 + S)))
 
 
@@ -325,7 +335,7 @@ def test_losses_of_prefix_sums_by_differences(monkeypatch: pytest.MonkeyPatch) -
     ones.near, ones.of_ones = Near(np.tril(np.ones((N, N))), np.zeros((1, 1))), True
     inverse = np.eye(N) * np.linspace(40.0, 90.0, N)
     array = np.diag(1 / np.linspace(40.0, 90.0, N)) + 1e-6 * np.tril(np.ones((N, N)))
-    monkeypatch.setattr(dense_losses, "_rounded", lambda sizes, lengths: np.zeros(len(sizes)))
+    monkeypatch.setattr(dense_losses, "_rounded", lambda sizes, *_: np.zeros(len(sizes)))
     found = dense_losses.enclosed_losses(array, inverse, ones, weighing)  # type: ignore[arg-type]
     ends, _, _ = found.ends  # type: ignore[misc]
     decoder = np.cumsum(inverse, axis=0)

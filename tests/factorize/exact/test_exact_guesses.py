@@ -99,6 +99,7 @@ def test_rows_turned_back_by_f(
 ) -> None:
     """Of any patterns, and of those of epochs, some rows at a time; also where the rows are no run of memory."""
     monkeypatch.setattr(weighted_targets, "_ROWS", 4)
+    monkeypatch.setattr(weighted_targets, "_SHORT", N - 1)
     order = np.arange(N).reshape(k, count).T if epochs else np.random.default_rng(3).permutation(N).reshape(count, k)
     blocks, rows = some(4, count, k, k), some(5, N, N)
     blocks = np.tril(blocks) if triangular else blocks
@@ -110,6 +111,7 @@ def test_rows_turned_back_by_f(
 
 def test_rows_are_turned_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """By epochs, some rows at one time, in whichever parts."""
+    monkeypatch.setattr(weighted_targets, "_SHORT", 1)
     blocks, rows = some(31, N // 2, 2, 2), some(32, 11, N)
     patterns = np.arange(N).reshape(2, N // 2).T.copy()
     wanted = np.hstack([rows[:, p] @ np.linalg.inv(b).T for p, b in zip(patterns, blocks, strict=True)])
@@ -118,6 +120,21 @@ def test_rows_are_turned_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
         for stops in ([(0, 11)], [(0, 4), (4, 11)]):
             monkeypatch.setattr(weighted_targets, "blocks_of", lambda n, stops=stops: iter(stops))
             assert np.allclose(Factor(patterns, blocks).undone(rows.copy()), wanted)
+
+
+def test_which_rows_are_turned_by_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 1024 of them, for up to 8 epochs."""
+    assert (weighted_targets._SHORT, weighted_targets._MOST_EPOCHS) == (1024, 8)
+    turned: list[int] = []
+    by_epochs = weighted_targets._turn_epochs
+    monkeypatch.setattr(weighted_targets, "_turn_epochs", lambda *given: turned.append(1) or by_epochs(*given))
+    patterns, rows = np.arange(N).reshape(3, 2).T.copy(), some(33, 9, N)
+    for short, most, asked in ((8, 3, True), (9, 3, False), (8, 2, False)):
+        monkeypatch.setattr(weighted_targets, "_SHORT", short)
+        monkeypatch.setattr(weighted_targets, "_MOST_EPOCHS", most)
+        turned.clear()
+        Factor(patterns, some(34, 2, 3, 3)).undone(rows.copy())
+        assert bool(turned) == asked
 
 
 def test_a_guess_that_leaves_the_range_of_doubles() -> None:

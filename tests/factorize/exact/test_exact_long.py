@@ -122,17 +122,17 @@ def test_losses_that_are_not_enclosed_are_listed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_losses_where_no_b_is_stored(ways: Ways) -> None:
-    """By series where C and A are Toeplitz and as short as these reach, else by recursions, which say so."""
+    """By series where C and A are Toeplitz and as short as these reach; by recursions, which say so."""
     report, toeplitz = Report(), strategy(toeplitz=True)
     ways.column = COLUMN
-    check_long.check_losses_of_recursion(report, file(), toeplitz)
+    check_long.check_losses_of_series(report, file(), toeplitz)
     assert ways.names() == ["doubles", "series", "losses"]
     assert ways.asked[0][1:3] == (toeplitz, COLUMN) and ways.asked[0][3].rows == N
     assert ways.asked[1][1:4] == ("series", COLUMN, {"kind": "mean"}) and ways.asked[1][4] is None
     assert ways.asked[2][2:] == (N, False) and not report.not_checked
     ways.asked.clear()
     ways.quick = "quick"
-    check_long.check_losses_of_recursion(report, file(), toeplitz)
+    check_long.check_losses_of_series(report, file(), toeplitz)
     assert ways.names() == ["doubles", "dense losses"]
     assert ways.asked[1][1:] == ("quick", N) and not report.not_checked
     for column, c in (
@@ -143,6 +143,9 @@ def test_losses_where_no_b_is_stored(ways: Ways) -> None:
     ):
         ways.asked.clear()
         ways.column, report = column, Report()
+        with pytest.raises(NotEnclosed, match="not Toeplitz"):
+            check_long.check_losses_of_series(report, file(), c)
+        assert not ways.asked
         check_long.check_losses_of_recursion(report, file(), c)
         assert ways.asked == [("ends", ENDS, N)]
         assert len(report.not_checked) == 1 and report.not_checked[0].startswith("residual: no B is stored")

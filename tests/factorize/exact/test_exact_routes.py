@@ -141,7 +141,10 @@ class Rooms:
             monkeypatch.setattr(routes, name, self.way(name))
         monkeypatch.setattr(routes, "lower_bound", self.way("lower_bound", Fraction(6)))
         for room, names in (
-            (routes.check_long, ("check_losses_of_recursion", "check_stored_inverse", "check_decoder")),
+            (
+                routes.check_long,
+                ("check_losses_of_series", "check_losses_of_recursion", "check_stored_inverse", "check_decoder"),
+            ),
             (routes.check_whole, ("check_losses_alone", "check_inverse", "check_decoder", "leave_unknown")),
         ):
             for name in names:
@@ -194,6 +197,7 @@ def test_what_each_route_is_asked(rooms: Rooms) -> None:
         (found._class_of_series, [("check_class_bound", strategy, None)]),
         (found._class_in_doubles, [("check_class_bound", strategy, None, found._class_of_band)]),
         (found._class_in_integers, [("check_class_bound", strategy, numbers)]),
+        (found._losses_of_series, [("check_long.check_losses_of_series", strategy)]),
         (found._losses_of_recursion, [("check_long.check_losses_of_recursion", strategy)]),
         (found._losses_in_doubles, [("losses",), ("check_dense_losses", "ends", 3)]),
         (found._losses_in_integers, [("check_whole.check_losses_alone", strategy, numbers)]),
@@ -296,8 +300,8 @@ def test_what_is_looked_at_in_which_order(rooms: Rooms, monkeypatch: pytest.Monk
     )
     for given, wanted, asked in (
         (file("B"), ["bounds True", "inverse", "stored"], False),
-        (file(), ["bounds True", "inverse", f"{LOSS} 2"], True),
-        (file(kind="dense"), ["bounds False", "inverse", f"{LOSS} 2"], True),
+        (file(), ["bounds True", "inverse", f"{LOSS} 3"], True),
+        (file(kind="dense"), ["bounds False", "inverse", f"{LOSS} 3"], True),
     ):
         tried.clear(), rooms.asked.clear()
         routes_of(given).check(Report())
@@ -307,6 +311,22 @@ def test_what_is_looked_at_in_which_order(rooms: Rooms, monkeypatch: pytest.Monk
     tried.clear(), rooms.asked.clear()
     routes_of(file("B")).check(Report())
     assert tried == ["inverse"] and rooms.asked == [("check_whole.leave_unknown",)]
+
+
+@pytest.mark.parametrize(("n", "short"), [(8, True), (512, True), (513, False)])
+def test_losses_of_whole_matrices_come_first_where_they_are_short(
+    n: int, short: bool, rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After those of series, which are the quickest."""
+    tried: list[str] = []
+
+    def first(self: Routes, report: Report, claim: str, quick: Any, integers: Any) -> None:
+        tried.extend(route.__name__ for route in quick if claim == LOSS)
+
+    monkeypatch.setattr(Routes, "_first", first)
+    routes_of(file(kind="dense"), n=n).check(Report())
+    others = ["_losses_of_recursion", "_losses_in_doubles"]
+    assert tried == ["_losses_of_series", *(others[::-1] if short else others)]
 
 
 def test_stored_matrices_by_integers_or_beyond_them(rooms: Rooms) -> None:

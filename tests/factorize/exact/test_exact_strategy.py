@@ -295,3 +295,22 @@ def test_what_is_stored_as_doubles_is_all_of_c_without_factors_alone() -> None:
     assert toeplitz.column is not None and toeplitz.column.tolist() == column.tolist()
     assert toeplitz.toeplitz is not None
     assert Strategy("scaled", {"coefficients": column, "column_scale": np.ones(3)}, 3).toeplitz is None
+
+
+def test_columns_with_factors_as_doubles() -> None:
+    """Each entry rounded once; none may leave the range of normal numbers, unless it is zero."""
+    array = np.array([[3.0, 0.0], [0.1, 1.0]])
+
+    def rounded(scale: list[float], given: np.ndarray = array) -> np.ndarray | None:
+        return Strategy("scaled", {"": given, "column_scale": np.array(scale)}, 2).rounded
+
+    found = rounded([0.1, 2.0])
+    assert found is not None and found.tolist() == [[3.0 * 0.1, 0.0], [0.1 * 0.1, 2.0]]
+    assert Strategy("dense", {"": array}, 2).rounded is None
+    weights = {"inverse_coefficients": np.array([1.0, -0.5]), "column_scale": np.ones(2)}
+    assert Strategy("scaled", weights, 2).rounded is None
+    least = rounded([1.0, 2.0**-1022])
+    assert least is not None and least[1, 1] == 2.0**-1022
+    for scale, given in (([1.0, 2.0**-1023], array), ([1e308, 1.0], array), ([2.0**-600] * 2, array * 2.0**-600)):
+        with pytest.raises(NotEnclosed, match="too far apart"):
+            rounded(scale, given)
