@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
+from factorize.certificate.sensitivity import keep_sensitivity
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, separated_evidence
@@ -33,7 +35,7 @@ LARGEST_TWO_SIDED = 512
 LARGEST_EPOCHS = 512
 LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
-_WORTH_A_THREAD = 1e8  # multiplications, some ten milliseconds
+_WORTH_A_THREAD = 3e7  # multiplications, some two milliseconds
 _LOOK_SECONDS = 0.1  # between two looks whether to go on, while the evidence is waited for
 _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a class of matrices
 
@@ -41,8 +43,15 @@ _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a cl
 Found = dict[str, np.ndarray]
 
 
+class Search(Protocol):
+    """What returns the evidence that is searched meanwhile, or searches it."""
+
+    def __call__(self, report: Reporter, meanwhile: Callable[[], object] = ..., /) -> Found:
+        """Return the evidence; `meanwhile` is called if it is not there yet and another thread searches it."""
+
+
 @contextmanager
-def begun(spec: Spec, *, own: bool) -> Iterator[Callable[[Reporter], Found]]:
+def begun(spec: Spec, *, own: bool) -> Iterator[Search]:
     """Search evidence on a second core within the block, where that takes long, since it does not ask for a claim.
 
     Gives what returns the evidence: what was searched meanwhile, else it is searched then. Leaving the block without
@@ -53,7 +62,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[Callable[[Reporter], Found]]:
         own: whether the claim will bring its own.
     """
     if own or CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
-        yield partial(evidence, spec)
+        yield lambda report, _meanwhile=_idle: evidence(spec, report)
         return
     left = threading.Event()
 
@@ -61,7 +70,9 @@ def begun(spec: Spec, *, own: bool) -> Iterator[Callable[[Reporter], Found]]:
         if left.is_set():
             raise Cancelled("nobody asks for the evidence any more")
 
-    def found(report: Reporter) -> Found:
+    def found(report: Reporter, meanwhile: Callable[[], object] = _idle) -> Found:
+        if not search.done():
+            meanwhile()
         while wait([search], timeout=_LOOK_SECONDS).not_done:
             report(0, None)
         return search.result()
@@ -74,10 +85,14 @@ def begun(spec: Spec, *, own: bool) -> Iterator[Callable[[Reporter], Found]]:
             left.set()
 
 
-def with_evidence(
-    problem: Problem, solution: Solution, report: Reporter, found: Callable[[Reporter], Found] | None = None
-) -> Solution:
+def _idle() -> None:
+    """Do nothing meanwhile."""
+
+
+def with_evidence(problem: Problem, solution: Solution, report: Reporter, found: Search | None = None) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
+
+    While another thread searches it, the certificate's sensitivity is found ahead, which the claim alone decides.
 
     The solver's own is kept where it has solved for the workload that is evaluated on, and where there is no other.
 
@@ -90,7 +105,8 @@ def with_evidence(
     of_class = {name: array for name, array in solution.dual.items() if name.startswith(_OF_THE_CLASS)}
     if problem.evaluates_itself and len(of_class) < len(solution.dual):
         return solution
-    dual = (found or partial(evidence, problem.spec))(report)
+    ahead = partial(keep_sensitivity, solution.strategy, problem.participation)
+    dual = evidence(problem.spec, report) if found is None else found(report, ahead)
     return replace(solution, dual=dual | of_class) if dual else solution
 
 

@@ -230,6 +230,21 @@ def sensitivity_kept(matrix: AnyStrategy, participation: Participation) -> Sensi
     return found
 
 
+def keep_sensitivity(matrix: AnyStrategy, participation: Participation) -> None:
+    """Have the sensitivity ready for the certificate of this object, unless it is.
+
+    Args:
+        matrix: C, which nothing changes any more.
+        participation: see `sensitivity_of`.
+
+    Raises:
+        UnsupportedProblem, CertificateError: see `sensitivity_of`.
+    """
+    kept = _KEPT.get(matrix)
+    if kept is None or kept.participation != participation.document():
+        sensitivity_kept(matrix, participation)
+
+
 def certified_sensitivity(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
     """Return what `sensitivity_of` does: once what was kept for this object and participation, else anew.
 

@@ -16,7 +16,12 @@ from factorize.certificate import certificate, decoder
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
-from factorize.certificate.sensitivity import certified_sensitivity, sensitivity_kept, sensitivity_of
+from factorize.certificate.sensitivity import (
+    certified_sensitivity,
+    keep_sensitivity,
+    sensitivity_kept,
+    sensitivity_of,
+)
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
@@ -82,6 +87,17 @@ def test_a_kept_sensitivity_serves_one_certificate_of_one_matrix_and_participati
         again = certified_sensitivity(asked, participation)
         assert again is not kept
         assert again == found
+
+
+def test_a_sensitivity_that_is_kept_is_not_found_again() -> None:
+    matrix = DenseMatrix(np.tril(np.ones((6, 6))))
+    of = {epochs: spec_of(6, "dense", participation=_epochs(epochs)).participation for epochs in (2, 3)}
+    first = sensitivity_kept(matrix, of[2])
+    keep_sensitivity(matrix, of[2])
+    assert certified_sensitivity(matrix, of[2]) is first
+    for epochs in (2, 3):
+        keep_sensitivity(matrix, of[epochs])
+    assert certified_sensitivity(matrix, of[3]) == sensitivity_of(matrix, of[3]) != first
 
 
 def _epochs(count: int) -> dict[str, Any]:

@@ -662,6 +662,27 @@ def test_a_search_for_evidence_ends_with_the_solve_that_fails(monkeypatch: pytes
             found(Reporter(cancel))
 
 
+def test_the_sensitivity_is_found_while_the_evidence_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_room, "CORES", 2)
+    kept, search, keep = threading.Event(), evidence_room.evidence, evidence_room.keep_sensitivity
+
+    def waits(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
+        assert kept.wait(600)
+        return search(spec, report)
+
+    def keeps(matrix: BandedMatrix, participation: MinSep) -> None:
+        keep(matrix, participation)
+        kept.set()
+
+    monkeypatch.setattr(evidence_room, "evidence", waits)
+    monkeypatch.setattr(evidence_room, "keep_sensitivity", keeps)
+    problem = Problem(APART)
+    with begun(APART, own=False) as found:
+        solution = with_evidence(problem, banded.solve(problem, quiet), Reporter(quiet), found)
+    _, expected = searched(APART)
+    assert certify(APART, solution.strategy, solution.dual, outcome=solution.outcome) == expected
+
+
 def test_a_bound_beside_the_losses_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     solution, beside = searched(APART)
     monkeypatch.setattr(certificate_room, "_BOUND_BESIDE", 1 << 20)
