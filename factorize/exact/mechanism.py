@@ -18,9 +18,11 @@ import numpy as np
 
 from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.triangles import inverse_of
 from factorize.exact.losses.residual import approximation
 from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
+from factorize.exact.structures.base import toeplitz_array
 
 FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")
 """Mechanisms with nothing to optimise."""
@@ -330,7 +332,7 @@ def _fft(named: Named) -> str:
     if named.mechanism.get("decoder", "circulant") == "optimal":
         found = array.T @ array
     else:
-        decoder = np.linalg.solve(array.T, _lower(column).T).T
+        decoder = _decoder(array, column)
         found = decoder @ decoder.T
     off = float(np.abs(found - wanted).max())
     if off > 1e3 * named.near * float(np.abs(wanted).max()):
@@ -338,9 +340,13 @@ def _fft(named: Named) -> str:
     return "the covariance of its noise is the transform's"
 
 
-def _lower(column: np.ndarray) -> np.ndarray:
-    n = len(column)
-    return np.tril(column[np.maximum(np.subtract.outer(np.arange(n), np.arange(n)), 0)])
+def _decoder(array: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """A C^-1, nearly, for a Toeplitz A."""
+    workload = toeplitz_array(column)
+    try:
+        return np.asarray(workload @ inverse_of(array))
+    except NotEnclosed:  # a part of the inverse alone may leave the range of doubles
+        return np.asarray(np.linalg.solve(array.T, workload.T).T)
 
 
 def _spectral(named: Named) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,19 @@ from factorize.exact.arithmetic.selections import deciding_rows
 from factorize.exact.arithmetic.slices import gram_blocks
 from factorize.exact.description import SCALE
 from factorize.exact.structures import READINGS
-from factorize.exact.structures.base import LARGEST_WHOLE
+from factorize.exact.structures.base import LARGEST_WHOLE, toeplitz_array
 
 __all__ = ["LARGEST_WHOLE", "Strategy"]
 _NORMAL = 2.0**-1022
+_MOST_BITS = 1000
+_ROUNDINGS = 10  # of an entry that is enclosed to 2^-50 of itself and rounded: 8 and 1, and one to spare
+
+
+class Rounded(NamedTuple):
+    """C as doubles, each entry off by at most so many roundings."""
+
+    values: np.ndarray
+    times: int
 
 
 class Strategy:
@@ -79,20 +89,22 @@ class Strategy:
         return self.reading.doubles
 
     @property
-    def rounded(self) -> np.ndarray | None:
-        """All of C as doubles, where entries are stored and columns have factors: each entry rounded once.
+    def rounded(self) -> Rounded | None:
+        """All of C as doubles, where entries are stored, or are those of an enclosed Toeplitz column, times factors.
 
         Raises:
-            NotEnclosed: an entry leaves the range of normal numbers.
+            NotEnclosed: an entry leaves the range of normal numbers, or is not known to so many of its places.
         """
-        stored = self.reading.doubles
-        if stored is None or self.scale is None:
+        near, times = self.reading.doubles, 0
+        if near is None and self.series is not None:
+            near, times = toeplitz_array(_entries(self.series)), _ROUNDINGS
+        if near is None:
             return None
         with np.errstate(all="ignore"):
-            found = stored * self.scale
-        if not np.isfinite(found).all() or (np.abs(found[stored != 0]) < _NORMAL).any():
+            found = near if self.scale is None else near * self.scale
+        if not np.isfinite(found).all() or (np.abs(found[near != 0]) < _NORMAL).any():
             raise NotEnclosed("entries of C are too far apart for doubles")
-        return np.asarray(found)
+        return Rounded(np.ascontiguousarray(found), times + (self.scale is not None))
 
     @property
     def column(self) -> np.ndarray | None:
@@ -198,6 +210,18 @@ class Strategy:
         """Return every entry of C; see `whole` for the limit."""
         found = self.whole.numbers()
         return found if self.factors is None else found.scaled(self.factors)
+
+
+def _entries(series: Numbers) -> np.ndarray:
+    """An enclosed column as doubles, each within `_ROUNDINGS` of itself.
+
+    Raises:
+        NotEnclosed: one is not known to so many places.
+    """
+    sizes = abs(series.values)
+    if int(sizes.max()) >> _MOST_BITS or (series.radius and int(sizes.min()) < series.radius << 50):
+        raise NotEnclosed("entries of C are too far apart for doubles")
+    return np.asarray(np.ldexp(series.values.astype(np.float64), series.exponent))
 
 
 def _factors(array: np.ndarray, n: int) -> np.ndarray:

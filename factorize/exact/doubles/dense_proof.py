@@ -26,13 +26,13 @@ from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.participation import allowed
 from factorize.exact.spec import weighing_of
-from factorize.exact.strategy import Strategy
+from factorize.exact.strategy import Rounded, Strategy
 
 LARGEST = 16384
 """Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
 
 Inverse = Callable[[], np.ndarray]
-_AHEAD = 256
+_AHEAD = 512
 """Shortest n for which a thread pays."""
 
 
@@ -107,9 +107,14 @@ class DenseProof:
         unit = form.most / (cost_in_band(factor, bands) * rows[1])
         return unit * norm_below(weighted, factor, guess, enough=lambda norm: unit * norm**2 >= wanted) ** 2
 
-    @cached_property
+    @property
     def _array(self) -> np.ndarray:
-        found = self._strategy.rounded if self._strategy.doubles is None else self._strategy.doubles
+        return self._entries.values
+
+    @cached_property
+    def _entries(self) -> Rounded:
+        stored = self._strategy.doubles
+        found = self._strategy.rounded if stored is None else Rounded(stored, 0)
         if found is None:  # evidence for a bound over all matrices needs no C
             raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
         return found
@@ -124,8 +129,7 @@ class DenseProof:
         Raises:
             NotEnclosed: they are not enclosed to relative `WIDEST`.
         """
-        once = self._strategy.doubles is None  # entries times factors are rounded
-        found = enclosed_losses(self._array, self._inverse, self._workload, self._weighing, int(once))
+        found = enclosed_losses(self._array, self._inverse, self._workload, self._weighing, self._entries.times)
         if not width_of_losses(found.ends) <= WIDEST:
             raise NotEnclosed(f"doubles enclose the losses to relative {width_of_losses(found.ends):.2g} only")
         return found

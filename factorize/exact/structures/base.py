@@ -235,16 +235,26 @@ class ComputedReading(Reading):
 
     computed = True
 
-    @abstractmethod
-    def entries(self) -> Numbers:
-        """Return every entry, shape (n, n)."""
-
     def columns(self, indices: np.ndarray) -> Limbs:
         """Return some columns."""
         return self.whole.take(slice(None), indices)
 
+
+class ComputedToeplitzReading(ComputedReading):
+    """A Toeplitz C whose first column is enclosed."""
+
+    @property
+    @abstractmethod
+    def series(self) -> Numbers:
+        """The first column."""
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return prefix_norms(self.series)
+
     def _whole(self) -> Limbs:
-        return split(self.entries())
+        cut = split(self.series)
+        return cut._replace(parts=np.stack([toeplitz_array(part) for part in cut.parts]))
 
 
 class EndlessReading(ABC):
@@ -290,17 +300,15 @@ def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray
     return out
 
 
+def toeplitz_array(column: np.ndarray) -> np.ndarray:
+    """Return a lower-triangular Toeplitz matrix, as views of one vector."""
+    n = len(column)
+    padded = np.concatenate([column[::-1], np.zeros(n - 1)])
+    return np.lib.stride_tricks.sliding_window_view(padded, n)[::-1]
+
+
 def prefix_norms(series: Numbers) -> Numbers:
     """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
     sums = np.cumsum(series.values**2)[::-1]
     lost = 2 * series.radius * int(abs(series.values).sum()) + len(sums) * series.radius**2
     return Numbers(sums, 2 * series.exponent, lost)
-
-
-def toeplitz_entries(series: Numbers) -> Numbers:
-    """Return every entry of a Toeplitz matrix."""
-    n = len(series.values)
-    whole = np.full((n, n), 0, dtype=object)
-    for j in range(n):
-        whole[j:, j] = series.values[: n - j]
-    return Numbers(whole, series.exponent, series.radius)

@@ -16,7 +16,7 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic, shifted
-from factorize.exact.structures.base import Buffers, ComputedReading, EndlessReading, prefix_norms, toeplitz_entries
+from factorize.exact.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
 
 LARGEST_HEAD = 1 << 20
 """Steps until the last participation that are followed one by one."""
@@ -85,7 +85,7 @@ def series(given: Decays, n: int) -> Numbers:
     return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)
 
 
-class BltReading(ComputedReading):
+class BltReading(ComputedToeplitzReading):
     """C by decays and scales.
 
     Args:
@@ -126,14 +126,6 @@ class BltReading(ComputedReading):
     def series(self) -> Numbers:
         """The first column."""
         return series(self._decays, self.n)
-
-    def column_norms(self) -> Numbers:
-        """Squared norms of the columns."""
-        return prefix_norms(self.series)
-
-    def entries(self) -> Numbers:
-        """Return every entry."""
-        return toeplitz_entries(self.series)
 
     @cached_property
     def buffers(self) -> Buffers:

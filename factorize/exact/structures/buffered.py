@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
-from factorize.exact.arithmetic.integers import Numbers, mantissas
+from factorize.exact.arithmetic.integers import Limbs, Numbers, mantissas, split
 from factorize.exact.arithmetic.intervals import PLACES, shifted
 from factorize.exact.structures.base import Buffers as Buffers
 from factorize.exact.structures.base import ComputedReading, KeptNumbers
@@ -238,9 +238,8 @@ class BufferedReading(ComputedReading):
         """Squared norms of the columns."""
         return column_norms(self._numbers)
 
-    def entries(self) -> Numbers:
-        """Return every entry."""
-        return entries(self._numbers)
+    def _whole(self) -> Limbs:
+        return split(entries(self._numbers))
 
 
 class StateSpaceReading(BufferedReading):

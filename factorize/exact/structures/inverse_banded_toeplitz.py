@@ -16,7 +16,7 @@ from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic
 from factorize.exact.spec.programs import Coefficient, Program, Statement, X
-from factorize.exact.structures.base import ComputedReading, compiled, prefix_norms, toeplitz_entries
+from factorize.exact.structures.base import ComputedToeplitzReading, compiled
 
 
 class Renewal(NamedTuple):
@@ -66,7 +66,7 @@ def read(parts: dict[str, np.ndarray], n: int) -> Renewal:
     return Renewal(np.concatenate([[0.0], -noising[1:]]))
 
 
-class InverseBandedToeplitzReading(ComputedReading):
+class InverseBandedToeplitzReading(ComputedToeplitzReading):
     """C by the few diagonals of its inverse.
 
     Args:
@@ -108,14 +108,6 @@ class InverseBandedToeplitzReading(ComputedReading):
     def series(self) -> Numbers:
         """The first column."""
         return self._renewal.series(self.n)
-
-    def column_norms(self) -> Numbers:
-        """Squared norms of the columns."""
-        return prefix_norms(self.series)
-
-    def entries(self) -> Numbers:
-        """Return every entry."""
-        return toeplitz_entries(self.series)
 
     def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
         """Write variances with the diagonals of C^-1 as statements, and noise in place of C^-1 y; see `Reading`."""

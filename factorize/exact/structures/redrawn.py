@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact.arithmetic.integers import Numbers, mantissas, squares
+from factorize.exact.arithmetic.integers import Limbs, Numbers, mantissas, split, squares
 from factorize.exact.arithmetic.intervals import PLACES, reciprocals
 from factorize.exact.spec.programs import Program
 from factorize.exact.structures import base
@@ -255,9 +255,8 @@ class RedrawnReading(ComputedReading):
         """Squared norms of the columns."""
         return self.by_columns.column_norms() if self.n > base.LARGEST_WHOLE else squares(self.whole)
 
-    def entries(self) -> Numbers:
-        """Return every entry."""
-        return entries(self._inverse)
+    def _whole(self) -> Limbs:
+        return split(entries(self._inverse))
 
     def gram(self, indices: np.ndarray) -> Numbers:
         """Return the Gram matrix of some columns."""

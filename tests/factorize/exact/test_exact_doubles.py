@@ -131,18 +131,26 @@ def test_the_numbers_of_users_matrices() -> None:
 def test_losses_of_columns_with_factors_hold_those_of_integers(
     workload: dict[str, Any], objective: dict[str, Any]
 ) -> None:
-    """Entries times factors are rounded, and that counts: the enclosures hold, and are narrow."""
+    """Entries times factors are rounded, as enclosed ones are, and that counts: enclosures hold, and are narrow."""
     luck = np.random.default_rng(7)
     array, scale = random_strategy(7, 12, 0, 0.3), luck.uniform(0.3, 3.0, 12)
-    strategy = Strategy("scaled", {"": array, "column_scale": scale}, 12)
+    taps = {"inverse_coefficients": np.array([1.0, -0.5, -0.3])}
     spec = {"workload": workload, "objective": objective, "participation": {"kind": "single"}, "mechanism": {}}
-    found, numbers = DenseProof(spec, strategy, {}, {}).losses(), workload_numbers(workload, {})
+    numbers = workload_numbers(workload, {})
     assert numbers is not None
-    exact = residual.losses(strategy, numbers, objective, None)
-    for name in ("total", "largest", "last", "objective"):
-        (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
-        assert low <= most and least <= high
-        assert high - low <= dense_losses.WIDEST * high
+    for strategy in (
+        Strategy("scaled", {"": array, "column_scale": scale}, 12),
+        Strategy("scaled", taps | {"column_scale": scale}, 12),
+        Strategy("inverse_banded_toeplitz", taps, 12),
+    ):
+        found, exact = (
+            DenseProof(spec, strategy, {}, {}).losses(),
+            residual.losses(strategy, numbers, objective, None),
+        )
+        for name in ("total", "largest", "last", "objective"):
+            (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
+            assert low <= most and least <= high
+            assert high - low <= dense_losses.WIDEST * high
 
 
 def test_how_often_entries_of_c_were_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,8 +336,10 @@ def test_a_bound_that_c_does_not_suggest_is_proved_without_integers(
 
 
 def test_what_needs_entries_of_c_that_are_not_stored_is_left() -> None:
-    file, proof, _ = proof_beside_integers({**BOUNDED[4], "mechanism": {"kind": "anti_pgd"}})
-    for asked in (proof(file.dual).lower_bound, proof(file.dual).losses):
+    parts_of = {"diagonal": np.ones(3)} | {name: np.full((3, 1), 0.5) for name in ("decay", "input", "output")}
+    spec = {"workload": {"kind": "prefix", "n": 3}, "objective": {"kind": "mean"}, "participation": {"kind": "single"}}
+    proof = DenseProof({**spec, "mechanism": {}}, Strategy("buffered", parts_of, 3), {"weights": np.ones(3)}, {})
+    for asked in (proof.lower_bound, proof.losses):
         with pytest.raises(NotEnclosed, match="the entries of C are computed from what is stored"):
             asked()
 

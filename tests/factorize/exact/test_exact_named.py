@@ -529,6 +529,15 @@ class TestFourier:
                     else:
                         refused(dense(array, "fft", **more), "the covariance of its noise differs")
 
+    def test_an_inverse_that_is_not_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The decoder is then solved for at once."""
+
+        def none(_: np.ndarray) -> np.ndarray:
+            raise NotEnclosed("ill-conditioned")
+
+        monkeypatch.setattr(mechanism, "inverse_of", none)
+        self.test_both_decoders()
+
     def test_another_workload(self) -> None:
         spec = {"workload": {"kind": "decay", "n": N, "rate": 0.5}}
         circulant = np.linalg.solve(np.linalg.cholesky(self.covariance(0.5)), lower(0.5 ** np.arange(N)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -301,16 +302,48 @@ def test_columns_with_factors_as_doubles() -> None:
     """Each entry rounded once; none may leave the range of normal numbers, unless it is zero."""
     array = np.array([[3.0, 0.0], [0.1, 1.0]])
 
-    def rounded(scale: list[float], given: np.ndarray = array) -> np.ndarray | None:
+    def rounded(scale: list[float], given: np.ndarray = array) -> Any:
         return Strategy("scaled", {"": given, "column_scale": np.array(scale)}, 2).rounded
 
     found = rounded([0.1, 2.0])
-    assert found is not None and found.tolist() == [[3.0 * 0.1, 0.0], [0.1 * 0.1, 2.0]]
-    assert Strategy("dense", {"": array}, 2).rounded is None
-    weights = {"inverse_coefficients": np.array([1.0, -0.5]), "column_scale": np.ones(2)}
-    assert Strategy("scaled", weights, 2).rounded is None
-    least = rounded([1.0, 2.0**-1022])
-    assert least is not None and least[1, 1] == 2.0**-1022
+    assert found.values.tolist() == [[3.0 * 0.1, 0.0], [0.1 * 0.1, 2.0]] and found.times == 1
+    stored = Strategy("dense", {"": array}, 2).rounded
+    assert stored is not None and (stored.values == array).all() and stored.times == 0
+    assert rounded([1.0, 2.0**-1022]).values[1, 1] == 2.0**-1022
     for scale, given in (([1.0, 2.0**-1023], array), ([1e308, 1.0], array), ([2.0**-600] * 2, array * 2.0**-600)):
         with pytest.raises(NotEnclosed, match="too far apart"):
             rounded(scale, given)
+
+
+def test_enclosed_columns_as_doubles() -> None:
+    """Ten roundings of an entry, which has to be known to 2^-50 of itself; an eleventh by a factor."""
+    taps = {"inverse_coefficients": np.array([1.0, -0.5, -0.25])}
+    plain = Strategy("inverse_banded_toeplitz", taps, 4).rounded
+    scaled = Strategy("scaled", taps | {"column_scale": np.array([1.0, 0.1, 3.0, 1.0])}, 4).rounded
+    whole = np.array([[1.0, 0, 0, 0], [0.5, 1, 0, 0], [0.5, 0.5, 1, 0], [0.375, 0.5, 0.5, 1]])
+    assert plain is not None and (plain.values == whole).all() and plain.times == 10
+    assert plain.values.flags.c_contiguous
+    assert scaled is not None and (scaled.values == whole * [1.0, 0.1, 3.0, 1.0]).all() and scaled.times == 11
+    buffers = CASES["buffered"]
+    assert Strategy(buffers.structure, buffers.tensors, N).rounded is None
+
+
+@pytest.mark.parametrize(
+    ("values", "radius", "known"),
+    [
+        ([1 << 60, 1 << 51], 2, True),
+        ([1 << 60, (1 << 51) - 1], 2, False),
+        ([1 << 60, 0], 1, False),
+        ([1 << 60, 0], 0, True),
+        ([1 << 60, -(1 << 51)], 2, True),
+        ([(1 << 1000) - (1 << 900), 1], 0, True),
+        ([1 << 1000, 1], 0, False),
+    ],
+)
+def test_entries_that_are_known_to_so_many_places(values: list[int], radius: int, known: bool) -> None:
+    numbers = Numbers(np.array(values, dtype=object), -70, radius)
+    if known:
+        assert strategies._entries(numbers).tolist() == [math.ldexp(value, -70) for value in values]
+    else:
+        with pytest.raises(NotEnclosed, match="too far apart"):
+            strategies._entries(numbers)
