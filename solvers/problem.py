@@ -130,8 +130,8 @@ class Problem:
             strategy: lower-triangular, shape (n, n); given away, it may be scaled in place.
         """
         patterns = self.participation.patterns(len(strategy))
-        near = None if patterns is None else near_gram_blocks(strategy, patterns)
-        if near is not None and 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
+        near = 0.0 if patterns is None else near_gram_blocks(strategy, patterns)
+        if 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
             strategy *= (1 - _NEAR_ULPS * _ULP) / math.sqrt(near)
         strategy.setflags(write=False)
         matrix = DenseMatrix(strategy)

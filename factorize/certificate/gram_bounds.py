@@ -63,17 +63,10 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         if together is not None:
             return together
 
-    def columns_of(start: int) -> np.ndarray:
-        """Columns of some patterns, shape (patterns, count, n)."""
-        # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
-        some = patterns[start : start + _PATTERNS]
-        found = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
-        return np.asarray(found.reshape(count, len(some), n).transpose(1, 0, 2))
-
     def around(start: int) -> tuple[np.ndarray, np.ndarray, float]:
         """Sums from above and below, and what some contribution attains."""
-        columns = columns_of(start)
-        grams = columns @ columns.transpose(0, 2, 1)
+        columns = _columns(whole, patterns, start)
+        grams = _grams(columns)
         rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
         sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
         slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
@@ -92,7 +85,7 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         start, which = some
         if left_out or len(which) == 1:
             return max(gram_sums(enclosed.take(slice(None), patterns[start + j])) for j in which)
-        columns = columns_of(start)
+        columns = _columns(whole, patterns, start)
         return max(gram_sums(of_constants(columns[j].T)) for j in which)
 
     return max(_in_threads(summed, chosen, n)), max(0.0, *(one[2] for one in found))
@@ -110,15 +103,32 @@ def _of_epochs(whole: np.ndarray, epochs: int, allowance: float) -> tuple[Fracti
     return (max(found), max(0.0, _attained(grams))) if len(found) == len(wide) else None
 
 
-def near_gram_blocks(whole: np.ndarray, patterns: np.ndarray) -> float | None:
-    """Return the largest absolute Gram block sum in doubles, within some roundings; None for all but few long epochs.
+@np.errstate(over="ignore", invalid="ignore")
+def near_gram_blocks(whole: np.ndarray, patterns: np.ndarray) -> float:
+    """Return the largest absolute Gram block sum in doubles, within some roundings.
 
     Args:
         whole: lower-triangular, shape (n, n).
         patterns: see `gram_blocks`.
     """
     epochs = epoch_grams.epochs_of(patterns, len(whole))
-    return float(np.abs(epoch_grams.gram_matrices(whole, epochs)).sum(axis=(1, 2)).max()) if epochs else None
+    if epochs:
+        return float(np.abs(epoch_grams.gram_matrices(whole, epochs)).sum(axis=(1, 2)).max())
+    starts = range(0, len(patterns), _PATTERNS)
+    return max(float(np.abs(_grams(_columns(whole, patterns, start))).sum(axis=(1, 2)).max()) for start in starts)
+
+
+def _columns(whole: np.ndarray, patterns: np.ndarray, start: int) -> np.ndarray:
+    """Columns of some patterns, shape (patterns, count, n)."""
+    # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
+    some = patterns[start : start + _PATTERNS]
+    found = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
+    return np.asarray(found.reshape(patterns.shape[1], len(some), len(whole)).transpose(1, 0, 2))
+
+
+def _grams(columns: np.ndarray) -> np.ndarray:
+    """Gram matrices of columns of some patterns."""
+    return np.asarray(columns @ columns.transpose(0, 2, 1))
 
 
 def _largest(part: np.ndarray) -> float:

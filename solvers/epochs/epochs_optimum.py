@@ -7,6 +7,7 @@ of `decompositions`, to the same certificate.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,8 @@ _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's ow
 _BEYOND, _FARTHEST = 0.01, 1e-11
 """A part of the tolerance, and the least gap, to which steps go on: each is cheap beside a product of whole matrices,
 of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
+_GRAM_ERROR = 0.02
+"""Relative error of X beside the root of the tolerance. What it costs is some twenty times its square: 1 % of that."""
 _POLES = 32
 
 
@@ -77,7 +80,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         factors(ascent.point.dual, dual)
         if problem.evaluates_itself:
             begin_bound(problem.spec, {"factors": dual})
-        gram = whole_gram(ring, ascent.point)
+        poles = ring.poles(ascent.point.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
+        gram = whole_gram(ring, replace(ascent.point, poles=poles))
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram, overwrite=True)
     except (ValueError, FloatingPointError) as error:
@@ -96,10 +100,11 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.nd
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision.
     """
+    from factorize.solvers.epochs.blocks import after_power_step, maximise
     from factorize.solvers.epochs.step_kernels import factors
 
     try:
-        dual = ascend(ring_of(problem), accuracy, report).point.dual
+        dual = after_power_step(maximise(ring_of(problem), tolerance=accuracy, callback=report, coarse=True).point)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     out = np.empty_like(dual)

@@ -15,6 +15,7 @@ from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 
+_OF_CORRELATIONS = 0.2  # of the weights' importance: they are many, and the weights are what is slow
 _LEAST_PIVOT = 1e-12  # of a correlation matrix; keeps its factor invertible
 
 
@@ -168,12 +169,12 @@ def unpack(vector: Array, dual: Array) -> bool:
 
 @compiled
 def importance(dual: Array, out: Array) -> None:
-    """Weights of the unknowns in Anderson's least squares: the root of their class's share."""
+    """Weights of the unknowns in Anderson's least squares: the root of their class's share, less for correlations."""
     b, k = dual.shape[0], dual.shape[1]
     pairs = k * (k - 1) // 2
     for c in range(b):
         out[c] = math.sqrt(dual[c, 0, 0])
-        out[b + c * pairs : b + (c + 1) * pairs] = out[c]
+        out[b + c * pairs : b + (c + 1) * pairs] = _OF_CORRELATIONS * out[c]
 
 
 @compiled

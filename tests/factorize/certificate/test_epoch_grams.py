@@ -68,13 +68,14 @@ def test_others_are_left_to_the_blocks() -> None:
     assert epoch_grams.epochs_of(patterns[::-1], 256) == 0
     assert epoch_grams.epochs_of(patterns_of(32, 64), 2048) == 0
     assert epoch_grams.epochs_of(patterns_of(4, 16), 64) == 0
-    assert gram_bounds.near_gram_blocks(np.eye(64), patterns_of(4, 16)) is None
+    assert gram_bounds.near_gram_blocks(np.eye(64), patterns_of(4, 16)) == 4
     assert epoch_grams.largest_sum(np.eye(128) * 1e290, 2, np.arange(64)) is None
     assert [group.tolist() for group in epoch_grams.groups(np.array([1, 127, 128, 300]))] == [[1, 127], [128], [300]]
 
 
-def test_sums_in_doubles_are_near() -> None:
-    array = strategy(8, 64, signed=True, spread=1.0, scale=1.0)
-    above, _ = gram_bounds.gram_blocks(DenseMatrix(array), patterns_of(8, 64))
-    near = gram_bounds.near_gram_blocks(array, patterns_of(8, 64))
+@pytest.mark.parametrize(("epochs", "length"), [(8, 64), (16, 16), (24, 4), (4, 150)])
+def test_sums_in_doubles_are_near(epochs: int, length: int) -> None:
+    array = strategy(epochs, length, signed=True, spread=1.0, scale=1.0)
+    above, _ = gram_bounds.gram_blocks(DenseMatrix(array), patterns_of(epochs, length))
+    near = gram_bounds.near_gram_blocks(array, patterns_of(epochs, length))
     assert near == pytest.approx(float(above), rel=1e-14)

@@ -12,6 +12,7 @@ from specs import spec_of
 from factorize import parse_spec, solvers
 from factorize.certificate.certificate import certify
 from factorize.errors import Cancelled
+from factorize.solvers import problem as problem_room
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs.block_kernels import entry, invert
@@ -348,6 +349,25 @@ def test_cholesky_from_the_end(n, overwrite):
     assert overwrite or (given == kept).all()
     assert not np.triu(strategy, 1).any()
     assert np.abs(strategy.T @ strategy - gram).max() < 1e-13 * gram.max() * math.sqrt(n)
+
+
+@pytest.mark.parametrize("epochs", [4, 16, 32])
+def test_the_last_units_of_a_strategy_take_one_sum_in_wide_numbers(epochs, monkeypatch):
+    values = []
+    found = problem_room.sensitivity_kept
+    monkeypatch.setattr(problem_room, "sensitivity_kept", lambda *of: values.append(found(*of).value) or found(*of))
+    spec = spec_of(256, "dense", epochs)
+    strategy = np.tril(np.random.default_rng(epochs).standard_normal((256, 256))) + 16 * np.eye(256)
+    matrix = Problem(spec.canonical()).with_unit_sensitivity(strategy)
+    assert len(values) == 1 and 1 - 64 * 2.0**-52 <= values[0] <= 1
+    assert np.isfinite(matrix.dense()).all()
+
+
+@pytest.mark.parametrize("epochs", [16, 32])
+def test_correlations_count_less_than_weights_in_an_extrapolation(epochs):
+    """Counted alike they take 25 and 33 steps."""
+    found = maximise(prefix_ring(epochs, 256 // epochs), tolerance=3e-10, beyond=1e-11)
+    assert found.converged and found.iterations <= {16: 24, 32: 31}[epochs]
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.0, math.nan, -math.inf])
