@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from fractions import Fraction
@@ -33,11 +34,13 @@ from factorize.exact.report import (
     SENSITIVITY,
     STRATEGY,
     Report,
+    attained,
     check_claim,
     stated_claims,
 )
 from factorize.exact.routes import Reach, Routes
 from factorize.exact.sensitivity import (
+    NODES,
     TWO_STAGE,
     Bracket,
     square_root_down,
@@ -162,21 +165,22 @@ def _check_sensitivity(
     if value != claim["value"]:
         report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
     bracket = squared_sensitivity(strategy, spec["participation"])
-    _refuse_undecided(strategy, bracket, value)
+    _refuse_undecided(strategy, bracket, value, claim["kind"])
     check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
     return bracket
 
 
-def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> None:
+def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float, kind: str) -> None:
     """Do not call false what is only not proved: selections among the nodes of a tree reach further than rows of X."""
-    decided = bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper
-    if decided or not strategy.reading.by_nodes:
+    by_selection = strategy.reading.by_nodes and bracket.rule in (NODES, TWO_STAGE)
+    if not by_selection or not math.isfinite(value) or (squared := Fraction(value) ** 2) < bracket.lower:
+        return
+    if squared >= bracket.upper and (kind != "exact" or attained(squared, bracket, strategy.n)):
         return
     low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
     raise TooLarge(
-        f"the sensitivity {value!r} of this tree is between {low!r} and {high!r}, as exact as the {TWO_STAGE} is; the "
-        "certificate's programme over the nodes has no exact form here: verify without exact arithmetic, or take "
-        "fixed_epochs, or min_sep without max_participations"
+        f"the sensitivity {value!r} of this tree is between {low!r} and {high!r} by {bracket.rule}, and to select over "
+        "its nodes takes too long here: verify without exact arithmetic, or take fixed_epochs, or a smaller min_sep"
     )
 
 

@@ -152,6 +152,11 @@ def _power(value: Fraction) -> dict[str, Any]:
     return {"integer": hex(value.numerator), "exponent": -(value.denominator.bit_length() - 1)}
 
 
+def attained(squared: Fraction, bracket: Bracket, n: int) -> bool:
+    """Return whether a pattern attains a squared sensitivity but for roundings of a claim in double precision."""
+    return squared <= bracket.lower * (1 + Fraction(1, 2**32) + Fraction(n, 2**51))
+
+
 def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind: str | None) -> None:
     """Compare a claimed sensitivity with the bracket, squares of rationals against each other.
 
@@ -185,9 +190,8 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind:
         of=SENSITIVITY,
     )
     if kind == "exact":
-        near = squared <= bracket.lower * (1 + Fraction(1, 2**32) + Fraction(n, 2**51))
         report.require(
-            near,
+            attained(squared, bracket, n),
             f"the sensitivity is exact: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
             f"the sensitivity is claimed to be exact, and {_says(bracket)}",
             of=SENSITIVITY,

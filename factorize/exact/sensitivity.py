@@ -19,7 +19,7 @@ from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.participation import Allowed, allowed
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
-TWO_STAGE = "two-stage Gram bound"
+TWO_STAGE, NODES = "two-stage Gram bound", "best selection over the nodes of trees"
 MOST_STEPS = 200_000_000
 """Steps of a selection in Python integers that are tried: about a minute."""
 _LARGEST_PATTERN = 512
@@ -269,8 +269,13 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     gram = Numbers(rows, exponent, radius)
     upper = gram.fraction(total + radius * form.most**2)
     candidates = {chosen, tuple(range(0, n, b))[: form.most], best_selection(strategy.column_norms.values, form)[1]}
+    known = strategy.selection(b, form.most)
+    if known is not None:
+        candidates.add(known.pattern)
     found = [_signed(strategy.gram(np.array(p)), p) for p in sorted(candidates) if len(p) <= _LARGEST_PATTERN]
     lower = max(found, key=lambda bracket: bracket.lower, default=_largest_column(strategy))
+    if known is not None and known.upper < upper:
+        return lower._replace(upper=known.upper, rule=NODES)
     return lower._replace(upper=upper, rule=TWO_STAGE)
 
 

@@ -16,7 +16,7 @@ from factorize.exact.arithmetic.selections import deciding_rows
 from factorize.exact.arithmetic.slices import gram_blocks
 from factorize.exact.description import SCALE
 from factorize.exact.structures import READINGS
-from factorize.exact.structures.base import LARGEST_WHOLE, toeplitz_array
+from factorize.exact.structures.base import LARGEST_WHOLE, Selection, toeplitz_array
 
 __all__ = ["LARGEST_WHOLE", "Strategy"]
 _NORMAL = 2.0**-1022
@@ -179,6 +179,10 @@ class Strategy:
             else:
                 return [found._replace(values=values) for values in found.values]
         return [self.gram(pattern) for pattern in patterns]
+
+    def selection(self, separation: int, most: int) -> Selection | None:
+        """Return what the structure tells of steps that are some distance apart; None for nothing."""
+        return None if self.scale is not None else self.reading.selection(separation, most)
 
     def deciding_rows(self, separation: int, most: int) -> np.ndarray | None:
         """Return which rows of |C^T C| a best selection may take; None if not told."""

@@ -62,6 +62,18 @@ class KeptNumbers(NamedTuple):
     redraws: int
 
 
+class Selection(NamedTuple):
+    """What a structure tells of all selections of some steps that are some distance apart.
+
+    Attributes:
+        upper: no selection has a larger squared norm of C u, contributions of every sign and dimension included.
+        pattern: steps of one that may attain it.
+    """
+
+    upper: Fraction
+    pattern: tuple[int, ...]
+
+
 class Reading(ABC):
     """C by its structure.
 
@@ -179,6 +191,10 @@ class Reading(ABC):
     def affords_patterns(self, most: int) -> bool:
         """Whether Gram matrices of all patterns of `most` steps are affordable where C is too long to be had whole."""
         return not self.computed and self.n * self.n * most <= 1 << 30
+
+    def selection(self, separation: int, most: int) -> Selection | None:  # noqa: ARG002  trees know more than C^T C
+        """Return what is known of at most `most` steps `separation` or more apart, beside entries of C^T C."""
+        return None
 
     def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
         """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""

@@ -17,7 +17,8 @@ from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import reciprocals
 from factorize.exact.spec.programs import Program
 from factorize.exact.structures import base
-from factorize.exact.structures.base import StoredReading, compiled
+from factorize.exact.structures.base import Selection, StoredReading, compiled
+from factorize.exact.structures.tree_selections import node_selection
 
 
 class TreeNodes(NamedTuple):
@@ -148,6 +149,10 @@ class TreeReading(StoredReading):
     def column_norms(self) -> Numbers:
         """Squared norms of the columns."""
         return self._tree.column_norms()
+
+    def selection(self, separation: int, most: int) -> Selection | None:
+        """Select over the nodes."""
+        return None if self.array is None else node_selection(self.array, self._tree.restart, separation, most)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

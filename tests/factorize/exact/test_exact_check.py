@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from fractions import Fraction
@@ -25,7 +26,7 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.mechanism import Contradiction, Named
 from factorize.exact.report import MECHANISM, SENSITIVITY, STRATEGY, Report
 from factorize.exact.routes import Reach
-from factorize.exact.sensitivity import TWO_STAGE, Bracket
+from factorize.exact.sensitivity import NODES, TWO_STAGE, Bracket
 
 BRACKET = Bracket(Fraction(4), Fraction(4), "mine", (0,), (1,))
 STATED = {"value": 2.0, "hex": (2.0).hex(), "kind": "exact", "participation": {"kind": "single"}}
@@ -172,12 +173,12 @@ def test_sensitivities_that_are_stated_wrongly(change: dict[str, Any], rooms: Ro
 
 
 def test_trees_between_two_ends_are_not_called_false() -> None:
-    """From the lower end on, below the upper one, by the rule of two stages and of nodes alone."""
+    """From the lower end on, below the upper one or far above what is attained, by the rules of selections alone."""
 
-    def refused(value: float, *, rule: str = TWO_STAGE, by_nodes: bool = True) -> bool:
-        strategy: Any = SimpleNamespace(reading=SimpleNamespace(by_nodes=by_nodes))
+    def refused(value: float, *, rule: str = TWO_STAGE, by_nodes: bool = True, kind: str = "upper_bound") -> bool:
+        strategy: Any = SimpleNamespace(n=4, reading=SimpleNamespace(by_nodes=by_nodes))
         try:
-            check._refuse_undecided(strategy, Bracket(Fraction(25, 4), Fraction(9), rule, (), ()), value)
+            check._refuse_undecided(strategy, Bracket(Fraction(25, 4), Fraction(9), rule, (), ()), value, kind)
         except TooLarge as error:
             assert f"{value!r} of this tree is between 2.5 and 3.0" in str(error)
             return True
@@ -185,13 +186,20 @@ def test_trees_between_two_ends_are_not_called_false() -> None:
 
     assert [refused(value) for value in (2.4, 2.5, 2.9, 3.0, 3.1)] == [False, True, True, False, False]
     assert not refused(2.9, rule="column norms") and not refused(2.9, by_nodes=False)
+    assert refused(2.9, rule=NODES) and not refused(3.0, rule=NODES)
+    assert [refused(value, kind="exact") for value in (2.4, 2.5, 3.0, math.inf)] == [False, True, True, False]
+    narrow = Bracket(Fraction(25, 4), Fraction(25, 4), NODES, (), ())
+    strategy: Any = SimpleNamespace(n=4, reading=SimpleNamespace(by_nodes=True))
+    check._refuse_undecided(strategy, narrow, 2.5, "exact")
+    with pytest.raises(TooLarge, match="select over its nodes takes too long here"):
+        check._refuse_undecided(strategy, narrow, 2.6, "exact")
 
 
 def test_undecided_trees_end_a_check(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(check, "_refuse_undecided", lambda *given: asked.append(given))
     checked(file())
-    assert asked == [(C, BRACKET, 2.0)]
+    assert asked == [(C, BRACKET, 2.0, "exact")]
 
 
 @pytest.mark.parametrize(

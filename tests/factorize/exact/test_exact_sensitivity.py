@@ -29,6 +29,7 @@ from factorize.exact.sensitivity import (
 )
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import redrawn
+from factorize.exact.structures.base import Selection
 from factorize.exact.structures.blt import BltReading
 from factorize.exact.structures.dense import DenseReading
 from factorize.exact.structures.redrawn import RedrawnReading
@@ -269,6 +270,10 @@ class Blurred:
     def deciding_rows(self, _separation: int, _most: int) -> None:
         """Nor of its rows."""
 
+    def selection(self, _separation: int, _most: int) -> Selection | None:
+        """Nor of its structure."""
+        return None
+
     def gram_rows(self, indices: np.ndarray) -> Numbers:
         return Numbers(np.full((len(indices), self.n), 1, dtype=object), 0, 1)
 
@@ -283,6 +288,11 @@ def test_every_entry_of_a_pattern_may_be_off() -> None:
     strategy.deciding_rows = lambda *_: np.array([1])
     staged = sensitivity._two_stage(strategy, Allowed(2, 3, False))
     assert staged.upper == 3 + 9, "rows that do not decide count as nothing"
+    for upper, rule in ((Fraction(12), sensitivity.TWO_STAGE), (Fraction(11), sensitivity.NODES)):
+        told = Selection(upper, (1, 4))
+        strategy.selection = lambda *_, told=told: told
+        staged = sensitivity._two_stage(strategy, Allowed(2, 3, False))
+        assert (staged.upper, staged.rule) == (upper, rule), "of two bounds the lesser is kept"
 
 
 @pytest.mark.parametrize("seed", range(3))

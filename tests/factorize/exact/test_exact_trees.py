@@ -17,6 +17,7 @@ from factorize.exact import check_factor_file
 from factorize.exact.sensitivity import squared_sensitivity
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import tree as trees
+from factorize.exact.structures import tree_selections
 from factorize.structures.tree import TreeMatrix
 
 
@@ -113,7 +114,9 @@ def test_tensors_that_are_no_tree() -> None:
     assert sum(sums.fraction(int(v)) for v in sums.values) == sum(Fraction(x) ** 2 for x in random_tree(3).dense().flat)
 
 
-def test_a_selection_that_only_nodes_prove_is_neither_called_false_nor_proved() -> None:
+def test_a_selection_that_only_nodes_prove_is_not_called_false_where_they_take_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """32 steps, at most 3 of them and 4 apart: rows of X select up to 5.745, and the truth is 5.657 = sqrt(32)."""
     document = {
         "workload": {"kind": "prefix", "n": 32},
@@ -122,7 +125,9 @@ def test_a_selection_that_only_nodes_prove_is_neither_called_false_nor_proved() 
     }
     manifest, tensors = parts(solvers.solve(parse_spec(document)))
     assert manifest["certificate"]["sensitivity"]["value"] == pytest.approx(32**0.5, rel=1e-12)
-    with pytest.raises(TooLarge, match=r"between 5\.6568.* and 5\.7445.*programme over the nodes"):
+    assert check_factor_file(sealed(manifest, tensors)).supported
+    monkeypatch.setattr(tree_selections, "_MOST_WORK", 1)
+    with pytest.raises(TooLarge, match=r"between 5\.6568.* and 5\.7445.* by two-stage Gram bound"):
         check_factor_file(sealed(manifest, tensors))
     for value, refused in ((5.6568, True), (5.7446, False)):
         manifest["certificate"]["sensitivity"] |= {"value": value, "hex": value.hex(), "kind": "upper_bound"}

@@ -1,0 +1,145 @@
+"""Selections over the nodes of trees: never below any allowed selection, and at the best one where X is a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import parts, sealed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factorize import parse_spec, solvers
+from factorize.exact import check_factor_file
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.sensitivity import NODES
+from factorize.exact.structures import tree_selections
+from factorize.exact.structures.tree_selections import node_selection
+
+DECODERS = ("online", "honaker_online", "honaker_full")
+
+
+def tree_of(n: int, decoder: str, restart: int) -> np.ndarray:
+    mechanism = {"kind": "tree", "decoder": decoder, "restart_every": restart}
+    spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism})
+    return np.asarray(solvers.solve(spec).strategy.dense())
+
+
+def selections(n: int, separation: int, most: int, start: int = 0) -> Iterator[tuple[int, ...]]:
+    """Give every selection of at least one step."""
+    for first in range(start, n):
+        yield (first,)
+        if most > 1:
+            yield from ((first, *rest) for rest in selections(n, separation, most - 1, first + separation))
+
+
+def best(array: np.ndarray, separation: int, most: int) -> float:
+    gram = array.T @ array
+    return max(float(gram[np.ix_(some, some)].sum()) for some in selections(len(array), separation, most))
+
+
+@given(
+    n=st.integers(1, 12),
+    restart=st.integers(1, 12),
+    separation=st.integers(1, 12),
+    most=st.integers(1, 12),
+    decoder=st.sampled_from(DECODERS),
+    seed=st.none() | st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_selection_is_above_the_bound(
+    n: int, restart: int, separation: int, most: int, decoder: str, seed: int | None
+) -> None:
+    restart, separation = min(restart, n), min(separation, n)
+    array = tree_of(n, decoder, restart)
+    if seed is not None:  # any numbers without a sign, where a tree has some
+        array = array * np.random.default_rng(seed).random(array.shape)
+    found = node_selection(array, restart, separation, most)
+    assert found is not None
+    assert found.upper >= best(array, separation, most) * (1 - 1e-14)
+    assert 1 <= len(found.pattern) <= most
+    assert all(later - step >= separation for step, later in zip(found.pattern, found.pattern[1:], strict=False))
+    assert 0 <= found.pattern[0] and found.pattern[-1] < n
+
+
+@pytest.mark.parametrize("decoder", ["online", "honaker_full"])
+@pytest.mark.parametrize(("n", "restart"), [(8, 8), (12, 12), (13, 4), (11, 11), (14, 7)])
+def test_decoders_whose_gram_matrix_is_a_sum_over_nodes_attain_it(n: int, restart: int, decoder: str) -> None:
+    array = tree_of(n, decoder, restart)
+    gram = array.T @ array
+    for separation in range(1, n + 1):
+        for most in (1, 2, -(-n // separation)):
+            found = node_selection(array, restart, separation, most)
+            assert found is not None
+            attained = float(gram[np.ix_(found.pattern, found.pattern)].sum())
+            assert float(found.upper) == pytest.approx(attained, rel=1e-12)
+            assert float(found.upper) == pytest.approx(best(array, separation, most), rel=1e-12)
+
+
+def test_the_bound_is_raised_by_what_its_sums_may_be_off_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n, three for each of 3 levels, two for each doubling of the trees, and 8."""
+    array = tree_of(13, "online", 6)
+    exact = node_selection(array, 6, 4, 3)
+    assert exact is not None
+    monkeypatch.setattr(tree_selections, "_UNIT", Fraction(1, 500))
+    raised = node_selection(array, 6, 4, 3)
+    assert raised is not None and raised.pattern == exact.pattern
+    terms = Fraction(13 + 3 * 3 + 2 * 2 + 8, 500)
+    total = best(array, 4, 3)
+    assert float(raised.upper) == pytest.approx(total * float(1 + terms * (1 + 2 * terms)), rel=1e-12)
+
+
+def test_what_underflows_is_less_than_a_stated_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_selections, "_UNIT", Fraction(0))
+    found = node_selection(np.eye(4), 4, 2, 2)
+    assert found is not None and found.upper == 2 * (1 + Fraction(1, 2**400))
+
+
+@pytest.mark.parametrize("place", [(1, 0), (3, 3)])
+def test_a_matrix_with_a_negative_entry_is_left_to_others(place: tuple[int, int]) -> None:
+    array = tree_of(4, "online", 4)
+    array[place] = -array[place]
+    assert node_selection(array, 4, 2, 2) is None
+
+
+def test_numbers_whose_squares_leave_the_range_of_doubles_are_left_to_others() -> None:
+    array = tree_of(4, "online", 4)
+    for exponent, told in ((-201, False), (-190, True), (440, True), (460, False), (600, False)):
+        assert (node_selection(np.ldexp(array, exponent), 4, 2, 2) is not None) == told, exponent
+    array[2, 1] = np.nan
+    assert node_selection(array, 4, 2, 2) is None
+
+
+def test_a_machine_whose_products_cannot_be_relied_on_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise NotEnclosed("products")
+
+    monkeypatch.setattr(tree_selections, "check_products", refuse)
+    assert node_selection(np.eye(4), 4, 2, 2) is None
+
+
+def test_tables_that_take_too_long_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sides of 2, 4 and 8 steps, 3 apart: sums over free steps, margins at both ends, and numbers of steps."""
+    monkeypatch.setattr(tree_selections, "_MOST_WORK", 1 * 4 + 3 * 9 * 4 + 3 * 9 * 9)
+    assert node_selection(np.eye(16), 16, 3, 6) is not None
+    monkeypatch.setattr(tree_selections, "_MOST_WORK", 1 * 4 + 3 * 9 * 4 + 3 * 9 * 9 - 1)
+    assert node_selection(np.eye(16), 16, 3, 6) is None
+
+
+@pytest.mark.parametrize(("n", "min_sep"), [(12, 3), (24, 13), (64, 3), (64, 13), (64, 24)])
+def test_trees_that_rows_do_not_decide_are_proved(n: int, min_sep: int) -> None:
+    document: dict[str, Any] = {
+        "workload": {"kind": "prefix", "n": n},
+        "participation": {"kind": "min_sep", "min_sep": min_sep},
+        "mechanism": {"kind": "tree", "decoder": "online"},
+    }
+    result = solvers.solve(parse_spec(document))
+    assert result.certificate.sensitivity.kind == "exact"
+    report = check_factor_file(sealed(*parts(result)))
+    assert report.supported, report.failed
+    assert report.sensitivity["upper"] == pytest.approx(result.certificate.sensitivity.value, rel=1e-13)
+    if (n, min_sep) in ((12, 3), (24, 13)):
+        assert report.sensitivity["rule"] == NODES
