@@ -6,7 +6,7 @@ weighted workload W A; `weigh` applies W. Where W is diagonal, the squared row n
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,12 +16,19 @@ from factorize.plain_data import Count, Frozen, Long, NonNegative
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
+if TYPE_CHECKING:
+    from factorize.workloads.base import Workload
+
 
 class Objective(Frozen):
     """Base: the mean squared error's answers, changed by each kind where it differs."""
 
     def check(self, m: int) -> None:
         """Raise InvalidParameter if the objective does not fit m outputs."""
+
+    def leaves(self, workload: Workload) -> bool:  # noqa: ARG002  only weights may be zero
+        """Whether W A has an entry, so that there is something to minimise; the workload's numbers are known."""
+        return True
 
     def check_endless(self) -> None:
         """Raise InvalidParameter if the objective has no meaning without a last output."""
@@ -208,6 +215,11 @@ class Weighted(Objective):
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """Scale the rows by the roots of the weights."""
         return rows * np.sqrt(self.row_weights(len(rows)))[:, None]
+
+    def leaves(self, workload: Workload) -> bool:
+        """Whether a row with a positive weight has an entry."""
+        rows = (row for row, weight in zip(range(workload.m), self.weights, strict=False) if weight)
+        return all(self.weights) or any(workload.row_block(row, row + 1).any() for row in rows)
 
     @property
     def listed(self) -> bool:

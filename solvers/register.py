@@ -123,6 +123,7 @@ def entry_for(spec: Spec) -> Entry:
     Raises:
         UnsupportedProblem: see `choose`.
     """
+    _refuse_nothing_left(spec)
     kind = spec.mechanism.kind
     if kind not in SOLVERS:
         raise UnsupportedProblem(
@@ -138,3 +139,17 @@ def entry_for(spec: Spec) -> Entry:
         if reason is None:
             return entry
     raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
+
+
+def _refuse_nothing_left(spec: Spec) -> None:
+    """Refuse weights that are zero wherever the workload has an entry; of a matrix known by its digest, later."""
+    own = spec.user_matrices()
+    for name, workload in (("workload", spec.workload), ("optimize_for", spec.optimize_for)):
+        if workload is None or workload.endless or (name in own and not own[name].bound):
+            continue
+        if not spec.objective.leaves(workload):
+            raise UnsupportedProblem(
+                f"every row of {name} that has an entry has the weight 0, so nothing is left to minimise; give one of "
+                "them a positive weight",
+                field="/objective/weights",
+            )

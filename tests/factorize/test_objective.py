@@ -12,6 +12,7 @@ from specs import spec_of
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.objective import LambdaTau, MaxError, Mean, Weighted
+from factorize.workloads.matrix import from_array
 
 
 @pytest.mark.parametrize(("m", "tau", "key"), [(12, 3, "E.lambda.12.3"), (7, 3, "E.lambda.7.3")])
@@ -91,6 +92,14 @@ def test_what_an_objective_cannot_do() -> None:
         Weighted(kind="weighted", weights=[1.0]).check(2)
     with pytest.raises(InvalidParameter, match="at least one positive"):
         Weighted(kind="weighted", weights=[0.0, 0.0]).check(2)
+
+
+def test_weights_leave_something_where_a_row_with_an_entry_has_one() -> None:
+    workload = from_array(np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]))
+    for weights, left in (([1, 0, 1], False), ([0, 1, 0], True), ([1, 2, 3], True), ([0, 0, 1], False)):
+        assert Weighted(kind="weighted", weights=weights).leaves(workload) == left
+    assert not Weighted(kind="weighted", weights=[0, 0, 0, 1]).leaves(workload), "there is no such row"
+    assert Mean(kind="mean").leaves(workload)
 
 
 def test_weights_of_a_series_whose_beginnings_are_the_rows() -> None:

@@ -88,6 +88,29 @@ class TestChoosing:
         with pytest.raises(UnsupportedProblem, match="4 entries"):
             solvers.solve(spec)
 
+    @pytest.mark.parametrize("mechanism", ["auto", "dense", "identity", "tree"])
+    def test_weights_that_leave_nothing(self, mechanism):
+        nothing = {"kind": "weighted", "weights": [1, 0, 0]}
+        document = {
+            "workload": {"kind": "schedule", "n": 3, "learning_rates": [0, 1, 1]},
+            "mechanism": {"kind": mechanism} | ({"decoder": "online"} if mechanism == "tree" else {}),
+            "objective": nothing,
+        }
+        for door in (solvers.choose, solvers.estimate, solvers.solve):
+            with pytest.raises(UnsupportedProblem, match="every row of workload .* weight 0"):
+                door(parse_spec(document))
+        swapped = document | {"workload": {"kind": "prefix", "n": 3}, "optimize_for": document["workload"]}
+        with pytest.raises(UnsupportedProblem, match="every row of optimize_for .* weight 0"):
+            solvers.choose(parse_spec(swapped))
+
+    def test_weights_that_leave_nothing_of_a_matrix_known_by_its_digest(self):
+        array = np.array([[0.0, 0.0], [1.0, 0.0]])
+        named = {"kind": "matrix", "sha256": tensor_digest([array]), "shape": [2, 2]}
+        spec = parse_spec({"workload": named, "objective": {"kind": "weighted", "weights": [1, 0]}})
+        solvers.choose(spec)
+        with pytest.raises(UnsupportedProblem, match="every row of workload .* weight 0"):
+            solvers.solve(spec, matrices={named["sha256"]: array})
+
 
 class TestEstimates:
     def test_they_grow_with_the_problem(self):
