@@ -206,8 +206,8 @@ def _gram(multipliers: np.ndarray, weights: Numbers, bands: int) -> Numbers:
     padded = np.concatenate([multipliers, np.zeros(bands)])
     whole = integers(np.array([padded[i : i + bands] for i in range(len(multipliers))]))
     inside = np.array([square_root_up(1 / weights.fraction(int(w))) for w in weights.values])
-    scaled = whole.scaled(integers(inside[:, None]))
-    return product(split(scaled).transpose(), split(scaled))
+    scaled = split(whole.scaled(integers(inside[:, None])))
+    return product(scaled.transpose(), scaled)
 
 
 def _largest_ratio(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray, vector: np.ndarray) -> Fraction:
