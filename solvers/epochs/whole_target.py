@@ -40,9 +40,10 @@ class WholeTarget:
         self.size = int(self._here.sum())
 
     def start(self) -> Array:
-        """W with w_j the mean norm of the columns of T in pattern j, and R_j = I."""
+        """W with w_j the mean norm of the columns of T in pattern j, little where none moves, and R_j = I."""
         norms = np.linalg.norm(self._columns, axis=1)
-        return uncorrelated(norms.sum(axis=1) / np.maximum(self._here.sum(axis=1), 1), norms.shape[1])
+        weights = norms.sum(axis=1) / np.maximum(self._here.sum(axis=1), 1)
+        return uncorrelated(np.maximum(weights, _LEAST * weights.max()), norms.shape[1])
 
     def poles(self, _dual: Array, _error: float) -> Poles:
         """None: the decomposition has no error that counts."""

@@ -74,6 +74,8 @@ def conic_optimum(spec: Spec) -> float:
         apart({"kind": "momentum", "n": 9, "momentum": 0.8}, 2),
         apart({"kind": "window", "n": 10, "width": 4}, 3, objective={"kind": "lambda_tau", "tau": 2}),
         apart({"kind": "schedule", "n": 9, "learning_rates": [1, 0.5, 2, 1, 0, 1, 0.1, 1, 3]}, 2, 4),
+        apart({"kind": "schedule", "n": 9, "learning_rates": [1, 1, 0.5, 0.5, 2, 1, 1, 0, 0]}, 2, 2),
+        apart({"kind": "schedule", "n": 8, "learning_rates": [1, 1, 0.5, 0.5, 2, 1, 1, 0]}, 1, 7),
         apart({"kind": "weight_decay", "n": 8, "rate": 0.3, "mode": "coupled", "momentum": 0.5}, 3),
     ],
     ids=lambda spec: f"{spec.workload.kind}-{spec.participation.min_sep}-{spec.participation.max_participations}",
