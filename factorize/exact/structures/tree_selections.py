@@ -124,7 +124,7 @@ def _tree(gram: np.ndarray, firsts: list[int], size: int, separation: int, most:
         half = 1 << (level - 1)
         inner = node(level - 1, min(leaves, half), 0)
         if leaves > half:
-            inner = _joined(inner, node(level - 1, leaves - half, 1), separation, most)
+            inner = _joined(inner, node(level - 1, leaves - half, 2), separation, most)  # it is cut off, too
         return inner.weighted(weights[level, 2])
 
     return node(top, size, 0)
