@@ -72,6 +72,17 @@ def small_specs(sizes: Sequence[int]) -> list[Document]:
     return [prefix(n, kind, **_MORE.get(kind, {})) for n in sizes for kind in SMALL_MECHANISMS]
 
 
+def specs_of_several(sizes: Sequence[int]) -> list[Document]:
+    """Return the same under several participations: epochs, for multiples of 16, and steps apart."""
+    found = []
+    for spec in small_specs(sizes):
+        n = spec["workload"]["n"]
+        found += [spec | {"participation": {"kind": "fixed_epochs", "epochs": epochs}} for epochs in (4, 16)]
+        if spec["mechanism"]["kind"] != "dense":  # which has no optimum for steps apart
+            found += [spec | {"participation": {"kind": "min_sep", "min_sep": n // of}} for of in (4, 16)]
+    return found
+
+
 def many_specs(count: int, most: int) -> list[Document]:
     """Return `count` different specs with n <= most: two workloads, dense and closed forms."""
     kinds: list[Callable[[int], Document]] = [
@@ -92,10 +103,12 @@ def _until_done(report: Report, host: str) -> None:
     connection = http.client.HTTPConnection(host)
     done(connection, prefix(8, "dense"))  # the first solve of all, which nobody measures
     _wait_until_loaded(connection)
-    sizes = (16,) if report.quick else range(60, 257, 28)
-    times = [done(connection, spec) for spec in small_specs(sizes)]
-    goals = [at_most("p50 seconds", _quantile(times, 0.5), 0.06), at_most("p99 seconds", _quantile(times, 0.99), 0.1)]
-    _row(report, f"closed forms and dense, n <= {max(sizes)}", times, goals)
+    for label, some, sizes in (
+        ("closed forms and dense", small_specs, range(60, 257, 28)),
+        ("the same in epochs and steps apart", specs_of_several, range(64, 257, 64)),
+    ):
+        times = [done(connection, spec) for spec in some((16,) if report.quick else sizes)]
+        _row(report, f"{label}, n <= {16 if report.quick else max(sizes)}", times, _quantile_goals(times))
     for n, repeats, products, rest in ((1000, 5, 0, 0.25), (2048, 5, 8, 0.2), (4096, 3, 8, 0.2), (16384, 1, 8, 0.2)):
         _sized(report, connection, "prefix", n, repeats, products, rest, lambda n: prefix(n))
     for of, repeats, products, rest in ((128, 3, 0, 0.5), (256, 3, 10, 0.3), (1250, 1, 10, 0.3)):
@@ -104,6 +117,10 @@ def _until_done(report: Report, host: str) -> None:
         seconds = done(connection, spec)
         _row(report, label, [seconds], [at_most("seconds", seconds, 1.0)])
     connection.close()
+
+
+def _quantile_goals(times: Sequence[float]) -> list[Goal]:
+    return [at_most("p50 seconds", _quantile(times, 0.5), 0.06), at_most("p99 seconds", _quantile(times, 0.99), 0.1)]
 
 
 def _wait_until_loaded(connection: http.client.HTTPConnection) -> None:
