@@ -43,7 +43,7 @@ _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a cl
 Found = dict[str, np.ndarray]
 
 
-class Search(Protocol):
+class EvidenceSearch(Protocol):
     """What returns the evidence that is searched meanwhile, or searches it."""
 
     def __call__(self, report: Reporter, meanwhile: Callable[[], object] = ..., /) -> Found:
@@ -51,7 +51,7 @@ class Search(Protocol):
 
 
 @contextmanager
-def begun(spec: Spec, *, own: bool) -> Iterator[Search]:
+def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
     """Search evidence on a second core within the block, where that takes long, since it does not ask for a claim.
 
     Gives what returns the evidence: what was searched meanwhile, else it is searched then. Leaving the block without
@@ -89,7 +89,9 @@ def _idle() -> None:
     """Do nothing meanwhile."""
 
 
-def with_evidence(problem: Problem, solution: Solution, report: Reporter, found: Search | None = None) -> Solution:
+def with_evidence(
+    problem: Problem, solution: Solution, report: Reporter, found: EvidenceSearch | None = None
+) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
 
     While another thread searches it, the certificate's sensitivity is found ahead, which the claim alone decides.

@@ -21,6 +21,7 @@ from factorize import solvers
 from factorize.api.jobs import child
 from factorize.api.proof import inspect, prove
 from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
+from factorize.exact.structures import tree_selections
 from factorize.format.manifest import manifest_digest
 from factorize.spec import parse_spec
 from factorize.storage.objects import STAGING
@@ -203,12 +204,16 @@ def test_double_precision_is_asked_beside_the_proof_where_it_will_be_in_any_case
         inspect(tmp_path / "f.safetensors", store.url, strict=False)
 
 
-def test_a_tree_whose_selection_only_its_nodes_prove_is_published(store):
+def test_a_tree_whose_selection_takes_too_long_is_published(store, tmp_path, monkeypatch):
     """Neither false nor proved: what double precision proves stands, and the record says so."""
     participation = {"kind": "min_sep", "min_sep": 4, "max_participations": 3}
     mechanism = {"kind": "tree", "decoder": "honaker_full"}
     document = {"workload": {"kind": "prefix", "n": 32}, "participation": participation, "mechanism": mechanism}
     found = solvers.solve(parse_spec(document))
-    proof = store.put(found, check=partial(prove, store=store.url))["files"][0]["proof"]
-    assert "programme over the nodes" in proof["not_checked"][0]
+    proved = store.put(found, check=partial(prove, store=store.url))["files"][0]["proof"]
+    assert not any("nodes" in text for text in proved["not_checked"])
+    monkeypatch.setattr(tree_selections, "_MOST_WORK", 1)
+    found.save(tmp_path / "f.safetensors")
+    proof = inspect(tmp_path / "f.safetensors", store.url, strict=False)
+    assert "select over its nodes" in proof["not_checked"][0]
     assert "computed anew in double precision" in proof["checked"][-1]
