@@ -1,7 +1,7 @@
 """Selections of steps that are some distance apart, over the nodes of trees: a bound, and a pattern that may attain it.
 
-X = C^T C of a tree matrix without negative entries is least where nodes are: two steps are first held together by one
-node, and with numbers mu >= 0 whose sum over that node and all above it is at least every such entry of X,
+Two steps of a tree have a smallest node that holds both. C has no negative entries, and neither has X = C^T C. So where
+numbers mu >= 0 add up, over that node and all above it, to at least the entry of X for each two steps,
 
     |C u|^2 <= sum over the nodes A of mu_A count_A(u)^2     for every selection u.
 
