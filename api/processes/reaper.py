@@ -162,13 +162,14 @@ class Guard:
                 self._asked.append(signal.SIGTERM)
             with suppress(BlockingIOError):
                 os.read(self._wake, 4096)
-            if further in ready and not self._asked:
-                asked()
             while status is None and (found := _reap()):
                 if found[0] == self.child:
                     status = found[1]
                 else:
                     ended(*found)
+            # Last, so that what is asked for is not asked of a process that has died already.
+            if further in ready and status is None and not self._asked:
+                asked()
         _end_all(self.child)
         return signal.SIGTERM if status is None else status
 

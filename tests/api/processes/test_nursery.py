@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -336,6 +337,30 @@ def test_a_family_that_was_killed_is_replaced_and_one_whose_proof_was_killed_ask
     guard = forked_by(cold, tmp_path / "second", "import json\n" + textwrap.dedent(ask) + DONE)
     assert guard.pid == family[0].pid and guard.wait(600) == 0, guard.streams[1].readall()
     guard.close()
+
+
+def test_a_guard_hears_of_an_end_before_it_is_asked_for_more():
+    both = """
+        import os, signal
+        from factorize.api.processes.reaper import Guard
+
+        guard, heard = Guard(), []
+        (watch, _watching), (asking, question) = os.pipe(), os.pipe()
+        guard.start(signal.pause)
+        if (other := os.fork()) == 0:
+            os._exit(3)
+        os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT)  # it is dead, and the guard has not looked
+        os.write(question, b"?")
+
+        def asked():
+            heard.append(os.read(asking, 1))
+            os.kill(guard.child, signal.SIGKILL)
+
+        status = guard.wait(watch, lambda: asking, asked, lambda pid, status: heard.append((pid == other, status)))
+        assert heard == [(True, 3 << 8), b"?"] and status == signal.SIGKILL, (heard, status)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(both)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pages_are_copied_ahead_and_what_is_in_them_stays(tmp_path):
