@@ -49,6 +49,7 @@ _MARGINS = tuple(10.0**e for e in range(-12, 0))
 _FLOORS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 _POWER_STEPS = 40
 _SPREAD = 1e-10
+_FAINT = 1e-13  # of the largest multiplier
 
 
 def toeplitz_lower_bound(spec: Spec, strategy: ToeplitzMatrix, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
@@ -79,6 +80,8 @@ def toeplitz_lower_bound(spec: Spec, strategy: ToeplitzMatrix, dual: Mapping[str
         multipliers = _multipliers(workload, weights, column)
         if multipliers is None:
             return None
+        if metric.ndim == 1 and bands > LARGEST_DENSE:
+            multipliers, column = _without_noise(multipliers), np.maximum(column, UNIT * column.max())
         product = _product_below(multipliers, workload)
         squared = _squared_norm(multipliers, weights, metric, column[:bands])
     if squared is None or not product > 0:
@@ -133,6 +136,17 @@ def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) 
     return found / largest if 0 < largest < math.inf else None
 
 
+def _without_noise(multipliers: np.ndarray) -> np.ndarray:
+    """Replace by 0 what is of the size that a transform makes of 0: a workload that fades has short multipliers.
+
+    Returns them unchanged where some are truly negative.
+    """
+    largest = multipliers.max()
+    if multipliers.min() < -_FAINT * largest:
+        return multipliers
+    return np.where(multipliers > _FAINT * largest, multipliers, 0.0)
+
+
 def _product_below(multipliers: np.ndarray, workload: np.ndarray) -> float:
     terms = multipliers * workload
     return math.fsum(terms) - 4 * UNIT * math.fsum(np.abs(terms))
@@ -141,6 +155,10 @@ def _product_below(multipliers: np.ndarray, workload: np.ndarray) -> float:
 def _squared_norm(multipliers: np.ndarray, weights: np.ndarray, metric: np.ndarray, column: np.ndarray) -> float | None:
     """Return a number not below s^2, or None where none can be had; M is a diagonal or a matrix."""
     n, bands = len(multipliers), len(metric)
+    if metric.ndim == 1 and bands > LARGEST_DENSE:  # H is zero beyond its last multiplier, in rows and in columns
+        last = int(np.flatnonzero(multipliers)[-1]) + 1
+        multipliers, weights, metric, column = multipliers[:last], weights[:last], metric[:last], column[:last]
+        n, bands = last, min(last, bands)
     if bands <= LARGEST_DENSE and n * bands**2 <= _WORK:
         scale = np.sqrt(metric if metric.ndim == 1 else np.diagonal(metric))
         scaled = _hankel(multipliers, bands) / np.sqrt(weights)[:, None] / scale

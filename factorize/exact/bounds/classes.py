@@ -35,6 +35,7 @@ _PLACES = 120
 _POWER_STEPS = 40
 _SMALLEST = 1e-15
 _NEGATIVE = 1e-12  # below the largest: what rounding makes of 0
+_FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
 
 
 def class_bound(
@@ -132,7 +133,7 @@ def _toeplitz(
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
     multipliers = _multipliers(approximation(workload), approximation(weights), column)
     if multipliers.min() >= -_NEGATIVE:
-        multipliers = np.maximum(multipliers, 0.0)
+        multipliers = _without_noise(multipliers)
         vector = _vector(multipliers, approximation(weights), counts, column[:bands])
         largest = _largest_ratio(multipliers, weights, counts, vector)
     elif n <= LARGEST_WHOLE:
@@ -175,13 +176,20 @@ def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) 
     return np.asarray(found / largest)
 
 
+def _without_noise(multipliers: np.ndarray) -> np.ndarray:
+    """No negative number, and none behind the last that a transform tells from 0."""
+    last = int(np.flatnonzero(multipliers > _FAINT)[-1])
+    return np.where(np.arange(len(multipliers)) <= last, np.maximum(multipliers, 0.0), 0.0)
+
+
 def _vector(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, column: np.ndarray) -> np.ndarray:
     """A vector x near the leading one of N; any positive one would do."""
     divisors, n = counts.astype(np.float64), len(multipliers)
     vector = np.maximum(column / np.linalg.norm(column), _SMALLEST)
+    scales = _scales(multipliers)
     for _ in range(_POWER_STEPS):
-        once = np.maximum(_hankel(multipliers, vector, n), 0.0) / weights
-        moved = _hankel(multipliers, once, len(vector)) / divisors
+        once = np.maximum(_hankel(multipliers, scales, vector, n), 0.0) / weights
+        moved = np.maximum(_hankel(multipliers, scales, once, len(vector)), 0.0) / divisors
         ratios = moved / vector
         vector = np.maximum(moved / np.linalg.norm(moved), _SMALLEST)
         if ratios.max() <= ratios.min() * (1 + 1e-12):
@@ -189,10 +197,17 @@ def _vector(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, co
     return vector
 
 
-def _hankel(multipliers: np.ndarray, vector: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` entries of H x, nearly."""
-    padded = np.concatenate([vector, np.zeros(len(multipliers) - len(vector))])
-    return series.approximate_product(multipliers[::-1], padded)[::-1][:count]
+def _scales(multipliers: np.ndarray) -> np.ndarray:
+    """Powers r^k that fall about as the multipliers do, so that a transform rounds each relative to itself."""
+    last = int(np.flatnonzero(multipliers)[-1])
+    ratio = min(float(multipliers[last] / multipliers.max()) ** (1 / max(last, 1)), 1.0)
+    return np.asarray(ratio ** np.minimum(np.arange(len(multipliers)), last))
+
+
+def _hankel(multipliers: np.ndarray, scales: np.ndarray, vector: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` entries of H x, nearly: l_{i+j} is r^i (l_{i+j} / r^{i+j}) r^j."""
+    padded = np.concatenate([scales[: len(vector)] * vector, np.zeros(len(multipliers) - len(vector))])
+    return scales[:count] * series.approximate_product((multipliers / scales)[::-1], padded)[::-1][:count]
 
 
 def _on_grid(array: np.ndarray) -> np.ndarray:

@@ -140,6 +140,24 @@ def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
     assert any("converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
 
 
+@pytest.mark.parametrize("mechanism", ["toeplitz", {"kind": "banded_toeplitz", "bands": 6}], ids=["whole", "banded"])
+@pytest.mark.parametrize("n", [8, 64, 300])
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+def test_a_workload_that_fades_has_a_bound_that_supports_the_claim(rate: float, n: int, mechanism: Any) -> None:
+    """The entries of the singular vector fall by many places, so that a rounding relative to the largest hides some."""
+    result = solved({"kind": "decay", "n": n, "rate": rate}, mechanism)
+    report = check_factor_file(sealed(*parts(result)))
+    assert report.supported and proved(report), report.failed
+
+
+def test_the_vector_of_a_bound_has_relative_digits_in_all_entries() -> None:
+    multipliers = 0.1 ** np.arange(14.0) / (1 + np.arange(14.0))
+    whole = np.array([np.concatenate([multipliers[i:], np.zeros(i)]) for i in range(14)])
+    vector = classes._vector(multipliers, np.ones(14), np.ones(14), multipliers)
+    ratios = (whole @ whole @ vector) / vector
+    assert ratios.max() == pytest.approx(np.linalg.eigvalsh(whole)[-1] ** 2, rel=1e-9)
+
+
 def test_long_toeplitz_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By series alone, as beyond whole matrices; multipliers of both signs are left unchecked there."""
     report = check_factor_file(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, feasible, quiet, searched
 
-from factorize import solvers
+from factorize import parse_spec, solvers
 from factorize.certificate.certificate import certify
 from factorize.certificate.lower_bounds import toeplitz_bounds
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
@@ -183,6 +183,21 @@ def test_both_ways_to_the_norm_agree(workload: str, monkeypatch: pytest.MonkeyPa
 def test_long_columns_are_certified_by_ratios() -> None:
     assert 0 < gap(asked_of("prefix", 16_384)) < 1e-6
     assert 0 < gap(asked_of("prefix", 20_000, kind="banded_toeplitz", bands=30)) < 2e-9
+
+
+@pytest.mark.parametrize("bands", [4000, 2100])
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+def test_long_columns_of_a_workload_that_fades_are_certified(rate: float, bands: int) -> None:
+    document = {
+        "workload": {"kind": "decay", "n": 4000, "rate": rate},
+        "mechanism": {"kind": "banded_toeplitz", "bands": bands},
+    }
+    assert 0 < gap(parse_spec(document).canonical()) < 2e-9
+
+
+def test_true_negative_multipliers_are_kept() -> None:
+    for lowest, kept in ((-1e-16, 0.0), (-1e-9, -1e-9)):
+        assert toeplitz_bounds._without_noise(np.array([1.0, lowest, 1e-5])).tolist() == [1.0, kept, 1e-5]
 
 
 def test_the_error_of_the_transforms_is_allowed_for() -> None:
