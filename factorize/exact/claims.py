@@ -147,7 +147,8 @@ def check_class_bound(
         return
     try:
         column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-        found = class_bound(spec, strategy, workload, column, file.dual) if evaluate is None else evaluate()
+        wanted = claim["objective"] * (1 - TOLERANCE / 2)
+        found = class_bound(spec, strategy, workload, column, file.dual, wanted) if evaluate is None else evaluate()
         below = math.nextafter(float(found), 0.0)
     except NotEnclosed as reason:
         report.leave(

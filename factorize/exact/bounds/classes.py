@@ -7,13 +7,15 @@ optimum makes zero. Sums and products are computed without rounding; F and Q may
 
 Toeplitz. sum_t l_t a_t = b^T H c <= s sqrt(E S) with H_ij = l_{i+j} (lower_bounds/toeplitz_bounds.py has the notation).
 For l >= 0 and any x > 0, s^2 <= max_j (M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by exact products of series.
-For other l, t M - H^T W^-1 H is factored for a guess t of s^2; columns that can overlap have another M, of evidence:
-for both see exact/overlaps.py.
+For other l, t M - H^T W^-1 H is factored for a guess t of s^2, or for the largest that supports a claim
+(doubles/hankel_forms.py); columns that can overlap have another M, of evidence (bounds/overlaps.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +26,7 @@ from factorize.exact.arithmetic.integers import Numbers, integers, limbs, produc
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import overlaps
 from factorize.exact.bounds.bound import Piece, defect, polar, rows_of, trace, weigh
+from factorize.exact.doubles.hankel_forms import require_below
 from factorize.exact.losses.residual import approximation
 from factorize.exact.participation import Allowed, allowed
 from factorize.exact.sensitivity import square_root_up
@@ -44,6 +47,7 @@ def class_bound(
     workload: Numbers | None,
     column: Numbers | None,
     dual: Mapping[str, np.ndarray],
+    wanted: float = 0.0,
 ) -> Fraction:
     """Return a bound on the objective over the mechanism's class.
 
@@ -52,7 +56,8 @@ def class_bound(
         strategy: C.
         workload: A, shape (m, n), or None where it is too long for whole matrices.
         column: its first column where A is Toeplitz.
-        dual: evidence, which Toeplitz columns that can overlap need (exact/overlaps.py).
+        dual: evidence, which Toeplitz columns that can overlap need (bounds/overlaps.py).
+        wanted: a bound that is large enough; 0 for the largest.
 
     Raises:
         CertificateError: the evidence has the wrong shape or is not finite.
@@ -62,7 +67,7 @@ def class_bound(
     if kind == "banded" and strategy.reading.by_diagonals and workload is not None:
         return _banded(spec, strategy, workload, form)
     if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and column is not None:
-        return _toeplitz(spec, strategy.column, column, form, dual)
+        return _toeplitz(spec, strategy.column, column, form, dual, wanted)
     raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
 
 
@@ -112,7 +117,12 @@ def _cost_in_band(root: np.ndarray, bands: int) -> Fraction:
 
 
 def _toeplitz(
-    spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, form: Allowed, dual: Mapping[str, np.ndarray]
+    spec: Mapping[str, Any],
+    column: np.ndarray,
+    workload: Numbers,
+    form: Allowed,
+    dual: Mapping[str, np.ndarray],
+    wanted: float,
 ) -> Fraction:
     n, kind = len(column), spec["objective"]["kind"]
     bands = int(spec["mechanism"].get("bands", n))
@@ -126,23 +136,32 @@ def _toeplitz(
             raise NotEnclosed(f"Toeplitz columns that can overlap need evidence, and n at most {LARGEST_WHOLE}")
         given, metric = overlaps.evidence(dual, form, n, bands)
         multipliers = _on_grid(_multipliers(approximation(workload), approximation(weights), given))
-        return _attained(multipliers, workload) / (
-            overlaps.largest_eigenvalue(_gram(multipliers, weights, bands), metric) * divisor
-        )
+        attained = _attained(multipliers, workload) / divisor
+        return attained / _largest(multipliers, weights, metric, form.separation, attained, wanted)
     lengths = np.sort(n - form.separation * np.arange(form.most))
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
     multipliers = _multipliers(approximation(workload), approximation(weights), column)
     if multipliers.min() >= -_NEGATIVE:
         multipliers = _without_noise(multipliers)
         vector = _vector(multipliers, approximation(weights), counts, column[:bands])
-        largest = _largest_ratio(multipliers, weights, counts, vector)
-    elif n <= LARGEST_WHOLE:
-        multipliers = _on_grid(multipliers)
-        gram = _gram(multipliers, weights, bands)
-        largest = overlaps.largest_eigenvalue(gram, Numbers(np.diag(counts), 0))
-    else:
+        return _attained(multipliers, workload) / (_largest_ratio(multipliers, weights, counts, vector) * divisor)
+    if n > LARGEST_WHOLE:
         raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
-    return _attained(multipliers, workload) / (largest * divisor)
+    multipliers = _on_grid(multipliers)
+    attained = _attained(multipliers, workload) / divisor
+    return attained / _largest(multipliers, weights, Numbers(np.diag(counts), 0), n, attained, wanted)
+
+
+def _largest(
+    multipliers: np.ndarray, weights: Numbers, metric: Numbers, stride: int, attained: Fraction, wanted: float
+) -> Fraction:
+    """At least s^2: in doubles if that is enough, else the least that integers prove."""
+    if wanted > 0 and attained > 0:
+        limit = math.nextafter(float(attained / Fraction(wanted)), 0.0)
+        with suppress(NotEnclosed):
+            require_below(multipliers, weights, metric, stride, limit)
+            return Fraction(limit)
+    return overlaps.largest_eigenvalue(_gram(multipliers, weights, len(metric.values)), metric)
 
 
 def _attained(multipliers: np.ndarray, workload: Numbers) -> Fraction:

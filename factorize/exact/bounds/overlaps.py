@@ -2,7 +2,7 @@
 
 Contributions of one user with norms of at most 1 and inner products R, a semidefinite matrix with a diagonal of at
 most 1, are allowed, so sens^2 >= tr(R K) = c^T M c for the Gram matrix K of the columns 0, b, 2b, ... (columns p and q
-have their entries c_{t - pb} and c_{t - qb} in row t). M takes the place of the counts m_t in exact/classes.py.
+have their entries c_{t - pb} and c_{t - qb} in row t). M takes the place of the counts m_t in bounds/classes.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from factorize.exact.participation import Allowed
 from factorize.exact.sensitivity import square_root_up
 
 _GRID = 50  # binary places of the factors of R
-_SHRUNK = 1 - 2.0**-40
+_LEAST_LEFT, _LEFT = 2.0**-40, 2.0**-50  # by what rows are shrunk: at least, and for each entry of a factor of R
 _ROOT_BITS = 72
 _MARGINS = (1e-12, 1e-11, 1e-10, 1e-9, 1e-8)
 
@@ -47,11 +47,13 @@ def evidence(dual: Mapping[str, np.ndarray], form: Allowed, n: int, bands: int) 
 
 
 def _correlations(rows: np.ndarray) -> Numbers:
-    """R = S S^T, exactly, for rows cut to a grid."""
-    units = np.trunc(np.ldexp(rows * _SHRUNK, _GRID)).astype(np.int64).astype(object)
-    found = units @ units.T
+    """R = S S^T, exactly, for rows cut to a grid and shrunk; what its diagonal has left to 1 keeps M from zero."""
+    shrunk = 1 - max(_LEAST_LEFT, _LEFT * (rows.shape[1] + 4) * len(rows))
+    units = limbs(np.trunc(np.ldexp(rows * shrunk, _GRID)))
+    found = product(units, units.transpose()).at(0).values
     if max(np.diagonal(found)) > 1 << 2 * _GRID:
         raise CertificateError("the rows of dual.class_signs cannot be scaled to norms of at most 1")
+    np.fill_diagonal(found, 1 << 2 * _GRID)
     return Numbers(found, -2 * _GRID)
 
 
