@@ -35,6 +35,7 @@ LARGEST_TWO_SIDED = 512
 LARGEST_EPOCHS = 512
 LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
+_MOST_WORK = 1e10  # multiplications for a bound beside a claim, some five seconds; its first steps bring most of it
 _WORTH_A_THREAD = 3e7  # multiplications, some two milliseconds
 _LOOK_SECONDS = 0.1  # between two looks whether to go on, while the evidence is waited for
 _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a class of matrices
@@ -166,7 +167,8 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         if participation.periodic and _rings(own, participation.spread(own.n).most):
             return {"factors": epoch_optimum.dual_factors(own, _ACCURACY, quiet)}
         if participation.periodic and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
-            return _by_filters(own, quiet) or {"factors": decompositions.dual_factors(own, _ACCURACY, quiet)}
+            found = _by_filters(own, quiet)
+            return found or {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MOST_WORK)}
         if participation.free:
             return separated_evidence.banded_evidence(spec, report)
     except Cancelled:
@@ -179,7 +181,7 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
 def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights or factors from the filters over epochs, where the workload is a recursion."""
     refused = recursion_optimum.supports(own.spec) is not None
-    return {} if refused else recursion_optimum.dual_evidence(own, _ACCURACY, report)
+    return {} if refused else recursion_optimum.dual_evidence(own, _ACCURACY, report, _MOST_WORK)
 
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:

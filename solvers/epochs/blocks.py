@@ -205,6 +205,7 @@ def maximise(
     patience: int = _STALL,
     loop: Loop = UNKEPT,
     coarse: bool = False,
+    most_steps: float = math.inf,
 ) -> BlockAscent:
     """Raise the dual bound until the gap is below the tolerance.
 
@@ -219,6 +220,7 @@ def maximise(
             no rounding explains is given four times as many.
         loop: its part of unfinished work, which wins over `start`.
         coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
+        most_steps: after which it ends.
     """
     given, step = ring.start() if start is None else start, 1
     found = loop.found(dual=given.shape)
@@ -241,7 +243,7 @@ def maximise(
             best_step = step
         if gap(point) < gap(best):
             best = point
-        if step >= min(_MOST_STEPS, best_step + patience * (_FAR_STALLS if gap(best) > _FAR else 1)):
+        if step >= min(most_steps, _MOST_STEPS, best_step + patience * (_FAR_STALLS if gap(best) > _FAR else 1)):
             return BlockAscent(best, step, gap(best) <= tolerance)
         if gap(best) > tolerance or (gap(best) > beyond and best_step == step):
             wide = min(gap(point), 0.01)

@@ -7,6 +7,8 @@ and where that is slow Newton's method (block_newton.py). Each iterate also give
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from factorize.errors import SolveFailed
@@ -42,6 +44,30 @@ _LAST_CENTRING = 0.01  # of the tolerance
 _CENTRING_FALL = 0.1
 _NEAR = 1.0  # change of W in a step below which the path is near enough to follow it further
 _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
+_OF_A_DECOMPOSITION = 20.0  # multiplications, times n^3
+_NEWTON_STEPS = 8.0  # about
+
+
+class Effort(NamedTuple):
+    """What a search may take.
+
+    Attributes:
+        most_steps: after which it ends.
+        largest_system: unknowns up to which Newton's method takes over.
+    """
+
+    most_steps: int = _MOST_STEPS
+    largest_system: int = block_newton.LARGEST_SYSTEM
+
+    @classmethod
+    def within(cls, multiplications: float, n: int) -> Effort:
+        """Return the effort that takes about so many multiplications, but some steps in any case."""
+        steps = int(multiplications / (_OF_A_DECOMPOSITION * n**3))
+        unknowns = int((3 * multiplications / _NEWTON_STEPS) ** (1 / 3))
+        return cls(min(max(2 * _PATIENCE, steps), _MOST_STEPS), min(unknowns, block_newton.LARGEST_SYSTEM))
+
+
+_ALL = Effort()
 
 
 def supports(spec: Spec) -> str | None:
@@ -75,16 +101,25 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
 
 
-def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.ndarray:
-    """Return dual factors, shape (b, k, k), with a bound within about `accuracy` of the optimum."""
-    return _optimise(problem, accuracy, report)[0].dual.factors
+def dual_factors(problem: Problem, accuracy: float, report: StepReport, work: float) -> np.ndarray:
+    """Return dual factors, shape (b, k, k), with a bound within about `accuracy` of the optimum.
+
+    Args:
+        problem: spec.
+        accuracy: relative.
+        report: told the gap after each step.
+        work: multiplications after which what is found is returned.
+    """
+    return _optimise(problem, accuracy, report, Effort.within(work, problem.n))[0].dual.factors
 
 
-def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[DecompositionSearch, Outcome]:
+def _optimise(
+    problem: Problem, tolerance: float, report: StepReport, effort: Effort = _ALL
+) -> tuple[DecompositionSearch, Outcome]:
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
-    search = DecompositionSearch(first, report, problem.loop("dual blocks by decompositions"))
+    search = DecompositionSearch(first, report, problem.loop("dual blocks by decompositions"), effort)
     return search, search.run(tolerance)
 
 
@@ -95,9 +130,10 @@ class DecompositionSearch:
         first: where to start.
         report: told the gap after each step.
         loop: its part of unfinished work, which wins over `first`.
+        effort: what it may take.
     """
 
-    def __init__(self, first: BlockIterate, report: StepReport, loop: Loop = UNKEPT) -> None:
+    def __init__(self, first: BlockIterate, report: StepReport, loop: Loop = UNKEPT, effort: Effort = _ALL) -> None:
         self.k = first.q.shape[1]
         found = loop.found(products=first.factors.shape, centring=(1,))
         if found is not None and np.linalg.eigvalsh(found.arrays["products"]).min() > 0:
@@ -106,7 +142,7 @@ class DecompositionSearch:
             found = None
         self.current = self.dual = first
         self.steps = 0 if found is None else found.step - 1  # it is reported once more
-        self._loop = loop
+        self._loop, self._effort = loop, effort
         self._report = report
         self._best: np.ndarray | None = None
         self._loss = np.inf
@@ -129,7 +165,7 @@ class DecompositionSearch:
             self._loop.offer(self.steps, products=self.current.products, centring=np.array([self._centring or 0.0]))
             if self.gap <= _SAFETY * tolerance:
                 return Outcome.CONVERGED
-            if self.steps >= _MOST_STEPS:
+            if self.steps >= self._effort.most_steps:
                 return Outcome.ITERATION_LIMIT
             if not self._advance(tolerance):
                 return Outcome.ROUNDING_LIMIT
@@ -190,7 +226,7 @@ class DecompositionSearch:
         return True
 
     def _newton_fits(self) -> bool:
-        return block_newton.unknowns(*self.current.factors.shape[:2]) <= block_newton.LARGEST_SYSTEM
+        return block_newton.unknowns(*self.current.factors.shape[:2]) <= self._effort.largest_system
 
     def _stalled(self) -> bool:
         return len(self._gaps) > _STALL and self._gaps[-1] > 0.9 * self._gaps[-1 - _STALL]

@@ -13,6 +13,7 @@ of the dual singular, and decompositions with a barrier (`decompositions`) remai
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +49,7 @@ _LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
 _PARALLEL = 1e-14
 _RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 _POLES, _STEPS = 40, 60
+_LEAST_STEPS = 6  # for evidence beside a claim
 
 
 def supports(spec: Spec) -> str | None:
@@ -169,11 +171,19 @@ def _evidence(ascent: BlockAscent, ring: RecursionRing) -> dict[str, np.ndarray]
     return {"factors": np.linalg.cholesky(ascent.point.dual)}
 
 
-def dual_evidence(problem: Problem, accuracy: float, report: StepReport) -> dict[str, np.ndarray]:
-    """Return dual evidence with a bound within about `accuracy` of the optimum, or nothing; no n x n array."""
+def dual_evidence(problem: Problem, accuracy: float, report: StepReport, work: float) -> dict[str, np.ndarray]:
+    """Return dual evidence with a bound within about `accuracy` of the optimum, or nothing; no n x n array.
+
+    Args:
+        problem: spec.
+        accuracy: relative.
+        report: told the gap after each step.
+        work: multiplications after which what is found is returned, but for some steps that are taken in any case.
+    """
     try:
         ring = ring_of(problem)
-        return _evidence(ascend(ring, accuracy, report), ring)
+        steps = max(_LEAST_STEPS, int(work / ring.work(_POLES)))
+        return _evidence(ascend(ring, accuracy, report, most_steps=steps), ring)
     except (ValueError, FloatingPointError):  # numbers outside the range of the filters
         return {}
 
@@ -193,10 +203,23 @@ def ring_of(problem: Problem) -> RecursionRing:
 
 
 def ascend(
-    ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None, loop: Loop = UNKEPT
+    ring: RecursionRing,
+    tolerance: float,
+    report: StepReport,
+    start: np.ndarray | None = None,
+    loop: Loop = UNKEPT,
+    most_steps: float = math.inf,
 ) -> BlockAscent:
-    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
+    """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow."""
     from factorize.solvers.epochs.blocks import maximise
 
     with np.errstate(all="ignore"):
-        return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE, loop=loop)
+        return maximise(
+            ring,
+            tolerance=tolerance,
+            callback=report,
+            start=start,
+            patience=_PATIENCE,
+            loop=loop,
+            most_steps=most_steps,
+        )

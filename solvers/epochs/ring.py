@@ -172,6 +172,10 @@ class RecursionRing:
         by_class = x.reshape(self.epochs, -1).T[:, :, None]
         return np.ascontiguousarray((blocks @ by_class)[:, :, 0].T).ravel()
 
+    def work(self, poles: int) -> float:
+        """Return the multiplications of a gradient with so many poles, about."""
+        return 4.0 * self.classes * self.states**2 * self.epochs * poles
+
     def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
         """X and ``sum_p w_p t_p (M^-1 + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
         inverse = np.asarray(np.linalg.inv(dual), dtype=np.float64)
@@ -204,8 +208,8 @@ class RecursionRing:
     def _sweeps(self, inverse: Array, poles: Poles, *, keep: bool) -> tuple[Array, Array, list[_Sweep]]:
         """The sums of `gradient`, and what is kept of each group of poles."""
         count = poles.nodes.size // WIDTH
-        work = 4.0 * self.classes * self.states**2 * self.epochs * poles.nodes.size
-        halves = [range(0, count, 2), range(1, count, 2)] if work > _PARALLEL_WORK and CORES > 1 else [range(count)]
+        pays = self.work(poles.nodes.size) > _PARALLEL_WORK
+        halves = [range(0, count, 2), range(1, count, 2)] if pays and CORES > 1 else [range(count)]
         while len(self._work) < len(halves):
             self._work.append(_Work(self.classes, self.epochs, self.states))
         kept: list[list[_Sweep]] = [[] for _ in halves]
