@@ -21,7 +21,8 @@ from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.bounds import overlaps
 from factorize.exact.doubles import hankel_forms
 from factorize.exact.doubles.hankel_forms import require_below
-from factorize.exact.doubles.roundings import SLACK
+from factorize.exact.doubles.roundings import SLACK, TINY
+from factorize.exact.doubles.workload_rows import Near
 from factorize.exact.participation import Allowed
 
 FORM = Allowed(3, 3, False)
@@ -120,6 +121,106 @@ def test_what_a_triangle_leaves_is_covered(monkeypatch: pytest.MonkeyPatch, away
     assert shifts[0] > 0
 
 
+def rounded_squares(array: np.ndarray, roundings: int) -> Fraction:
+    """(k + 4) u times the lesser of the sum of squares and the largest row sum times the largest column sum."""
+    sizes = [[abs(Fraction(float(x))) for x in row] for row in array]
+    rows, columns = max(sum(row) for row in sizes), max(sum(column) for column in zip(*sizes, strict=True))
+    square = sum((x * x for row in sizes for x in row), Fraction(0))
+    return Fraction(roundings + 4, 2**53) * min(square, rows * columns)
+
+
+@pytest.mark.parametrize(
+    ("array", "roundings"),
+    [
+        (np.diag([1.0, 2.0, 3.0])[:, :2], 4),
+        (np.diag([1.0, 2.0, 3.0])[:2], 3),
+        (np.random.default_rng(1).standard_normal((40, 3)), 41),
+        (np.random.default_rng(2).standard_normal((3, 40)), 4),
+        (np.eye(600, 3) + 1e-9, 514),
+    ],
+    ids=["tall", "wide", "long", "short", "sums in parts"],
+)
+def test_what_products_lose(array: np.ndarray, roundings: int) -> None:
+    wanted, found = rounded_squares(array, roundings), Fraction(hankel_forms._lost_by_squares(array))
+    assert wanted <= found <= wanted * (1 + Fraction(1, 2**28))
+
+
+def test_what_products_lose_below_the_normal_numbers() -> None:
+    found = hankel_forms._lost_by_squares(np.full((4, 3), 1e-200))
+    assert 3 * TINY < found < 3 * TINY * (1 + 1e-9)
+    assert hankel_forms._lost_by_squares(np.array([[3.0, 0.0]])) > rounded_squares(np.array([[3.0, 0.0]]), 2)
+    monkeyed = 1e5 * hankel_forms._lost_by_squares(np.full((1, 2), 0.0))
+    assert monkeyed == pytest.approx(2e5 * TINY)
+
+
+def test_the_least_number_counts_for_each_entry_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hankel_forms, "TINY", 1.0)
+    assert hankel_forms._lost_by_squares(np.full((5, 3), 7.0)) == pytest.approx(3 * (1 + 7.0))
+
+
+def test_all_that_is_rounded_before_the_triangle_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What G^T G loses, what the metric is off by, and a rounding of its product with t and of the difference."""
+    seen: list[tuple[np.ndarray, float]] = []
+    monkeypatch.setattr(hankel_forms, "_require_positive", lambda *given: seen.append(given))
+    monkeypatch.setattr(hankel_forms, "_lost_by_squares", lambda array: 1e-15 * float(np.abs(array).max()))
+    multipliers, weights = np.array([1.0, 0.5, -0.25]), integers(np.array([1.0, 4.0, 0.25]))
+    metric = np.array([[1.0, 0.5], [0.5, 1.0]])
+    radius = 1 << 20
+    for near in (integers(metric), integers(metric)._replace(radius=radius)):
+        require_below(multipliers, weights, near, 1, 5.0)
+    scaled = np.array([[1.0, 0.5], [0.25, -0.125], [-0.5, 0.0]])
+    off = Fraction(radius + 1) * Fraction(2) ** integers(metric).exponent
+    for (found, lost), errors in zip(seen, (Fraction(0), Fraction(15, 2**53) + 10 * off), strict=True):
+        assert np.allclose(found, 5.0 * metric - scaled.T @ scaled, rtol=1e-11)
+        rounding = Fraction(1, 2**53) * (
+            Fraction(7.5) + max(sum(abs(Fraction(float(x))) for x in row) for row in found)
+        )
+        wanted = Fraction(1e-15) * (1 + Fraction(1, 2**41)) + rounding + errors
+        assert wanted <= Fraction(lost) <= wanted * (1 + Fraction(1, 10**8))
+
+
+@pytest.mark.parametrize(
+    ("unit", "squares", "accepted"),
+    [(0.0, 0.0, True), (0.9, 0.0, True), (0.95, 0.0, False), (0.0, 14.9, True), (0.0, 15.1, False), (0.5, 7.5, False)],
+)
+def test_what_the_product_of_the_triangle_rounds_is_covered(
+    monkeypatch: pytest.MonkeyPatch, unit: float, squares: float, accepted: bool
+) -> None:
+    """One of 16 parts of d is lost before, `squares` of them by L L^T, and `unit` of what is left, which is d."""
+    lost = 1e-6
+    monkeypatch.setattr(hankel_forms, "_TRIALS", 1)
+    monkeypatch.setattr(hankel_forms, "UNIT", unit)
+    monkeypatch.setattr(hankel_forms, "_lost_by_squares", lambda _array: squares * lost)
+    if accepted:
+        hankel_forms._require_positive(np.eye(3), lost)
+    else:
+        with pytest.raises(NotEnclosed, match="do not tell"):
+            hankel_forms._require_positive(np.eye(3), lost)
+
+
+def test_a_triangle_that_loses_more_is_made_again_for_twice_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, root = 1e-6, np.linalg.cholesky
+    shifts: list[float] = []
+
+    def seen(matrix: np.ndarray) -> np.ndarray:
+        shifts.append(float(1 - matrix[0, 0]))
+        return np.asarray(root(matrix))
+
+    monkeypatch.setattr(np.linalg, "cholesky", seen)
+    monkeypatch.setattr(hankel_forms, "_lost_by_squares", lambda _array: 20 * lost)
+    hankel_forms._require_positive(np.eye(3), lost)
+    assert shifts == pytest.approx([16 * lost, 42 * lost])
+    shifts.clear()
+    with pytest.raises(NotEnclosed, match="do not tell"):  # no triangle at all
+        hankel_forms._require_positive(1e-7 * np.eye(3), lost)
+    assert len(shifts) == 1
+
+
+def test_the_norm_of_an_error_is_bounded_by_its_largest_row() -> None:
+    array = np.array([[1.0, -2.0, 0.5], [-2.0, 0.0, 0.0], [0.5, 0.0, 4.0]])
+    assert 4.5 <= hankel_forms._norm(array) < 4.5 * (1 + 1e-14)
+
+
 def test_what_the_metric_is_off_by_is_covered() -> None:
     """By 1 / 64 and less: what is left is half, of which 16 times that is taken."""
     ones = Numbers(np.array([1], dtype=object), 0)
@@ -128,10 +229,13 @@ def test_what_the_metric_is_off_by_is_covered() -> None:
         assert accepts(1.5, (np.ones(1), ones, metric)) == accepted
 
 
-def test_weights_that_may_be_zero_and_numbers_out_of_range_are_refused() -> None:
+def test_weights_that_may_be_zero_and_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Numbers(np.array([[1]], dtype=object), 0)
     with pytest.raises(NotEnclosed, match="no weight"):
         require_below(np.ones(1), Numbers(np.array([1], dtype=object), 0, 1), one, 1, 2.0)
+    with monkeypatch.context() as patched, pytest.raises(NotEnclosed, match="no weight"):
+        patched.setattr(hankel_forms, "nearly", lambda _numbers: Near(np.ones(1), np.ones(1)))
+        require_below(np.ones(1), Numbers(np.array([1], dtype=object), 0), one, 1, 2.0)
     with pytest.raises(NotEnclosed, match="range of doubles"):
         require_below(np.full(1, 1e200), Numbers(np.array([1], dtype=object), 0), one, 1, 2.0)
 
@@ -154,7 +258,7 @@ PREFIX = {"kind": "prefix", "n": 12}
 def test_doubles_are_enough_for_a_file_and_integers_decide_on_a_false_claim(
     participation: dict[str, Any], no_integers: Callable[[], None]
 ) -> None:
-    manifest, tensors = parts(solved(PREFIX, "toeplitz", participation))
+    manifest, tensors = parts(solved(PREFIX | {"kind": "momentum", "momentum": 0.5}, "toeplitz", participation))
     with integers_only():
         assert check_factor_file(sealed(manifest, tensors)).supported
     claim = manifest["certificate"]["class_lower_bound"]
@@ -165,3 +269,11 @@ def test_doubles_are_enough_for_a_file_and_integers_decide_on_a_false_claim(
     assert check_factor_file(sealed(manifest, tensors)).supported
     with integers_only(), pytest.raises(AssertionError, match="integers were asked"):
         check_factor_file(sealed(manifest, tensors))
+
+
+def test_doubles_are_enough_for_an_objective_below_one(no_integers: Callable[[], None]) -> None:
+    weights = {"kind": "weighted", "weights": [1e-3] * 12}
+    manifest, tensors = parts(solved(PREFIX, "toeplitz", {"kind": "fixed_epochs", "epochs": 3}, weights))
+    assert 0 < manifest["certificate"]["class_lower_bound"]["objective"] < 1
+    no_integers()
+    assert check_factor_file(sealed(manifest, tensors)).supported
