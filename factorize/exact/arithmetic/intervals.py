@@ -88,6 +88,14 @@ class Interval(NamedTuple):
         """Divide by a positive integer."""
         return Interval(self.low // divisor, -(-self.high // divisor))
 
+    def finer(self, places: int) -> Interval:
+        """Return the same in a unit that is smaller by so many binary places."""
+        return Interval(self.low << places, self.high << places) if places else self
+
+    def coarser(self, places: int) -> Interval:
+        """Return what holds it in a unit that is larger by so many binary places."""
+        return Interval(self.low >> places, -(-self.high >> places)) if places else self
+
     def numbers(self) -> Numbers:
         """Return midpoints and one radius for all entries."""
         middle = (self.low + self.high) >> 1

@@ -16,9 +16,8 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.doubles.polar_bound import whole_gram
 from factorize.exact.doubles.roundings import SLACK, TINY, UNIT, column_norms, finite, gamma, norm_of
-from factorize.exact.doubles.toeplitz_losses import nearly
 from factorize.exact.doubles.triangles import roundings_of
-from factorize.exact.doubles.workload_rows import Near
+from factorize.exact.doubles.workload_rows import Near, nearly
 
 _TRIALS = 3
 _ROOM = 16.0

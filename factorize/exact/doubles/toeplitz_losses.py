@@ -12,18 +12,14 @@ import math
 import numpy as np
 
 from factorize.exact.arithmetic import series
-from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.doubles.dense_losses import DenseLosses
-from factorize.exact.doubles.roundings import SLACK, TINY, UNIT, finite, gamma
+from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
 from factorize.exact.doubles.workload_rows import Near
-from factorize.exact.losses.residual import approximation
 from factorize.exact.spec import Weighing
 
 LARGEST = 2048
 """Longest n for which coefficients of products are summed one by one."""
-_WHOLE = 1 << 53
-_FINEST = -1000  # exponent of a unit whose multiples are normal numbers
 
 
 def enclosed_series(column: Near, workload: Near, weighing: Weighing) -> DenseLosses:
@@ -45,16 +41,6 @@ def enclosed_series(column: Near, workload: Near, weighing: Weighing) -> DenseLo
         error = largest * _sum_of_inverse(inverse, _apart(inverse, column, one)) * (1 + SLACK)
     finite(largest, error)
     return DenseLosses(series.around(guess, error, weighing), largest)
-
-
-def nearly(numbers: Numbers) -> Near:
-    """Return numbers as doubles, and what those are off by."""
-    values = approximation(numbers)
-    largest = int(abs(numbers.values).max())
-    if not numbers.radius and largest <= _WHOLE and numbers.exponent > _FINEST:
-        return Near(values, np.zeros(1))
-    radius = approximation(numbers._replace(values=np.array([numbers.radius + 1], dtype=object)))
-    return Near(values, 2 * UNIT * np.abs(values) + radius * (1 + SLACK) + TINY)
 
 
 def _apart(guess: np.ndarray, column: Near, wanted: Near) -> np.ndarray:

@@ -13,15 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.roundings import TINY, UNIT
-from factorize.exact.spec import program_of
+from factorize.exact.doubles.roundings import SLACK, TINY, UNIT
+from factorize.exact.losses.residual import approximation
+from factorize.exact.spec import program_of, toeplitz_column
 from factorize.exact.spec.programs import Coefficient, Program, X
 
 _NONE = np.zeros((1, 1))
 """The errors of numbers that are exact."""
 _LONGEST_KEPT = 1024
 """Steps of a program with factors that change, up to which all of A is kept: 16 MB with its errors."""
+_LOST_AT_MOST = 24  # binary places by which errors may grow over the steps
+_WHOLE = 1 << 53
+_FINEST = -1000  # exponent of a unit whose multiples are normal numbers
 _GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
 
 
@@ -40,6 +45,16 @@ class Near(NamedTuple):
         """Multiply by exact numbers that are not negative."""
         values = self.values * factors
         return Near(values, (self.errors * factors + UNIT * np.abs(values)) * _GROWN + TINY)
+
+
+def nearly(numbers: Numbers) -> Near:
+    """Return numbers as doubles, and what those are off by."""
+    values = approximation(numbers)
+    largest = int(abs(numbers.values).max())
+    if not numbers.radius and largest <= _WHOLE and numbers.exponent > _FINEST:
+        return Near(values, np.zeros(1))
+    radius = approximation(numbers._replace(values=np.array([numbers.radius + 1], dtype=object)))
+    return Near(values, 2 * UNIT * np.abs(values) + radius * (1 + SLACK) + TINY)
 
 
 class WorkloadRows:
@@ -66,8 +81,7 @@ class WorkloadRows:
         elif self._program.sums:
             self._column = Near(np.ones(self.rows), np.zeros(self.rows))
         elif self._program.constant:
-            states = [run for run in _run(self._program, [[1.0]] + [[0.0]] * (self.rows - 1))]
-            self._column = Near(*(np.array(part) for part in zip(*states, strict=True)))
+            self._column = _column_of(self._program, document)
 
     @property
     def triangular(self) -> bool:
@@ -139,6 +153,16 @@ class WorkloadRows:
                 states[target] = sum(parts[1:], parts[0]) if parts else np.zeros(matrix.shape[1])
             out[i - start] = states[self._program.output]
         return out
+
+
+def _column_of(program: Program, document: Mapping[str, Any]) -> Near:
+    """The first column, in finer numbers where what is carried along beside doubles would outgrow them."""
+    if program.lost_places(document["n"]) > _LOST_AT_MOST:
+        column = toeplitz_column(document)
+        assert column is not None  # the factors are those of every step
+        return nearly(column)
+    states = [run for run in _run(program, [[1.0]] + [[0.0]] * (document["n"] - 1))]
+    return Near(*(np.array(part) for part in zip(*states, strict=True)))
 
 
 def _whole(document: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -24,7 +24,7 @@ from factorize.exact.claims import (
 )
 from factorize.exact.doubles import toeplitz_losses
 from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, width_of_losses
-from factorize.exact.doubles.workload_rows import Near
+from factorize.exact.doubles.workload_rows import Near, nearly
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import residual, row_products, toeplitz_forms, variances
 from factorize.exact.participation import allowed
@@ -123,10 +123,10 @@ def _series_in_doubles(strategy: Strategy, workload: Numbers, weighing: Weighing
     if strategy.n > toeplitz_losses.LARGEST or strategy.toeplitz is None:
         return None
     stored = strategy.column
-    column = toeplitz_losses.nearly(strategy.toeplitz) if stored is None else Near(stored, np.zeros(1))
+    column = nearly(strategy.toeplitz) if stored is None else Near(stored, np.zeros(1))
     try:
         check_products()
-        found = toeplitz_losses.enclosed_series(column, toeplitz_losses.nearly(workload), weighing)
+        found = toeplitz_losses.enclosed_series(column, nearly(workload), weighing)
     except NotEnclosed:
         return None
     return found if width_of_losses(found.ends) <= WIDEST else None

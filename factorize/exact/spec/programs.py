@@ -15,6 +15,11 @@ import numpy as np
 
 from factorize.exact.arithmetic.intervals import Dyadic, Interval, pair
 
+_LOST_AT_MOST = 64
+"""Binary places that widths of intervals may grow by before finer ones are taken."""
+_LONGEST = 1 << 33
+"""Steps times further binary places, above which they take too long."""
+
 X = -1
 """The state that is the input."""
 Coefficient = Fraction | list[Fraction]
@@ -56,10 +61,31 @@ class Program(NamedTuple):
             The rows of A, shape (columns,).
         """
         held: dict[int, Interval] = {}
-        for i, held[X] in enumerate(_impulses(n, columns)):
+        finer = max(self.lost_places(n) - _LOST_AT_MOST, 0)
+        if finer * n > _LONGEST:
+            finer = 0
+        for i, impulse in enumerate(_impulses(n, columns)):
+            held[X] = impulse.finer(finer)
             for target, terms in self.statements:
                 held[target] = _sum(held, terms, i, columns)
-            yield held[self.output]
+            yield held[self.output].coarser(finer)
+
+    def lost_places(self, n: int) -> int:
+        """Return, about, how many binary places of intervals n steps lose.
+
+        An interval does not know which errors cancel: each step multiplies widths by the magnitudes of the factors,
+        which may grow where the states themselves do not, as those of a damped oscillation.
+        """
+        places = {state: k for k, state in enumerate(sorted({target for target, _ in self.statements}))}
+        held, last = np.eye(len(places) + 1), len(places)
+        for target, terms in self.statements:
+            row = np.zeros(last + 1)
+            for source, factor in terms.items():
+                row[last] += 1
+                if source in places:
+                    row += held[places[source]] * _largest(factor)
+            held[places[target]] = row
+        return _binary_places_of_power(held, n)
 
     def steps(self, n: int) -> list[tuple[Fraction, Fraction]] | None:
         """Return k_i and e_i of s_i = k_i s_{i-1} + e_i x_i; None where A is no such recursion, or an e_i is 0."""
@@ -114,6 +140,25 @@ class Program(NamedTuple):
                 factors[:, k, s] = [pair(value) for value in values]
         targets = np.array([target for target, _ in program], dtype=np.int64)
         return targets, sources, np.array([len(terms) for _, terms in program], dtype=np.int64), factors
+
+
+def _largest(factor: Coefficient) -> float:
+    """The largest magnitude among factors."""
+    return float(max(map(abs, factor)) if isinstance(factor, list) else abs(factor))
+
+
+def _binary_places_of_power(step: np.ndarray, n: int) -> int:
+    """Binary places before the point of the largest entry of a power, about; the power itself may overflow."""
+    power, exponents = np.eye(len(step)), [0, 0]
+    while n:
+        if n & 1:
+            power, exponents[0] = power @ step, exponents[0] + exponents[1]
+        step, exponents[1], n = step @ step, 2 * exponents[1], n >> 1
+        for k, array in enumerate((power, step)):
+            places = int(np.frexp(array.max())[1])
+            array *= 2.0**-places
+            exponents[k] += places
+    return int(np.frexp(power.max())[1]) + exponents[0]
 
 
 def _impulses(n: int, columns: int) -> Iterator[Interval]:

@@ -14,8 +14,8 @@ from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import integers_only
-from factorize.exact.doubles import toeplitz_losses
-from factorize.exact.doubles.workload_rows import Near
+from factorize.exact.doubles import toeplitz_losses, workload_rows
+from factorize.exact.doubles.workload_rows import Near, nearly
 from factorize.exact.losses import check_long
 from factorize.exact.spec import weighing_of
 
@@ -29,8 +29,10 @@ def g(count: int) -> float:
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"gamma": g, "SLACK": S, "TINY": T, "UNIT": U}.items():
+    for name, value in {"gamma": g, "SLACK": S, "TINY": T}.items():
         monkeypatch.setattr(toeplitz_losses, name, value)
+    for name, value in {"SLACK": S, "TINY": T, "UNIT": U}.items():
+        monkeypatch.setattr(workload_rows, name, value)
 
 
 def near(found: Any, wanted: Any) -> None:
@@ -126,7 +128,7 @@ def test_numbers_as_doubles() -> None:
         ([3, 5], -4, 1, False),
     ):
         numbers = Numbers(np.array(values, dtype=object), exponent, radius)
-        found = toeplitz_losses.nearly(numbers)
+        found = nearly(numbers)
         near(found.values, [math.ldexp(float(value), exponent) for value in values])
         if exact:
             assert found.errors.tolist() == [0.0]
