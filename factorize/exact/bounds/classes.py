@@ -38,6 +38,7 @@ _PLACES = 120
 _POWER_STEPS = 40
 _SMALLEST = 1e-15
 _NEGATIVE = 1e-12  # below the largest: what rounding makes of 0
+_FARTHEST = 1 << 1000  # times what is wanted: what is attained with multipliers of at most 1 is far below
 _FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
 
 
@@ -156,7 +157,7 @@ def _largest(
     multipliers: np.ndarray, weights: Numbers, metric: Numbers, stride: int, attained: Fraction, wanted: float
 ) -> Fraction:
     """At least s^2: in doubles if that is enough, else the least that integers prove."""
-    if wanted > 0 and attained > 0:
+    if wanted > 0 and attained < Fraction(wanted) * _FARTHEST:
         limit = math.nextafter(float(attained / Fraction(wanted)), 0.0)
         with suppress(NotEnclosed):
             require_below(multipliers, weights, metric, stride, limit)

@@ -17,8 +17,8 @@ from factorize.exact.arithmetic.intervals import Dyadic, Interval, pair
 
 _LOST_AT_MOST = 64
 """Binary places that widths of intervals may grow by before finer ones are taken."""
-_LONGEST = 1 << 33
-"""Steps times further binary places, above which they take too long."""
+_LONGEST = 1 << 34
+"""Entries times further binary places, above which they take too long."""
 
 X = -1
 """The state that is the input."""
@@ -62,7 +62,7 @@ class Program(NamedTuple):
         """
         held: dict[int, Interval] = {}
         finer = max(self.lost_places(n) - _LOST_AT_MOST, 0)
-        if finer * n > _LONGEST:
+        if finer * n * columns > _LONGEST:
             finer = 0
         for i, impulse in enumerate(_impulses(n, columns)):
             held[X] = impulse.finer(finer)

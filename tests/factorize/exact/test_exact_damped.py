@@ -91,9 +91,13 @@ def test_a_damped_oscillation_is_near_in_doubles() -> None:
 
 
 def test_what_would_take_too_long_stays_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_LONGEST", 300)
-    numbers = workload_numbers(canonical(COUPLED, 300), {})
-    assert numbers is not None and numbers.fraction(numbers.radius) > Fraction(1, 2**80)
+    program = program_of(canonical(COUPLED, 300))
+    assert program is not None
+    taken = (program.lost_places(300) - programs._LOST_AT_MOST) * 300 * 300
+    for longest, narrow in ((taken, True), (taken - 1, False)):
+        monkeypatch.setattr(programs, "_LONGEST", longest)
+        numbers = workload_numbers(canonical(COUPLED, 300), {})
+        assert numbers is not None and (numbers.fraction(numbers.radius) < Fraction(1, 2**80)) == narrow
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "toeplitz", "dense"])

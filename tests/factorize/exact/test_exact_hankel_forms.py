@@ -18,7 +18,7 @@ from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import integers_only
-from factorize.exact.bounds import overlaps
+from factorize.exact.bounds import classes, overlaps
 from factorize.exact.doubles import hankel_forms
 from factorize.exact.doubles.hankel_forms import require_below
 from factorize.exact.doubles.roundings import SLACK, TINY
@@ -277,3 +277,10 @@ def test_doubles_are_enough_for_an_objective_below_one(no_integers: Callable[[],
     assert 0 < manifest["certificate"]["class_lower_bound"]["objective"] < 1
     no_integers()
     assert check_factor_file(sealed(manifest, tensors)).supported
+
+
+def test_a_claim_that_is_next_to_nothing_is_left_to_integers() -> None:
+    """What supports it is beyond the range of doubles."""
+    given_ = some(3, 6, 6)
+    wanted = overlaps.largest_eigenvalue(classes._gram(given_[0], given_[1], 6), given_[2])
+    assert classes._largest(*given_, FORM.separation, Fraction(1), 5e-324) == wanted
