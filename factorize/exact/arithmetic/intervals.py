@@ -1,5 +1,7 @@
 """Interval arithmetic in fixed point: integers in units of 2^-256, rounded down at one end and up at the other.
 
+What is computed on the way may be in finer units, in which sums and products are the same.
+
 For what is defined by a recursion (decaying workloads, matrices with buffers), whose exact values would need more bits
 at every step. Arrays are object arrays of Python integers.
 """
