@@ -168,7 +168,8 @@ class CalibrationJobs:
                 )
             self._jobs[job.id] = job
             self._jobs.move_to_end(job.id)
-            for name in [name for name, found in self._jobs.items() if not found.open][: len(self._jobs) - KEPT]:
+            ended = [name for name, found in self._jobs.items() if not found.open]
+            for name in ended[: max(len(self._jobs) - KEPT, 0)]:
                 del self._jobs[name]
             job.future = self._threads.submit(job.run, self._service)
         return job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,8 @@ from servers import Client, LiveService, serving_apart
 
 from factorize.accounting import BinsClaim
 from factorize.accounting.calibration_request import CalibrationRequest
-from factorize.api.http.calibration_jobs import CalibrationJob
+from factorize.api.http import calibration_jobs
+from factorize.api.http.calibration_jobs import CalibrationJob, CalibrationJobs
 from factorize.api.http.child_answers import ChildQuestion
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.service import SolverService
@@ -120,6 +122,17 @@ def test_a_job_that_was_cancelled_while_it_ran_is_no_failure(monkeypatch: pytest
     monkeypatch.setattr(ChildQuestion, "ask", ended)
     job.run(cast(SolverService, None))
     assert job.state == "cancelled" and job.problem is None
+
+
+def test_as_many_answers_are_kept_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_jobs, "KEPT", 4)
+    monkeypatch.setattr(ChildQuestion, "ask", lambda *_: b"{}")
+    jobs = CalibrationJobs(cast(SolverService, SimpleNamespace(meter=SimpleNamespace(check_left=lambda _: None))))
+    asked = [CalibrationRequest(mu=float(place + 1)) for place in range(6)]
+    for request in asked:
+        jobs.obtain("0" * 64, request).future.result(timeout=10)
+    assert [jobs.known("0" * 64, request) is not None for request in asked] == [False] * 2 + [True] * 4
+    jobs.close()
 
 
 def test_jobs_are_cancelled(live_service: LiveService, digest: str) -> None:
