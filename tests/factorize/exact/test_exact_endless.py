@@ -13,7 +13,6 @@ from exact_files import parts, sealed
 from factorize import parse_spec, solvers
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file
-from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.losses import check_endless
 from factorize.exact.losses.check_endless import limit
 from factorize.exact.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
@@ -32,52 +31,6 @@ def test_limits_by_hand() -> None:
     once, twice = limit("blt", BLT, ONCE), limit("blt", BLT, several(1, 2))
     assert once.lower <= once.upper and float(once.lower) == float(once.upper) == 4 / 3
     assert float(twice.upper) == pytest.approx(1 + (9 / 4) * 4 / 3, rel=1e-15) and twice.pattern == (0, 1)
-
-
-def test_rising_coefficients_have_a_limit_for_one_participation() -> None:
-    """1, 2, 1, 1/2, ...: squares that sum to 1 + 4 times 4/3."""
-    rising = {"theta": np.array([0.5]), "omega": np.array([2.0])}
-    for once in (ONCE, several(3, 1)):
-        found = limit("blt", rising, once)
-        assert found.lower <= Fraction(19, 3) <= found.upper and found.upper - found.lower < Fraction(1, 2**240)
-        assert (found.pattern, found.signs) == ((0,), (1,))
-
-
-def test_the_limit_lies_between_the_ends() -> None:
-    """Three columns, two apart, of 1, w, w t, w t^2, ...: t = 0.3 is no fraction of few digits, so powers are cut."""
-    theta, omega = Fraction(0.3), Fraction(0.7)
-    column = [Fraction(1), *(omega * theta**j for j in range(4))]
-    head = [sum(column[t - s] for s in (0, 2, 4) if s <= t) for t in range(5)]
-    after = omega * (1 + theta**2 + theta**4)  # at step 5; it falls by t a step from there
-    true = sum(value**2 for value in head) + after**2 / (1 - theta**2)
-    found = limit("blt", {"theta": np.array([0.3]), "omega": np.array([0.7])}, several(2, 3))
-    assert found.lower < true < found.upper and found.upper - found.lower < Fraction(1, 2**240)
-    assert (found.pattern, found.signs) == ((0, 2, 4), (1, 1, 1))
-
-
-def test_powers_are_cut_to_units_below_and_above() -> None:
-    """1 + (1/2)^2 in 256 places: cut down nothing is lost; cut up, 1/2 and a unit, 1/4 and a unit, used with one more."""
-    assert blt._geometric(Fraction(1, 2), 2, 2) == (Fraction(5, 4), Fraction(5, 4) + Fraction(2, 2**256))
-    low, high = blt._tail(blt.Decays(np.array([0.5]), np.array([1.0])), 2, 2)
-    assert low == Fraction(25, 16) * Fraction(4, 3) < high
-
-
-def test_what_a_column_is_off_by_is_off_at_each_participation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coefficients 10, 10, 2, each within 2: the sums 10, 20, 22 of up to three are within 6; and 2 within 6 is 0."""
-    stated = Numbers(np.array([10, 10, 2], dtype=object), 0, 2)
-    monkeypatch.setattr(blt, "series", lambda decays, n: stated)
-    decays = blt.Decays(np.array([0.5]), np.array([0.5]))
-    assert blt._head(decays, 1, 3) == (4**2 + 14**2 + 16**2, 16**2 + 26**2 + 28**2)
-    stated.values[:] = 2, 0, 0
-    assert blt._head(decays, 1, 3) == (0, 3 * 8**2)
-
-
-def test_the_lower_end_is_a_sum_of_lower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1, 1/2, 5/4 up to the second column, without any error, and then 5/8, 5/16, ...; 1/4 is cut up in the upper end."""
-    monkeypatch.setattr(blt, "series", lambda decays, n: Numbers(np.array([4, 2, 1], dtype=object), -2))
-    found = limit("blt", BLT, several(2, 2))
-    true = 1 + Fraction(1, 4) + Fraction(25, 16) + Fraction(25, 64) * Fraction(4, 3)
-    assert found.lower == true < found.upper
 
 
 def test_one_damped_column_without_end() -> None:
@@ -202,13 +155,6 @@ def test_claims_without_end_that_cannot_be() -> None:
 def test_what_is_optimised_without_end_has_not_converged() -> None:
     report = told(*endless("blt", buffers=1))
     assert report.status(MECHANISM) == "proved" and report.status(CONVERGED) == "not_looked_at"
-
-
-def test_a_limit_allows_for_the_rounding_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(check_endless, "check_claim", lambda *given, **more: seen.append({"claim": given[2], **more}))
-    told(*endless(nu=0.5))
-    assert seen == [{"claim": 2.0, "n": 1, "kind": "upper_bound"}]
 
 
 def test_whether_c_is_of_the_mechanism_is_told() -> None:

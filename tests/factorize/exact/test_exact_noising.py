@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from specs import spec_of
 
 from factorize import load
 from factorize.client import load as load_factors
-from factorize.errors import CertificateError, CorruptObject, InvalidStrategy
+from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import noising
-from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product
+from factorize.exact.arithmetic.integers import integers
 from factorize.exact.check import check_factor_file
 from factorize.exact.report import Report
-from factorize.exact.sensitivity import square_root_up
 from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
 from factorize.numbers.covered import column_defect, covered_column, covered_inverse, covering, defect
@@ -129,14 +127,6 @@ def test_defects_are_not_below_the_truth() -> None:
     assert 1e-6 <= column_defect(column, guess) <= 1e-6 * (1 + 1e-3)
 
 
-def test_columns_beyond_direct_products_are_bounded_by_ffts(monkeypatch: pytest.MonkeyPatch) -> None:
-    column = np.cumprod(np.concatenate([[1.0], (np.arange(1, 512) - 0.5) / np.arange(1, 512)]))
-    inverse = np.concatenate([[1.0], -np.diff(-column)])  # (1 - x)^(1/2) is (1 - x) (1 - x)^(-1/2)
-    direct = column_defect(column, inverse)
-    monkeypatch.setattr("factorize.numbers.covered.LONGEST_DIRECT", 8)
-    assert direct / 100 < column_defect(column, inverse) < 1e-9
-
-
 def test_what_is_too_ill_conditioned_is_refused_with_a_remedy() -> None:
     assert covering(0.0) >= 1 and covering(2.0**-7) >= 1 / (1 - 2.0**-7)
     for bad in (2.0**-6, math.nan, math.inf):
@@ -173,29 +163,6 @@ def test_what_is_said_of_a_stored_inverse() -> None:
         assert "is not C^-1" in said(noising.Noising(Fraction(1), most * Fraction(1001, 1000)), dtype=dtype).failed[0]
 
 
-def test_what_is_proved_of_an_inverse_by_each_way() -> None:
-    """C N is I but for one entry, 1/8."""
-    strategy = Strategy("dense", {"": np.diag([2.0, 4.0])}, 2)
-    stored = np.array([[0.5, 0.0], [0.03125, 0.25]])
-    found = noising.whole(strategy, stored, Fraction(16))
-    assert found.squared is not None and found.distance == Fraction(1, 8)
-    assert found.squared == Fraction(16) / Fraction(7, 8) ** 2
-    scaled = Strategy("scaled", {"": np.diag([1.0, 4.0]), "column_scale": np.array([2.0, 1.0])}, 2)
-    assert noising.whole(scaled, stored, Fraction(16)) == found
-    near = noising.in_doubles(np.diag([2.0, 4.0]), None, stored, Fraction(16))
-    assert isinstance(near, noising.Noising) and near.squared is not None
-    assert found.squared <= near.squared <= found.squared * Fraction(1001, 1000)
-    assert noising.in_doubles(np.diag([1.0, 4.0]), np.array([2.0, 1.0]), stored, Fraction(16)) == near
-    assert noising.whole(strategy, 2 * stored, Fraction(16)).squared == Fraction(4) / Fraction(7, 8) ** 2
-    assert noising.whole(strategy, np.array([[0.5, 0.0], [1.0, 0.25]]), Fraction(16)).squared is None
-    for way in (noising.whole, lambda s, *rest: noising.in_doubles(s.array, None, *rest)):
-        with pytest.raises(CertificateError, match="not lower-triangular"):
-            way(strategy, np.array([[0.5, 1e-300], [0.0, 0.25]]), Fraction(16))
-    rows = noising.by_rows(Fraction(1, 4), Fraction(3), 2, Fraction(4))
-    assert rows == noising.Noising(Fraction(16), Fraction(1, 4))  # 2 participations, each moved by 3 (1/4) / (3/4)
-    assert noising.by_rows(Fraction(1), Fraction(3), 2, Fraction(4)).squared is None
-
-
 def test_what_doubles_cannot_tell_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = np.array([[1.0, 0.0], [1e12, 1.0]])
     told = noising.in_doubles(huge, None, np.linalg.inv(huge), Fraction(1))
@@ -223,86 +190,10 @@ def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     assert squared_in_fractions(toeplitz_rows(stored, 0, n)) <= found.squared
 
 
-def test_what_a_column_of_c_is_off_by() -> None:
-    """c = (1, 1/2) and N's (5/4, -1/2), C N's (5/4, 1/8): each off by the radius 1/32 times 5/4 + 1/2."""
-    column = Numbers(np.array([32, 16], dtype=object), -5, 1)
-    off = Fraction(7, 4) / 32
-    found = noising.toeplitz(column, np.array([1.25, -0.5]), Fraction(4))
-    assert found.distance == Fraction(1, 4) + off + Fraction(1, 8) + off
-    assert found.squared == 4 / (Fraction(5, 4) - off - Fraction(1, 8) - off) ** 2
-    short = noising.toeplitz(column, np.array([0.75, -0.5]), Fraction(4))  # C N's (3/4, -1/8)
-    assert short.distance == Fraction(1, 4) + Fraction(1, 8) + 2 * Fraction(5, 4) / 32
-    large = noising.toeplitz(Numbers(np.array([3], dtype=object), 1), np.array([1.0]), Fraction(4))
-    assert large == noising.Noising(Fraction(1, 9), Fraction(5))
-    coarse = noising.toeplitz(Numbers(np.array([3], dtype=object), 60), np.array([1.0]), Fraction(9))
-    assert coarse == noising.Noising(Fraction(1, 2**120), Fraction(3 * 2**60 - 1))
-
-
-def test_products_whose_unit_is_above_one() -> None:
-    """2 times 2 less 1, and 4 times 1 / 4; C N = 4 I has the mean 4 and no defect."""
-    strategy = Strategy("dense", {"": 2 * np.eye(2)}, 2)
-    assert noising.whole(strategy, 2 * np.eye(2), Fraction(4)) == noising.Noising(
-        Fraction(1, 4), Fraction(square_root_up(Fraction(18)))
-    )
-    assert noising.whole(strategy, 0.5 * np.eye(2), Fraction(4)) == noising.Noising(Fraction(4), Fraction(0))
-
-
 def test_nothing_is_proved_of_what_may_lose_a_direction() -> None:
     assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(1, 2)) is None
     assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(3, 4)) is None
     assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(1, 4)) == 48
-
-
-def test_what_whole_matrices_are_off_by() -> None:
-    """C N = (17/16, 0 / 1/8, 15/16) with 1/32 times N's column sums of the rows; g = 1 is the mean of the diagonal."""
-    strategy: Any = SimpleNamespace(n=2, factors=None, whole=Limbs(np.array([[[34.0, 0], [4, 30]]]), -5, 1))
-    found = noising.whole(strategy, np.eye(2), Fraction(4))
-    image = product(strategy.whole, limbs(np.eye(2)))
-    off = image.fraction(image.radius)
-    assert off >= Fraction(1, 32)
-    sizes = [Fraction(1, 16), Fraction(0), Fraction(1, 8), Fraction(1, 16)]
-    away = Fraction(square_root_up(sum(((size + off) ** 2 for size in sizes), Fraction(0))))
-    assert found.distance == away
-    assert found.squared == (4 / (1 - away) ** 2 if away < 1 else None)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_doubles_round_is_added(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """|C N - I| and gamma times | |C| |N| |, by blocks of rows, each raised by what sums round."""
-    unit, slack, n = 1e-12, 1 / 50, 7
-    monkeypatch.setattr(noising, "_UNIT", unit)
-    monkeypatch.setattr(noising, "_SUMS", slack)
-    monkeypatch.setattr(noising, "_BLOCK", 3)
-    array, scale = strategy_array(n, seed), np.linspace(0.5, 2.0, n)
-    array[n - 1, 0] = -3.0
-    stored = np.tril(np.linalg.inv(array * scale) + 1e-11)
-    rest = np.linalg.norm(array * scale @ stored - np.eye(n))
-    sizes = np.linalg.norm(np.abs(array * scale) @ np.abs(stored))
-    gamma = (n + 4) * unit
-    wanted = (rest + gamma * (1 + 2 * gamma) * sizes) * (1 + slack)
-    found = noising.in_doubles(array, scale, stored, Fraction(5))
-    assert isinstance(found, noising.Noising)
-    assert float(found.distance) == pytest.approx(wanted, rel=1e-4)
-    assert found.squared == 5 / (1 - found.distance) ** 2
-    monkeypatch.setattr(noising, "_UNIT", 1 / 600)
-    monkeypatch.setattr(noising, "FARTHEST", {"float64": Fraction(10**6)})
-    gamma = (n + 4) / 600
-    found = noising.in_doubles(array, scale, stored, Fraction(5))
-    assert isinstance(found, noising.Noising)
-    assert float(found.distance) == pytest.approx((rest + gamma * (1 + 2 * gamma) * sizes) * (1 + slack), rel=1e-9)
-
-
-def test_what_doubles_may_round_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit itself they are relied on, and not at NaN."""
-    found = noising.in_doubles(np.eye(1), None, np.eye(1), Fraction(1))
-    assert isinstance(found, noising.Noising)
-    monkeypatch.setattr(noising, "FARTHEST", {"float64": found.distance})
-    assert noising.in_doubles(np.eye(1), None, np.eye(1), Fraction(1)) == found
-    monkeypatch.setattr(noising, "FARTHEST", {"float64": found.distance * Fraction(99, 100)})
-    assert "too ill-conditioned" in str(noising.in_doubles(np.eye(1), None, np.eye(1), Fraction(1)))
-    monkeypatch.setattr(noising, "FARTHEST", {"float64": Fraction(1)})
-    huge = np.array([[1e200, 0.0], [1e200, 1e200]])
-    assert "too ill-conditioned" in str(noising.in_doubles(huge, None, huge, Fraction(1)))
 
 
 def test_the_bound_for_whole_matrices_is_above_the_truth_in_fractions() -> None:

@@ -15,7 +15,6 @@ from factorize.encoding import tensor_digest
 from factorize.errors import CertificateError, CorruptObject
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic import integers
-from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import classes, overlaps
 from factorize.exact.report import Report
 from factorize.exact.sensitivity import Allowed, squared_sensitivity
@@ -56,19 +55,6 @@ def test_the_metric_is_the_norm_of_correlated_columns(form: Allowed, bands: int)
     assert wanted == sum((m[i][j] * c[i] * c[j] for i in range(bands) for j in range(bands)), Fraction(0))
 
 
-@pytest.mark.parametrize(("most", "columns", "left"), [(3, 2, 2.0**-40), (400, 3, 400 * 7 * 2.0**-50)])
-def test_correlations_are_shrunk_by_what_rounding_may_have_made_too_large(most: int, columns: int, left: float) -> None:
-    """The certificate's own R is as near to singular as its rounding allows, and its bound stands with that."""
-    rows = np.random.default_rng(most).standard_normal((most, columns)) + 9 * np.eye(1, columns)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    found = overlaps._correlations(rows)
-    exact = [[found.fraction(int(v)) for v in row] for row in found.values]
-    assert all(exact[p][p] == 1 for p in range(most))
-    for p, q in ((0, 1), (1, 2), (most - 1, 0)):
-        wanted = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(rows[p], rows[q], strict=True))
-        assert abs(exact[p][q] - wanted * Fraction(1 - left) ** 2) < Fraction(4 * columns, 2**50)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_largest_eigenvalue_is_proved_from_above(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -79,37 +65,6 @@ def test_the_largest_eigenvalue_is_proved_from_above(seed: int) -> None:
     assert top * (1 - 1e-13) <= found <= top * (1 + 1e-9)
     root = np.linalg.cholesky(found * (1 + 1e-12) * metric - gram)
     assert np.isfinite(root).all()
-
-
-def test_what_cannot_be_proved_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, none = integers.integers(np.eye(3)), integers.integers(np.diag([1.0, 1.0, 0.0]))
-    with pytest.raises(NotEnclosed, match="do not tell"):
-        overlaps.largest_eigenvalue(one, none)
-    with monkeypatch.context() as coarse:  # a triangle of so few digits is too far from the root
-        coarse.setattr(overlaps, "_ROOT_BITS", 10)
-        with pytest.raises(NotEnclosed, match="largest eigenvalue"):
-            overlaps.largest_eigenvalue(integers.integers(np.diag([1.0, 1 / 3, 0.1])), one)
-    monkeypatch.setattr(overlaps, "_MARGINS", (-0.5, 1e-30))
-    with pytest.raises(NotEnclosed, match="largest eigenvalue"):
-        overlaps.largest_eigenvalue(integers.integers(np.diag([1.0, 1 / 3, 0.1])), one)
-
-
-def test_what_numbers_are_off_by_is_beside_what_the_triangle_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """t M - N = L L^T + d + D, with an L that leaves 0.3 d of either sign: N may be off by 0.6 d, and not by 0.8 d."""
-    margin, root = 1e-9, np.linalg.cholesky
-    shift = 0.5 * margin * 1.0
-    monkeypatch.setattr(overlaps, "_MARGINS", (margin,))
-    one = integers.integers(np.eye(1))
-    for left in (-0.3, 0.3):
-        with monkeypatch.context() as patched:
-            patched.setattr(np.linalg, "cholesky", lambda given, left=left: root(given + left * shift))
-            for radius, proved in ((0.6, True), (0.8, False), (1.25, False), (1e3, False)):
-                gram = integers.Numbers(np.array([[2**60]], dtype=object), -60, int(radius * shift * 2**60))
-                if proved:
-                    assert overlaps.largest_eigenvalue(gram, one) == Fraction(1 + margin)
-                else:
-                    with pytest.raises(NotEnclosed, match="largest eigenvalue"):
-                        overlaps.largest_eigenvalue(gram, one)
 
 
 PARTICIPATIONS: list[dict[str, Any]] = [

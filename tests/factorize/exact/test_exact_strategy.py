@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import strategy as strategies
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import base
-from factorize.exact.structures import dense as dense_structure
 
 N = 4
 SCALE = [2.0, 3.0, 0.5, 1.0]
@@ -171,27 +168,6 @@ def test_structures(name: str, scaled: bool) -> None:
         enclosed(found.toeplitz, [row[0] for row in whole], computed)
 
 
-def test_radii_of_columns() -> None:
-    """Coefficients 3 and 1 within 3: the longest column's square is off by at most 2 * 3 * 4 + 2 * 9."""
-    found = base.prefix_norms(Numbers(np.array([3, 1], dtype=object), -1, 3))
-    assert (found.values.tolist(), found.exponent, found.radius) == ([10, 9], -2, 42)
-    array = np.eye(N)
-    array[1, 0] = 2.0**-200
-    with integers_only():
-        assert Strategy("dense", {"": array}, N).column_norms.radius > 0
-    assert Strategy("dense", {"": array}, N).column_norms.radius > 0
-
-
-def test_norms_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks have units and radii of their own."""
-    array = np.diag([2.0**40, 1.0, 2.0**-30, 3.0]) + np.diag([1.0, 1.0, 2.0**-300], -1)
-    monkeypatch.setattr(dense_structure, "_COLUMNS_AT_ONCE", 1)
-    found = Strategy("dense", {"": array}, N).column_norms
-    true = [sum(x * x for x in column) for column in zip(*fractions(array), strict=True)]
-    errors = [abs(found.fraction(v) - t) for v, t in zip(found.values, true, strict=True)]
-    assert max(errors) <= found.fraction(found.radius) and found.radius > 0 and errors[0] == errors[1] == 0
-
-
 @pytest.mark.parametrize(
     ("structure", "tensors", "error", "message"),
     [
@@ -223,13 +199,6 @@ def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: 
         Strategy(structure, tensors, N)
 
 
-def test_a_banded_toeplitz_matrix_with_factors_keeps_its_bands() -> None:
-    found = Strategy("scaled", arrays(coefficients=[1, 0.5], column_scale=SCALE), N)
-    assert found.structure == "banded_toeplitz" and found.bandwidth == 2
-    whole = Strategy("scaled", arrays(coefficients=[1, 0.5, 0, 0], column_scale=SCALE), N)
-    assert whole.structure == "toeplitz" and whole.bandwidth == 2
-
-
 def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["tree"]
     assert Strategy("tree", case.tensors | dense(case.whole), N).array is not None
@@ -251,14 +220,6 @@ def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     enclosed(found.gram(np.array([0, 3])), (array.T @ array)[np.ix_([0, 3], [0, 3])], False)
     enclosed(found.column_norms, (array**2).sum(axis=0), False)
     assert Strategy("tree", case.tensors | {"tree.nodes": -case.tensors["tree.nodes"] * [[-1.0], [1], [1]]}, N).signed
-
-
-def test_whole_matrices_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "LARGEST_WHOLE", N)
-    assert Strategy("dense", dense(SIGNED), N).whole.numbers().values.shape == (N, N)
-    monkeypatch.setattr(base, "LARGEST_WHOLE", N - 1)
-    with pytest.raises(TooLarge, match="got n=4"):
-        _ = Strategy("dense", dense(SIGNED), N).whole
 
 
 def test_gram_matrices_with_factors_are_those_of_what_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,65 +246,3 @@ def test_gram_matrices_with_factors_are_those_of_what_is_scaled(monkeypatch: pyt
                 assert gram.radius == 0
                 assert [[gram.fraction(int(v)) for v in row] for row in gram.values] == true.tolist()
         assert len(asked) == times
-
-
-def test_what_is_stored_as_doubles_is_all_of_c_without_factors_alone() -> None:
-    array, column = np.tril(np.arange(1.0, 10.0).reshape(3, 3)), np.array([1.0, 0.5, 0.25])
-    assert Strategy("dense", {"": array}, 3).doubles is array
-    scaled = Strategy("scaled", {"": array, "column_scale": np.ones(3)}, 3)
-    assert scaled.doubles is None and scaled.array is array and scaled.column is None
-    toeplitz = Strategy("toeplitz", {"coefficients": column}, 3)
-    assert toeplitz.column is not None and toeplitz.column.tolist() == column.tolist()
-    assert toeplitz.toeplitz is not None
-    assert Strategy("scaled", {"coefficients": column, "column_scale": np.ones(3)}, 3).toeplitz is None
-
-
-def test_columns_with_factors_as_doubles() -> None:
-    """Each entry rounded once; none may leave the range of normal numbers, unless it is zero."""
-    array = np.array([[3.0, 0.0], [0.1, 1.0]])
-
-    def rounded(scale: list[float], given: np.ndarray = array) -> Any:
-        return Strategy("scaled", {"": given, "column_scale": np.array(scale)}, 2).rounded
-
-    found = rounded([0.1, 2.0])
-    assert found.values.tolist() == [[3.0 * 0.1, 0.0], [0.1 * 0.1, 2.0]] and found.times == 1
-    stored = Strategy("dense", {"": array}, 2).rounded
-    assert stored is not None and (stored.values == array).all() and stored.times == 0
-    assert rounded([1.0, 2.0**-1022]).values[1, 1] == 2.0**-1022
-    for scale, given in (([1.0, 2.0**-1023], array), ([1e308, 1.0], array), ([2.0**-600] * 2, array * 2.0**-600)):
-        with pytest.raises(NotEnclosed, match="too far apart"):
-            rounded(scale, given)
-
-
-def test_enclosed_columns_as_doubles() -> None:
-    """Ten roundings of an entry, which has to be known to 2^-50 of itself; an eleventh by a factor."""
-    taps = {"inverse_coefficients": np.array([1.0, -0.5, -0.25])}
-    plain = Strategy("inverse_banded_toeplitz", taps, 4).rounded
-    scaled = Strategy("scaled", taps | {"column_scale": np.array([1.0, 0.1, 3.0, 1.0])}, 4).rounded
-    whole = np.array([[1.0, 0, 0, 0], [0.5, 1, 0, 0], [0.5, 0.5, 1, 0], [0.375, 0.5, 0.5, 1]])
-    assert plain is not None and (plain.values == whole).all() and plain.times == 10
-    assert plain.values.flags.c_contiguous
-    assert scaled is not None and (scaled.values == whole * [1.0, 0.1, 3.0, 1.0]).all() and scaled.times == 11
-    buffers = CASES["buffered"]
-    assert Strategy(buffers.structure, buffers.tensors, N).rounded is None
-
-
-@pytest.mark.parametrize(
-    ("values", "radius", "known"),
-    [
-        ([1 << 60, 1 << 51], 2, True),
-        ([1 << 60, (1 << 51) - 1], 2, False),
-        ([1 << 60, 0], 1, False),
-        ([1 << 60, 0], 0, True),
-        ([1 << 60, -(1 << 51)], 2, True),
-        ([(1 << 1000) - (1 << 900), 1], 0, True),
-        ([1 << 1000, 1], 0, False),
-    ],
-)
-def test_entries_that_are_known_to_so_many_places(values: list[int], radius: int, known: bool) -> None:
-    numbers = Numbers(np.array(values, dtype=object), -70, radius)
-    if known:
-        assert strategies._entries(numbers).tolist() == [math.ldexp(value, -70) for value in values]
-    else:
-        with pytest.raises(NotEnclosed, match="too far apart"):
-            strategies._entries(numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from factorize import parse_spec, solvers
 from factorize.exact import check_factor_file
-from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.sensitivity import NODES
 from factorize.exact.structures import tree_selections
 from factorize.exact.structures.tree_selections import node_selection
@@ -73,65 +71,6 @@ def check(array: np.ndarray, restart: int, separation: int, most: int) -> None:
     assert 1 <= len(found.pattern) <= most
     assert all(later - step >= separation for step, later in zip(found.pattern, found.pattern[1:], strict=False))
     assert 0 <= found.pattern[0] and found.pattern[-1] < len(array)
-
-
-@pytest.mark.parametrize("decoder", ["online", "honaker_full"])
-@pytest.mark.parametrize(("n", "restart"), [(8, 8), (12, 12), (13, 4), (11, 11), (14, 7)])
-def test_decoders_whose_gram_matrix_is_a_sum_over_nodes_attain_it(n: int, restart: int, decoder: str) -> None:
-    array = tree_of(n, decoder, restart)
-    gram = array.T @ array
-    for separation in range(1, n + 1):
-        for most in (1, 2, -(-n // separation)):
-            found = node_selection(array, restart, separation, most)
-            assert found is not None
-            attained = float(gram[np.ix_(found.pattern, found.pattern)].sum())
-            assert float(found.upper) == pytest.approx(attained, rel=1e-12)
-            assert float(found.upper) == pytest.approx(best(array, separation, most), rel=1e-12)
-
-
-@pytest.mark.parametrize(("restart", "levels", "doublings"), [(6, 3, 2), (8, 3, 1), (5, 3, 2), (3, 2, 3), (13, 4, 1)])
-def test_the_bound_is_raised_by_what_its_sums_may_be_off_by(
-    restart: int, levels: int, doublings: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """n, three for each level, two for each doubling of the trees, and 8."""
-    array = tree_of(13, "online", restart)
-    exact = node_selection(array, restart, 4, 3)
-    assert exact is not None
-    monkeypatch.setattr(tree_selections, "_UNIT", Fraction(1, 500))
-    raised = node_selection(array, restart, 4, 3)
-    assert raised is not None and raised.pattern == exact.pattern
-    terms = Fraction(13 + 3 * levels + 2 * doublings + 8, 500)
-    total = best(array, 4, 3)
-    assert float(raised.upper) == pytest.approx(total * float(1 + terms * (1 + 2 * terms)), rel=1e-12)
-
-
-def test_what_underflows_is_less_than_a_stated_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_selections, "_UNIT", Fraction(0))
-    found = node_selection(np.eye(4), 4, 2, 2)
-    assert found is not None and found.upper == 2 * (1 + Fraction(1, 2**400))
-
-
-@pytest.mark.parametrize("place", [(1, 0), (3, 3)])
-def test_a_matrix_with_a_negative_entry_is_left_to_others(place: tuple[int, int]) -> None:
-    array = tree_of(4, "online", 4)
-    array[place] = -array[place]
-    assert node_selection(array, 4, 2, 2) is None
-
-
-def test_numbers_whose_squares_leave_the_range_of_doubles_are_left_to_others() -> None:
-    array = tree_of(4, "online", 4)
-    for exponent, told in ((-201, False), (-190, True), (440, True), (460, False), (600, False)):
-        assert (node_selection(np.ldexp(array, exponent), 4, 2, 2) is not None) == told, exponent
-    array[2, 1] = np.nan
-    assert node_selection(array, 4, 2, 2) is None
-
-
-def test_a_machine_whose_products_cannot_be_relied_on_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise NotEnclosed("products")
-
-    monkeypatch.setattr(tree_selections, "check_products", refuse)
-    assert node_selection(np.eye(4), 4, 2, 2) is None
 
 
 def test_tables_that_take_too_long_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

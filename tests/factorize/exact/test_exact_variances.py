@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-import redrawn_cases
 from exact_files import parts, sealed
 from specs import solved, spec_of
 
@@ -15,13 +13,10 @@ from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual, variances
-from factorize.exact.spec import program_of, weighing_of, workload_numbers
-from factorize.exact.spec.programs import X
+from factorize.exact.spec import program_of, workload_numbers
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures.base import Buffers
 
 N = 24
-RATES = [1.0, 0.5, 0.75, 0.0, 0.25]
 WEIGHTS = {"kind": "weighted", "weights": [float(i % 3) for i in range(N)]}
 STRATEGIES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
     "decays": ("blt", {"theta": np.array([0.9, 0.0, -0.5]), "omega": np.array([0.25, 0.5, 0.125])}),
@@ -109,104 +104,9 @@ def test_files_whose_losses_are_followed(document: dict[str, Any], monkeypatch: 
             assert any(f"loss.{name}" in text for text in report.failed) == bool(name), report.failed
 
 
-def test_what_has_no_recursion() -> None:
-    prefix, mean = {"kind": "prefix", "n": 3}, {"kind": "mean"}
-    assert variances.losses(Strategy("dense", {"": np.tri(3) + np.diag([1.0, 2.0, 3.0])}, 3), prefix, mean) is None
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"kind": "identity"},
-        {"kind": "prefix"},
-        {"kind": "decay", "rate": 0.75},
-        {"kind": "momentum", "momentum": 0.5},
-        {"kind": "momentum", "momentum": 0.5, "nesterov": True, "learning_rates": RATES},
-        {"kind": "schedule", "learning_rates": RATES},
-        {"kind": "srg", "momentum": 0.5, "decay": 0.75},
-        *({"kind": "mu2", "output": output} for output in ("q", "w", "x")),
-        *(
-            {"kind": "weight_decay", "rate": 0.25, "mode": mode, "momentum": 0.5} | rates
-            for mode in ("coupled", "decoupled")
-            for rates in ({}, {"learning_rates": RATES})
-        ),
-    ],
-    ids=str,
-)
-def test_statements_make_the_workload(document: dict[str, Any]) -> None:
-    """Column by column: the statements, run for the input 1 at one step, give the column of A."""
-    n = len(RATES)
-    spec = spec_of(document | {"n": n}, "identity").canonical()
-    found = program_of(spec.document()["workload"])
-    assert found is not None
-    program, output = found
-    for j in range(n):
-        states = dict.fromkeys(range(len(program)), Fraction(0))
-        for i in range(n):
-            states[X] = Fraction(int(i == j))
-            for target, terms in program:
-                factors = {s: f[i] if isinstance(f, list) else f for s, f in terms.items()}
-                states[target] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
-            assert float(states[output]) == pytest.approx(spec.workload.dense()[i, j], rel=1e-14, abs=0)
-
-
 def test_rates_that_are_not_one_for_each_step() -> None:
     with pytest.raises(CertificateError, match="states 2 learning rates for n=3"):
         program_of({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
-
-
-@pytest.mark.parametrize(
-    ("objective", "chosen", "roundings"),
-    [
-        ({"kind": "mean"}, (1.5, 3), 3),
-        ({"kind": "max"}, (2, 4), 1),
-        ({"kind": "weighted", "weights": [1.0, 2.0]}, (5, 10), 2),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[float, float], roundings: int) -> None:
-    """Variances from 1 to 2 and from 2 to 4: their ends move by 2^-44 for themselves, and for each sum and quotient."""
-    ends = variances.weighed(np.array([[1.0, 2.0], [2.0, 4.0]]), weighing_of(objective, 2))
-    for (low, high), (least, most), times in (
-        (ends.total, (3, 6), 2),
-        (ends.largest, (2, 4), 1),
-        (ends.last, (2, 4), 1),
-        (ends.objective, chosen, roundings),
-    ):
-        assert low == pytest.approx(least * (1 - times * 2.0**-44), rel=2.0**-50, abs=0)
-        assert high == pytest.approx(most * (1 + times * 2.0**-44), rel=2.0**-50, abs=0)
-
-
-def test_states_are_balanced_only_where_nothing_is_lost() -> None:
-    def balanced(inputs: list[float], outputs: list[float]) -> list[list[float]]:
-        given = Buffers(np.ones(1), np.ones((1, 1, 1, 1)), np.array([[inputs]]), np.array([[outputs]]))
-        found = given.balanced()
-        return [part.ravel().tolist() for part in (found.inputs, found.outputs)]
-
-    assert balanced([2.0**40, 2.0**30], [2.0**-40, 0.0]) == [[1.0, 2.0**-10], [1.0, 0.0]]
-    for mixed, small in (([1.0, 3 * 2.0**-1074], [2.0**-600, 0.0]), ([2.0**-600, 0.0], [1.0, 3 * 2.0**-1074])):
-        assert balanced(mixed, small) == [mixed, small]
-
-
-def test_bands_of_a_toeplitz_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.5, 0.25, 0.0])}, 4)
-    monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2)
-    found = strategy.reading.diagonals(variances.LARGEST_WORK)
-    assert found is not None and found.tolist() == [[1, 1, 1, 1], [0.5, 0.5, 0.5, 0], [0.25, 0.25, 0, 0]]
-    monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2 - 1)
-    assert strategy.reading.diagonals(variances.LARGEST_WORK) is None
-
-
-def test_work_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One state: n (2 bands + 1) (2 bands + 2), and n^2 (3 buffers + 1) with redraws."""
-    bands = Strategy("banded", {"bands": np.array([[1.0, 1, 1, 1], [0.5, 0.5, 0.5, 0]])}, 4)
-    drawn = Strategy("redrawn", redrawn_cases.likely(5).tensors(), 5)
-    for strategy, work in ((bands, 4 * 3 * 4), (drawn, 5**2 * 4)):
-        asked = strategy, {"kind": "prefix", "n": strategy.n}, {"kind": "mean"}
-        monkeypatch.setattr(variances, "LARGEST_WORK", work)
-        assert variances.losses(*asked) is not None
-        monkeypatch.setattr(variances, "LARGEST_WORK", work - 1)
-        assert variances.losses(*asked) is None
 
 
 def test_inverses_that_grow_too_much() -> None:
