@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.errors import Cancelled, UnsupportedProblem
-from factorize.solvers.formulas.closed_form import noising_coefficients, root_coefficients, strategy_coefficients
+from factorize.errors import UnsupportedProblem
+from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -174,22 +174,6 @@ def test_products_with_the_decoder_match_brute_force():
     assert found.certificate.loss.total_squared == pytest.approx(sensitivity**2 * (decoder**2).sum(), rel=1e-12)
 
 
-def test_large_problems_state_their_gap():
-    certificate = solved(20_000, nu_toeplitz(0.01)).certificate
-    assert certificate.lower_bound is not None
-    assert 0.1 < certificate.relative_gap < 100
-    assert certificate.converged
-
-
-def test_a_dual_in_progress_can_be_cancelled():
-    def cancel(step):
-        if step.iteration == 2:
-            raise Cancelled("asked to")
-
-    with pytest.raises(Cancelled):
-        solved(64, "square_root", progress=cancel)
-
-
 def test_one_step():
     found = solved(1, nu_toeplitz("tune"))
     assert isinstance(found.strategy, ToeplitzMatrix)
@@ -242,15 +226,6 @@ def test_all_bands_are_the_whole_square_root(inverse):
     assert found.rows("C", 0, 40) == pytest.approx(whole.rows("C", 0, 40), rel=1e-13)
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.97, 1.0])
-def test_the_root_by_recursion_and_by_transforms(rate):
-    """The square of the root is the series; 5000 terms are above the limit of the recursion."""
-    for n in (200, 5000):
-        series = rate ** np.arange(n) * 2.5
-        root = root_coefficients(series)
-        assert np.convolve(root, root)[:n] == pytest.approx(series, rel=1e-9, abs=1e-13)
-
-
 def test_signed_bands_are_never_called_exact_without_a_rule():
     """The root of a window has negative coefficients; beyond the separation only a bound is known."""
     window = {"kind": "window", "n": 24, "width": 3}
@@ -286,13 +261,6 @@ def test_roots_that_are_refused(bands, workload, message):
     for inverse in (False, True):
         with pytest.raises(UnsupportedProblem, match=message):
             solved(workload, banded_root(bands, inverse=inverse))
-
-
-def test_a_root_for_one_workload_evaluated_on_another():
-    schedule = {"kind": "schedule", "n": 16, "learning_rates": {"kind": "cosine"}}
-    found = solved(schedule, banded_root(4), optimize_for={"kind": "prefix", "n": 16})
-    assert found.strategy.column == pytest.approx([1, 0.5, 0.375, 0.3125], rel=1e-14)
-    assert found.certificate.relative_gap > 0
 
 
 @pytest.mark.parametrize(

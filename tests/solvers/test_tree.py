@@ -15,7 +15,6 @@ from factorize.exact import check_factor_file
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
-from factorize.structures import tree_sensitivity
 from factorize.structures.layouts import build_matrix
 from factorize.structures.tree import TreeMatrix
 
@@ -142,29 +141,6 @@ def test_every_participation_against_enumeration(decoder, restart):
             assert found.value**2 <= 1.15 * true
 
 
-def test_numbers_of_a_file_are_bounded_as_they_are():
-    """Any non-negative nodes: the bound covers the truth, and the rule does not claim more than it shows."""
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        n, restart = int(rng.integers(5, 12)), int(rng.integers(3, 12))
-        shape = node_weights(n, min(restart, n), "honaker_full")
-        nodes = np.where(shape > 0, rng.uniform(0.1, 2.0, shape.shape), 0.0)
-        matrix = TreeMatrix(nodes, restart)
-        true = brute_force(matrix.dense(), 2, 3)
-        found = matrix.separated_bound(2, 3)
-        assert found.squared >= true * (1 - 1e-14)
-        assert not found.exact or found.squared == pytest.approx(true, rel=1e-11)
-
-
-def test_negative_nodes_leave_the_rules_of_the_tree():
-    nodes = node_weights(8, 8, "honaker_full")
-    nodes[1:] *= -1
-    matrix = TreeMatrix(nodes, 8)
-    assert matrix.separated_bound(2, 3) is None and matrix.fixed_order_bound(2) is None
-    found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=4))
-    assert found.kind == "upper_bound"
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_large_trees_keep_their_exact_rules(decoder):
     matrix = matrix_of(3000, decoder, 700)
@@ -178,32 +154,6 @@ def test_large_trees_keep_their_exact_rules(decoder):
 
 def _products(matrix, patterns):
     return np.concatenate([matrix.rows(i, min(i + 500, matrix.n)) @ patterns.T for i in range(0, matrix.n, 500)])
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(("n", "restart"), [(37, 37), (64, 64), (50, 12), (48, 16)])
-def test_coarser_units_only_raise_the_bound(n, restart, decoder):
-    matrix = matrix_of(n, decoder, restart)
-    weights, _ = tree_sensitivity.node_weights(matrix.forest)
-    for separation, most in ((4, 3), (8, 2), (8, 6), (11, 9)):
-        fine = tree_sensitivity._best_selection(matrix.forest, weights, separation, most, 0)
-        for unit in (1, 2, 3):
-            if 1 << unit <= separation and unit < len(matrix.nodes):
-                coarse = tree_sensitivity._best_selection(matrix.forest, weights, separation >> unit, most, unit)
-                assert coarse >= fine * (1 - 1e-13)
-                if not any(number % (1 << unit) for number in (n, restart, separation)):
-                    assert coarse == pytest.approx(fine, rel=1e-12)
-
-
-@pytest.mark.parametrize(("separation", "rule"), [(1 << 12, "dynamic programme"), ((1 << 12) - 1, "majorant")])
-def test_long_separations_go_by_units(separation, rule):
-    n, most = 1 << 14, 3
-    matrix = matrix_of(n, "online")
-    found = matrix.separated_bound(separation, most)
-    assert rule in found.rule and found.exact == (rule == "dynamic programme")
-    chosen = np.zeros((1, n))
-    chosen[0, : most * separation : separation] = 1.0
-    assert found.squared >= (_products(matrix, chosen) ** 2).sum()
 
 
 def test_a_bound_that_a_periodic_pattern_attains_is_exact():

@@ -65,19 +65,6 @@ def test_contract_of_the_structure(structure: str, layout: tuple[int, ...], m: i
     np.testing.assert_array_equal(again.dense(), matrix.dense())
 
 
-@pytest.mark.parametrize(("structure", "layout", "m"), LAYOUTS)
-def test_many_rows_with_zeros_on_the_right_are_multiplied(structure: str, layout: tuple[int, ...], m: int) -> None:
-    """19 rows are two vectors of rows and a part of one."""
-    matrix = example(19, layout, m)
-    assert matrix.multiplied_by_recurrence == (structure == "buffered")
-    block = np.tril(np.random.default_rng(2).normal(size=(19, 19)))
-    block[7] = 0.0
-    product = matrix.left_multiply(block)
-    np.testing.assert_allclose(product, block @ matrix.dense(), rtol=1e-11, atol=1e-13)
-    assert not np.triu(product, 1).any()
-    np.testing.assert_array_equal(matrix.left_multiply(block[3:4]), product[3:4])
-
-
 WORKLOADS: list[dict[str, Any]] = [
     {"kind": "prefix"},
     {"kind": "momentum", "momentum": 0.9, "nesterov": True},
@@ -146,36 +133,6 @@ def test_resolvent_bound_is_below_and_tight(n: int, seed: int) -> None:
     true = np.linalg.svd(whole, compute_uv=False).sum()
     bound = resolvents.nuclear_norm_below(BidiagonalInverse(p, q), weights)
     assert true * (1 - 1e-11) <= bound <= true * (1 + 1e-12)
-
-
-def test_the_resolvent_bound_in_exact_arithmetic() -> None:
-    """One trace against rational elimination, its error within the bound that it states."""
-    from fractions import Fraction
-
-    from factorize.structures.kernels.buffered import resolvent_trace
-
-    p, q, v, shift = np.array([1.5, 0.7, 2.0]), np.array([0.0, 1.1, 0.3]), np.array([0.2, 1.7, 0.9]), 0.37
-    g = [
-        [Fraction(p[i]) if i == j else -Fraction(q[i]) if i == j + 1 else Fraction(0) for j in range(3)]
-        for i in range(3)
-    ]
-    k = [
-        [
-            sum(g[i][a] * g[j][a] for a in range(3)) + (Fraction(shift) * Fraction(v[i]) if i == j else 0)
-            for j in range(3)
-        ]
-        for i in range(3)
-    ]
-
-    def minor(rows: list[int], columns: list[int]) -> Fraction:
-        return k[rows[0]][columns[0]] * k[rows[1]][columns[1]] - k[rows[0]][columns[1]] * k[rows[1]][columns[0]]
-
-    determinant = sum((-1) ** c * k[0][c] * minor([1, 2], [x for x in range(3) if x != c]) for c in range(3))
-    others = [[x for x in range(3) if x != i] for i in range(3)]
-    true = sum(Fraction(v[i]) * minor(others[i], others[i]) for i in range(3)) / determinant
-    value, error = resolvent_trace(p, q, v, shift)
-    assert abs(Fraction(value) - true) <= true * Fraction(error) * Fraction(1, 2**53)
-    assert error < 60
 
 
 def test_large_problems_are_certified_without_an_array() -> None:

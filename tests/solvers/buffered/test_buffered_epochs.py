@@ -9,10 +9,8 @@ import pytest
 from specs import document_of, spec_of
 
 from factorize import solvers
-from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
+from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.solvers.buffered.epoch_loss import EpochLoss, EpochRecurrence, bidiagonal_decoder
-from factorize.solvers.buffered.epoch_start import symmetric, truncated
-from factorize.solvers.methods.quasi_newton import descend
 from factorize.spec import Spec, parse_spec
 
 
@@ -33,68 +31,12 @@ def example(n: int = 24, epochs: int = 4, m: int = 3, seed: int = 0) -> tuple[Ep
     return EpochLoss(bidiagonal_decoder(p, q), epochs, m, 2.0), EpochRecurrence(*parts, rng.uniform(1, 2, n))
 
 
-def dense(at: EpochRecurrence) -> np.ndarray:
-    """C from the words of the public contract."""
-    n = len(at.diagonal)
-    c = np.diag(at.diagonal)
-    for j in range(n):
-        state = at.inputs[j]
-        for i in range(j + 1, n):
-            state = at.transition[i] @ state
-            c[i, j] = at.outputs[i] @ state
-    return c
-
-
-def by_hand(loss: EpochLoss, c: np.ndarray, epochs: int) -> float:
-    """The loss from dense matrices, classes scaled by their absolute sums."""
-    n = len(c)
-    gram = np.abs(c.T @ c)
-    own = np.arange(n) % (n // epochs)
-    sums = np.array([gram[np.ix_(own == j, own == j)].sum() for j in own])
-    follow, feed = loss._decoder.follow[:, 0, 0], loss._decoder.feed[:, 0]
-    workload = np.linalg.inv(np.diag(1 / feed) - np.diag((follow / feed)[1:], -1))
-    return float(((workload @ np.diag(np.sqrt(sums)) @ np.linalg.inv(c)) ** 2).sum())
-
-
-@pytest.mark.parametrize(("epochs", "m"), [(1, 2), (2, 3), (4, 1), (4, 3), (6, 2)])
-def test_the_loss_is_that_of_the_dense_matrix(epochs: int, m: int) -> None:
-    loss, at = example(epochs=epochs, m=m)
-    assert loss.value(loss.pack(at)) == pytest.approx(by_hand(loss, dense(at), epochs) / 2 - 1, rel=1e-9)
-
-
-@pytest.mark.parametrize(("epochs", "m", "kink"), [(2, 3, 0.0), (4, 3, 0.0), (4, 3, 0.3), (6, 2, 0.1)])
-def test_the_gradient_is_that_of_differences(epochs: int, m: int, kink: float) -> None:
-    loss, at = example(epochs=epochs, m=m, seed=epochs)
-    loss.kink = kink
-    z = loss.pack(at)
-    value, gradient = loss(z)
-    assert value == loss.value(z)
-    for seed in range(4):
-        along = np.random.default_rng(seed).normal(size=z.size)
-        slope = (loss.value(z + 1e-6 * along) - loss.value(z - 1e-6 * along)) / 2e-6
-        assert gradient @ along == pytest.approx(slope, rel=1e-6, abs=1e-8 * float(np.linalg.norm(gradient)))
-
-
 def test_every_class_reveals_at_most_one() -> None:
     loss, at = example()
     c = loss.strategy(loss.pack(at)).dense()
     gram = np.abs(c.T @ c).reshape(4, 6, 4, 6)
     np.testing.assert_allclose(np.einsum("sjtj->j", gram), 1, rtol=1e-8)
     assert np.einsum("sjtj->j", gram).max() <= 1
-
-
-def test_symmetric_transitions_make_the_same_matrix() -> None:
-    _, at = example()
-    turned = symmetric(at)
-    np.testing.assert_allclose(dense(turned), dense(at), rtol=0, atol=1e-7 * np.abs(dense(at)).max())
-    np.testing.assert_allclose(turned.transition, turned.transition.transpose(0, 2, 1), atol=1e-9)
-    assert np.linalg.eigvalsh(turned.transition).min() > -1e-9
-
-
-def test_a_matrix_of_few_states_is_projected_to_itself() -> None:
-    rng, (_, at) = np.random.default_rng(1), example(m=2)
-    at = at._replace(transition=0.95 * np.linalg.qr(rng.normal(size=(24, 2, 2)))[0])
-    np.testing.assert_allclose(dense(truncated(dense(at), 2)), dense(at), rtol=0, atol=1e-4 * np.abs(dense(at)).max())
 
 
 def gap(spec: Spec) -> float:
@@ -147,12 +89,6 @@ def test_the_recurrence_makes_the_noise() -> None:
     np.testing.assert_allclose(noise, np.linalg.solve(strategy.dense(), y), rtol=1e-9, atol=1e-11)
 
 
-def test_one_workload_optimised_and_another_evaluated() -> None:
-    other = {"kind": "weight_decay", "n": 128, "rate": 0.05, "mode": "decoupled"}
-    own, foreign = gap(buffered(128, 4, 4)), gap(buffered(128, 4, 4, optimize_for=other))
-    assert foreign > own
-
-
 REFUSED: list[tuple[int, int, int, dict[str, Any], str]] = [
     (128, 4, 25, {}, "exceeds 24"),
     (128, 4, 2, {"workload": {"kind": "window", "n": 128, "width": 3}}, "bidiagonal inverse"),
@@ -175,32 +111,6 @@ def test_numbers_out_of_range_are_an_error() -> None:
     workload = {"kind": "schedule", "n": 64, "learning_rates": rates}
     with pytest.raises(SolveFailed, match="use fewer buffers"):
         solvers.solve(buffered(64, 4, 2, workload=workload))
-
-
-def test_what_the_callback_raises_ends_the_solve() -> None:
-    def cancel(step: object) -> None:
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        solvers.solve(buffered(64, 4, 2), progress=cancel)
-
-
-def test_the_descent_crosses_a_curved_valley_and_a_wall() -> None:
-    """Rosenbrock's function, infinite left of x = -1.5."""
-
-    def function(z: np.ndarray) -> tuple[float, np.ndarray]:
-        x, y = z
-        if x < -1.5:
-            return np.inf, np.zeros(2)
-        value = 1e-3 + (1 - x) ** 2 + 100 * (y - x * x) ** 2
-        return value, np.array([2 * (x - 1) - 400 * x * (y - x * x), 200 * (y - x * x)])
-
-    found = descend(function, np.array([-1.2, 1.0]), tolerance=1e-12, enough=0.0, most=500, report=lambda *_: None)
-    assert found.finished
-    np.testing.assert_allclose(found.z, 1, atol=1e-4)
-    short = descend(function, np.array([-1.2, 1.0]), tolerance=1e-12, enough=0.0, most=3, report=lambda *_: None)
-    assert not short.finished
-    assert short.steps == 3
 
 
 def test_a_thousand_steps_keep_their_certificate() -> None:

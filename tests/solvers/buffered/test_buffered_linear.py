@@ -11,14 +11,9 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
 from factorize.solvers import automatic
-from factorize.solvers.buffered import buffered_optimum as buffered_linear
-from factorize.solvers.buffered.buffered_optimum import optimise, thinned
-from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks
-from factorize.solvers.buffered.points import differences
+from factorize.solvers.buffered.loss import BufferedLoss
 from factorize.solvers.buffered.tuned_poles import tune
-from factorize.solvers.methods import trust_region
 from factorize.solvers.methods.poles import zolotarev_with
-from factorize.solvers.methods.trust_region import minimise
 from factorize.solvers.problem import Reporter
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.momentum import MomentumFilters
@@ -65,26 +60,6 @@ def example(n: int = 30, m: int = 3, seed: int = 0) -> tuple[BufferedLoss, np.nd
     return loss, p, q
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_gradient_is_that_of_differences(seed: int) -> None:
-    loss, _, _ = example(seed=seed)
-    z = 0.3 * np.random.default_rng(seed).normal(size=loss.origin.size)
-    value, gradient = loss(z)
-    assert value == loss.value(z)
-    steps = 1e-5 * np.eye(z.size)
-    differences = np.array([(loss.value(z + step) - loss.value(z - step)) / 2e-5 for step in steps])
-    np.testing.assert_allclose(gradient, differences, atol=2e-8 * np.abs(gradient).max())
-
-
-def test_the_gradient_is_that_of_differences_over_several_segments() -> None:
-    """The adjoints recompute segments of 256 steps."""
-    loss, _, _ = example(n=600, m=2)
-    z = 0.1 * np.random.default_rng(0).normal(size=loss.origin.size)
-    along = np.random.default_rng(1).normal(size=z.size)
-    slope = (loss.value(z + 1e-5 * along) - loss.value(z - 1e-5 * along)) / 2e-5
-    assert loss(z)[1] @ along == pytest.approx(slope, rel=1e-6)
-
-
 def test_the_loss_is_that_of_the_dense_matrix() -> None:
     loss, p, q = example()
     z = 0.2 * np.random.default_rng(5).normal(size=loss.origin.size)
@@ -108,30 +83,6 @@ def test_the_gap_is_the_distance_to_the_dense_optimum(name: str) -> None:
     dense = solvers.solve(parse_spec(SPECS[name])).certificate.loss.objective
     found = solvers.solve(buffered(SPECS[name], 3, tolerance=1e-3)).certificate
     assert found.loss.objective / dense - 1 == pytest.approx(found.relative_gap, abs=1e-8)
-
-
-def test_optimising_is_worth_a_digit() -> None:
-    """6 buffers at n = 512: the truncation by poles alone is 4e-6 away at best."""
-    found = optimise(np.ones(512), np.r_[0.0, np.ones(511)], 6, 1e-9, QUIET)
-    assert found.end.finished
-    assert found.end.value < 2.5e-7
-    assert found.loss.value(found.loss.origin) > 10 * found.end.value
-
-
-FILTERED: dict[str, dict[str, Any]] = {
-    "momentum": MOMENTUM,
-    "momentum with a schedule": {"workload": {**MOMENTUM["workload"], "learning_rates": STEP}},
-    "nesterov": {"workload": {**MOMENTUM["workload"], "nesterov": True}},
-    "srg": {"workload": {"kind": "srg", "n": 192, "momentum": 0.8, "decay": 0.9}},
-}
-
-
-@pytest.mark.parametrize("name", FILTERED)
-def test_a_projected_optimum_needs_few_states(name: str) -> None:
-    gaps = [gap(FILTERED[name], buffers) for buffers in (1, 2, 3, 5)]
-    assert all(after < 0.5 * before for before, after in zip(gaps, gaps[1:], strict=False)), gaps
-    assert gaps[2] < 1e-4
-    assert gaps[3] < 1e-6
 
 
 def test_too_few_states_to_invert_are_an_error() -> None:
@@ -192,35 +143,6 @@ def test_auto_streams_a_long_workload() -> None:
     assert found.strategy.structure == "buffered"
 
 
-def test_one_workload_optimised_and_another_evaluated() -> None:
-    document = {
-        "workload": {"kind": "momentum", "n": 192, "momentum": 0.5},
-        "optimize_for": SPECS["prefix"]["workload"],
-    }
-    found = solvers.solve(buffered(document, 3, tolerance=1e-2))
-    own = solved(document["workload"])
-    assert found.certificate.loss.objective > own.certificate.loss.objective
-    assert found.certificate.lower_bound.objective <= own.certificate.loss.objective
-
-
-def test_a_thinned_workload_keeps_its_blocks() -> None:
-    ones, q = np.ones(20_000), np.ones(20_000)
-    q[[0, 9_001]] = 0.0
-    p_few, q_few = thinned(ones, q)
-    assert starts_of_blocks(q_few).tolist() == [0, 1126]
-    assert len(p_few) == 1126 + 1375
-    short = np.where(np.arange(20_000) % 100 == 0, 0.0, 1.0)
-    p_few, q_few = thinned(np.arange(20_000.0) + 1, short)
-    assert len(p_few) % 100 == 0
-    assert p_few[0] == 8_801
-    assert starts_of_blocks(q_few).tolist() == list(range(0, len(p_few), 100))
-
-
-def test_places_are_symmetric_in_each_block() -> None:
-    x = places(np.array([0.0, 1.0, 1.0, 0.0, 1.0]))
-    np.testing.assert_allclose(x, [-np.log(5), 0, np.log(5), -np.log(3), np.log(3)])
-
-
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     (SPECS["prefix"], 25, "double precision"),
     ({"workload": {"kind": "prefix", "n": 12}}, 7, "largest rank"),
@@ -249,89 +171,9 @@ def test_a_workload_of_one_scale_needs_no_buffers(workload: dict[str, Any], buff
     assert gap({"workload": workload}, buffers) < 1e-6
 
 
-class Lost:
-    """A loss whose every truncation is lost to rounding."""
-
-    origin = np.zeros(2)
-
-    def use(self, poles: object) -> None:
-        pass
-
-    def value(self, z: np.ndarray) -> float:
-        return float("inf")
-
-
-def test_poles_that_coincide_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FloatingPointError, match="3 poles coincide"):
-        buffered_linear._choose_poles(Lost(), (1e-3, 1.0), 3)
-    monkeypatch.setattr(BufferedLoss, "value", Lost.value)
-    with pytest.raises(SolveFailed, match="use fewer buffers than 3"):
-        solvers.solve(buffered(SPECS["prefix"], 3))
-
-
 def test_what_the_callback_raises_ends_the_solve() -> None:
     def cancel(step: object) -> None:
         raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
         solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
-
-
-@pytest.mark.parametrize(("n", "m"), [(30, 1), (37, 2), (45, 3)])
-def test_eight_points_at_a_time_give_the_differences_of_single_ones(n: int, m: int) -> None:
-    """37 and 45 steps are no whole segments, and 20 or 30 coefficients no whole vectors."""
-    loss, _, _ = example(n=n, m=m)
-    z = 0.1 * np.random.default_rng(n).normal(size=loss.origin.size)
-    _, gradient = loss(z)
-    told: list[None] = []
-    found = loss.hessian(z, gradient, 1e-4, lambda: told.append(None))
-    one_by_one = trust_region._differences(loss, z, gradient, 1e-4, lambda: None)
-    assert told
-    assert (found == found.T).all()
-    np.testing.assert_allclose(found, one_by_one, atol=1e-9 * np.abs(one_by_one).max())
-
-
-def test_two_cores_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss, _, _ = example(n=60)
-    gradient = loss(loss.origin)[1]
-    alone = loss.hessian(loss.origin, gradient, 1e-4, lambda: None)
-    monkeypatch.setattr(differences, "_PARALLEL_WORK", 0)
-    assert (loss.hessian(loss.origin, gradient, 1e-4, lambda: None) == alone).all()
-
-
-def test_a_point_where_pivots_are_lost_has_no_derivatives() -> None:
-    loss, _, _ = example(n=30, m=1)
-    gradient = loss(loss.origin)[1]
-    assert not loss.hessian(loss.origin, gradient, 1e6, lambda: None).any()  # beyond the numbers of doubles
-
-
-def test_what_ends_a_hessian_ends_the_search() -> None:
-    loss, _, _ = example(n=30, m=1)
-
-    def cancel() -> None:
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        loss.hessian(loss.origin, loss(loss.origin)[1], 1e-4, cancel)
-
-
-@pytest.mark.parametrize("largest", [0, 1 << 17])
-def test_many_buffers_over_many_steps_are_moved_one_by_one(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight points take memory; either way leads to the same place."""
-    monkeypatch.setattr(buffered_linear, "_MOST_AT_POINTS", largest)
-    found = optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-6, QUIET)
-    assert found.end.finished
-    assert (len(found.loss._points) > 0) == (largest > 0)
-    assert found.end.value == pytest.approx(6.2e-4, rel=2e-2)
-
-
-def test_the_trust_region_leaves_a_saddle() -> None:
-    def function(z: np.ndarray) -> tuple[float, np.ndarray]:
-        x, y = z
-        value = 1e-3 + 100 * x**2 + (y**2 - 1) ** 2
-        return value, np.array([200 * x, 4 * y * (y**2 - 1)])
-
-    found = minimise(function, np.array([0.5, 1e-3]), tolerance=1e-14, rounds=5, report=lambda _step, _value: None)
-    assert found.finished
-    assert found.value == pytest.approx(1e-3, rel=1e-9)
-    assert abs(found.z[1]) == pytest.approx(1, rel=1e-6)

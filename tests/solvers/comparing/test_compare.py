@@ -1,7 +1,6 @@
 """The comparison of all mechanisms: its rows are the solver's own results, and its costs are those of the client."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed
-from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, for_easier, mechanisms
@@ -130,16 +128,6 @@ def test_a_matrix_of_the_user_keeps_its_numbers():
         assert row.loss.objective == pytest.approx(prefix[row.mechanism, row.normalization], rel=1e-8)
 
 
-def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
-    tables = []
-    for cores in (1, 3):
-        monkeypatch.setattr(sys.modules["factorize.solvers.comparing.attempts"], "CORES", cores)
-        document = compare(spec_of(9, participation=3)).to_dict()
-        del document["seconds"]
-        tables.append([{**row, "seconds": None} for row in document.pop("rows")] + [document])
-    assert tables[0] == tables[1]
-
-
 @pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 6}])
 def test_repeated_participation(participation):
     table = compare(spec_of(N, participation=participation), buffers=2)
@@ -252,40 +240,6 @@ def test_vectors_are_those_that_the_client_keeps():
         else:
             assert source.cost.vectors == N
     assert {"tree", "banded", "banded_toeplitz", "buffered", "blt", "scaled", "inverse_banded_toeplitz"} <= checked
-
-
-def test_operations_of_a_banded_inverse_and_of_scaling():
-    spec = spec_of(N, {"kind": "banded_inverse_square_root", "bands": 5})
-    scaled = spec_of(N, {"kind": "banded_inverse_square_root", "bands": 5, "normalization": "columns"})
-    strategies = [solvers.solve(s).strategy for s in (spec, scaled)]
-    plain, more = (noise_source(c.structure, c.tensors(), c.n, "").cost for c in strategies)
-    assert plain.vectors == more.vectors == 4
-    assert more.flops == plain.flops + 1
-
-
-def test_mechanisms_are_valid_specs():
-    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 1}):
-        for n in (2, 7 + 1):
-            for mechanism in mechanisms(spec_of(n, participation=participation), None):
-                assert isinstance(spec_of(n, mechanism).mechanism, Mechanism)
-
-
-def test_evidence_is_found_once(monkeypatch):
-    from factorize.solvers import evidence
-
-    calls = []
-    original = evidence.evidence
-
-    def counted(spec, report):
-        calls.append(spec.mechanism.kind)
-        return original(spec, report)
-
-    monkeypatch.setattr(evidence, "evidence", counted)
-    compare(spec_of(8))
-    assert len(calls) == 1
-    solved(8, "identity")
-    solved(8, "identity")
-    assert len(calls) == 3
 
 
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy():

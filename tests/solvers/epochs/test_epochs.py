@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-from specs import solved, spec_of
+from specs import solved
 
 from factorize.errors import Cancelled
-from factorize.solvers.epochs import block_newton
-from factorize.solvers.epochs.correlation_blocks import evaluate, normalised, power, start
-from factorize.solvers.epochs.feasible import dominating, masked
-from factorize.solvers.methods.anderson import Anderson
-from factorize.solvers.single.ascent import scaled
 
 
 def in_classes(found):
@@ -51,13 +46,6 @@ def test_the_sensitivity_is_exact_and_one():
     blocks = in_classes(found)
     assert np.abs(blocks * (1 - np.eye(4))).max() < 1e-14
     assert np.allclose(np.einsum("jss->j", blocks), 1, atol=1e-12)
-
-
-def test_eight_epochs_of_sixty_four_steps():
-    certificate = solved(512, "dense", 8, tolerance=1e-6).certificate
-    assert certificate.relative_gap <= 1e-6
-    assert certificate.converged
-    assert certificate.loss.total_squared == pytest.approx(37664.550409, rel=1e-6)
 
 
 @pytest.mark.parametrize("k", [2, 16])
@@ -126,30 +114,6 @@ def test_cancellation():
         solved(32, "dense", 4, tolerance=1e-6, progress=cancel)
 
 
-def test_masked_and_dominating_matrices():
-    rng = np.random.default_rng(5)
-    root = rng.standard_normal((12, 12))
-    gram = root @ root.T
-    for feasible in (masked(gram, 3), dominating(gram, 3)):
-        blocks = np.array([feasible[i : i + 3, i : i + 3] for i in range(0, 12, 3)])
-        assert not (blocks * (1 - np.eye(3))).any()
-        assert np.allclose(np.einsum("jss->j", blocks), 1)
-    largest = max(np.abs(gram[i : i + 3, i : i + 3]).sum() for i in range(0, 12, 3))
-    assert np.linalg.eigvalsh(dominating(gram, 3) - gram / largest).min() > -1e-12
-
-
-def test_anderson_solves_a_linear_fixed_point():
-    rng = np.random.default_rng(2)
-    matrix = 0.9 * np.linalg.qr(rng.standard_normal((6, 6)))[0]
-    constant = rng.standard_normal(6)
-    mixer, x = Anderson(), np.zeros(6)
-    for _ in range(9):
-        image = matrix @ x + constant
-        mixed = mixer.mix(x, image, np.ones(6))
-        x = image if mixed is None else mixed
-    assert np.allclose(x, np.linalg.solve(np.eye(6) - matrix, constant), atol=1e-8)
-
-
 @pytest.mark.parametrize(
     "workload",
     [
@@ -180,84 +144,3 @@ def test_rates_of_zero_inside_momentum():
         {"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": rates}, "dense", 4, tolerance=1e-6
     ).certificate
     assert certificate.relative_gap <= 1e-6
-
-
-class TestNewton:
-    """The Newton step on its own, from a point that is off the central path."""
-
-    k, n = 4, 24
-
-    def iterate(self):
-        workload = spec_of({"kind": "momentum", "n": self.n, "momentum": 0.9}).workload
-        order = np.arange(self.n).reshape(self.k, -1).T.ravel()
-        return power_steps(start(scaled(workload.dense()), order, self.k), 3)
-
-    def test_the_hessian_is_the_derivative_of_the_gradient(self):
-        at, centring, change = self.iterate(), 0.05, 1e-6
-        b = self.n // self.k
-        scaled_at = block_newton._Scaled.of(at, centring)
-        upper = np.triu(block_newton._hessian(scaled_at, b, self.k))
-        hessian = upper + np.triu(upper, 1).T
-        rng = np.random.default_rng(0)
-        direction = rng.standard_normal(block_newton.unknowns(b, self.k))
-        moved = np.zeros((b, self.k, self.k))
-        first, second = np.triu_indices(self.k, 1)
-        moved[:, first, second] = moved[:, second, first] = direction[b:].reshape(b, -1)
-        moved += direction[:b, None, None] * np.eye(self.k)
-        step = change * np.abs(scaled_at.factors).max() ** 2 / np.abs(direction).max()
-
-        def gradient(sign):
-            products = scaled_at.factors @ scaled_at.factors.transpose(0, 2, 1) + sign * step * moved
-            factors = np.linalg.cholesky(products)
-            columns = at.target[:, at.order].reshape(-1, b, self.k).transpose(1, 0, 2)
-            _, s, vt = np.linalg.svd((columns @ factors).transpose(1, 0, 2).reshape(-1, self.n))
-            inverse = np.linalg.inv(factors)
-            shifted = block_newton._Scaled(
-                at,
-                scaled_at.mu,
-                scaled_at.scale,
-                s,
-                factors,
-                inverse.transpose(0, 2, 1) @ inverse,
-                (inverse.transpose(0, 2, 1) @ vt.T.reshape(b, self.k, -1)).reshape(self.n, -1),
-            )
-            return block_newton._gradient(shifted, b, self.k)
-
-        numerical = -(gradient(1) - gradient(-1)) / (2 * step)
-        assert np.linalg.norm(hessian @ direction - numerical) <= 1e-2 * np.linalg.norm(numerical)
-
-    def test_steps_lead_to_the_path_and_down_it(self):
-        at = block_newton.centred(self.iterate())
-        for centring in (0.1, 0.01):
-            for _ in range(9):
-                step = block_newton.newton(at, centring)
-                at = step.iterate
-            assert step.change < 1e-6
-        blocks = step.gram.reshape(6, 4, 6, 4)[np.arange(6), :, np.arange(6), :]
-        assert np.abs(blocks * (1 - np.eye(4))).max() < 1e-6
-        assert np.allclose(np.einsum("jss->j", blocks), 1, atol=1e-6)
-
-    def test_a_start_that_is_nearly_singular_is_moved_inside(self):
-        at = self.iterate()
-        flat = np.full((6, 4, 4), 1 - 1e-9) + 1e-9 * np.eye(4)
-        inside = block_newton.centred(evaluate(at.target, at.order, np.ones(6), flat))
-        _, correlations = normalised(inside.products)
-        assert np.linalg.eigvalsh(correlations).min() == pytest.approx(0.03, rel=1e-6)
-
-
-def power_steps(at, count):
-    for _ in range(count):
-        at = evaluate(at.target, at.order, *power(at))
-    return at
-
-
-def test_the_power_step_never_lowers_the_bound():
-    rng = np.random.default_rng(8)
-    target = scaled(np.tril(rng.random((18, 18))) + np.eye(18))
-    at = start(target, np.arange(18).reshape(3, 6).T.ravel(), 3)
-    bounds = [at.lower]
-    for _ in range(12):
-        at = power_steps(at, 1)
-        bounds.append(at.lower)
-    assert (np.diff(bounds) >= -1e-12 * bounds[-1]).all()
-    assert bounds[-1] > bounds[0]

@@ -13,14 +13,11 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import certify
-from factorize.errors import Cancelled, SolveFailed
-from factorize.solution import Outcome
+from factorize.errors import SolveFailed
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs import recursions as recursion_optimum
-from factorize.solvers.epochs.blocks import BlockAscent, DualPoint, evaluate, maximise
+from factorize.solvers.epochs.blocks import evaluate, maximise
 from factorize.solvers.epochs.ring import RecursionRing
-from factorize.solvers.methods.lane_algebra import invert, multiply
-from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense
 from factorize.spec import Spec
@@ -38,16 +35,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "mu2": {"kind": "mu2", "output": "x"},
     "decoupled": {"kind": "weight_decay", "rate": 0.1, "mode": "decoupled", "momentum": 0.9},
     "coupled": {"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9},
-}
-WITH_HOLES: dict[str, dict[str, Any]] = {
-    "momentum": {"kind": "momentum", "momentum": 0.9, "learning_rates": HOLES},
-    "nesterov": {"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": HOLES},
-    "coupled": {"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9, "learning_rates": HOLES},
-}
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "mean": {"kind": "mean"},
-    "lambda_tau": {"kind": "lambda_tau", "tau": 8},
-    "weighted": {"kind": "weighted", "weights": [1.0 + i % 3 for i in range(N)]},
 }
 
 
@@ -92,25 +79,6 @@ def exact(ring: RecursionRing, spec: Spec, dual: np.ndarray) -> tuple[np.ndarray
     return inverse.T @ (right.T * s) @ right @ inverse, float(s.sum())
 
 
-@pytest.mark.parametrize("k", [1, 3, 8])
-@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
-@pytest.mark.parametrize("name", ["prefix", "momentum", "nesterov", "srg", "mu2", "coupled"])
-def test_blocks_and_the_whole_matrix_agree_with_singular_values(name: str, objective: str, k: int) -> None:
-    spec = asked(WORKLOADS[name], k, n=24, objective=OBJECTIVES[objective])
-    ring = recursion_optimum.ring_of(Problem(spec))
-    dual = random_dual(ring, k)
-    x, norm = exact(ring, spec, dual)
-    poles = ring.poles(dual, 1e-10)
-    blocks, moments = ring.gradient(dual, poles)
-    gram = ring.whole_gram(DualPoint(dual, blocks, poles, 1.0, 0.0, 0.0, 0.0))
-    assert np.abs(gram - x).max() < 1e-8 * np.abs(x).max()
-    classes = np.arange(ring.classes)
-    wanted = x.reshape(k, -1, k, ring.classes)[:, classes, :, classes]
-    assert np.abs(blocks - wanted).max() < 1e-8 * np.abs(x).max()
-    assert float(np.einsum("jst,jst->", dual, blocks)) == pytest.approx(norm, rel=1e-9)
-    assert np.linalg.eigvalsh(moments).min() > 0
-
-
 @pytest.mark.parametrize("k", [1, 2, 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_agrees_with_decompositions(name: str, k: int) -> None:
@@ -122,27 +90,6 @@ def test_agrees_with_decompositions(name: str, k: int) -> None:
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
     assert ours.lower_bound.objective <= theirs.loss.objective
     assert theirs.lower_bound.objective <= ours.loss.objective
-
-
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("objective", ["lambda_tau", "weighted"])
-@pytest.mark.parametrize("name", ["momentum", "cooldown", "coupled", "nesterov"])
-def test_other_objectives_agree_with_decompositions(name: str, objective: str, k: int) -> None:
-    spec = asked(WORKLOADS[name], k, objective=OBJECTIVES[objective])
-    ours, theirs = by_filters(spec), by_decompositions(spec)
-    assert ours.converged
-    assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
-    assert ours.lower_bound.objective <= theirs.loss.objective
-
-
-@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
-@pytest.mark.parametrize("name", WITH_HOLES)
-def test_rates_of_zero_in_one_epoch(name: str, objective: str) -> None:
-    spec = asked(WITH_HOLES[name], 1, objective=OBJECTIVES[objective], tolerance=1e-8)
-    ours, theirs = by_filters(spec), by_decompositions(spec)
-    assert ours.converged
-    assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-8)
-    assert ours.lower_bound.objective <= theirs.loss.objective
 
 
 def test_columns_of_zero_over_epochs() -> None:
@@ -157,18 +104,6 @@ def in_every_epoch(places: list[int], k: int, n: int) -> list[float]:
     for place in places:
         rates[place :: n // k] = 0.0
     return [float(rate) for rate in rates]
-
-
-@pytest.mark.parametrize("places", [[0], [5], [3, 4, 5, 9]], ids=str)
-@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
-@pytest.mark.parametrize("name", ["momentum", "coupled"])
-def test_rates_of_zero_at_the_same_place_of_every_epoch(name: str, objective: str, places: list[int]) -> None:
-    workload = WORKLOADS[name] | {"learning_rates": in_every_epoch(places, 4, N)}
-    spec = asked(workload, 4, objective=OBJECTIVES[objective])
-    ours, theirs = by_filters(spec), by_decompositions(spec)
-    assert ours.converged
-    assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
-    assert ours.lower_bound.objective <= theirs.loss.objective
 
 
 @pytest.mark.parametrize(("k", "b"), [(2, 2), (2, 4), (3, 3), (4, 2)])
@@ -237,53 +172,11 @@ def test_a_wrong_quadrature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.lower_bound.objective <= theirs.loss.objective
 
 
-def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = asked(WORKLOADS["momentum"], 4)
-    whole_ascent = recursion_optimum.ascend
-
-    def hurried(ring: RecursionRing, tolerance: float, report: Any, start: Any, loop: Any) -> BlockAscent:
-        return replace(whole_ascent(ring, 1e-3, report, start, loop), converged=False)
-
-    monkeypatch.setattr(recursion_optimum, "ascend", hurried)
-    assert by_filters(spec).converged
-    monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
-    solution = recursion_optimum.solve(Problem(spec), lambda _step: None)
-    assert solution.outcome is Outcome.ROUNDING_LIMIT
-    certificate: Any = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
-    assert not certificate.converged
-    assert 1e-8 < certificate.relative_gap < 1e-2
-
-
-def test_what_rounding_makes_indefinite_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates over eight decades: X is lost to rounding before the tolerance is met, and the gap says so."""
-    monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
-    rates = np.exp(np.random.default_rng(0).normal(0.0, 2.0, N))
-    workload = {"kind": "momentum", "momentum": 0.999, "learning_rates": (rates / rates.max()).tolist()}
-    certificate: Any = by_filters(asked(workload, 8))
-    assert 0 <= certificate.relative_gap < 0.1
-    gram = np.diag([0.5, 0.5, 0.5, 0.5])
-    gram[3, 0] = gram[0, 3] = 0.5 * (1 + 1e-9)
-    strategy = recursion_optimum._factor(gram, 2, (0.0, 1e-6))
-    x = strategy.T @ strategy
-    assert np.allclose(np.diagonal(x).reshape(2, 2).sum(axis=0), 1.0)
-    with pytest.raises(FloatingPointError, match="definite"):
-        recursion_optimum._factor(-np.eye(4) + 2 * np.ones((4, 4)), 2, (0.0,))
-
-
 def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     spec = asked({"kind": "momentum", "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}, 4)
     with pytest.raises(SolveFailed, match="rescale"):
         recursion_optimum.solve(Problem(spec), lambda _step: None)
-
-
-def test_cancellation_between_steps() -> None:
-    def cancel(step: Any) -> None:
-        if step.iteration == 3:
-            raise Cancelled("asked to")
-
-    with pytest.raises(Cancelled):
-        recursion_optimum.solve(Problem(asked(WORKLOADS["momentum"], 4)), cancel)
 
 
 @pytest.mark.parametrize("k", [1, 8])
@@ -294,21 +187,6 @@ def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
     found = solvers.solve(spec).certificate
     assert found.converged
     assert found.loss.objective == pytest.approx(by_decompositions(spec).loss.objective, rel=2e-9)
-
-
-def test_closed_forms_state_their_gap_over_epochs() -> None:
-    spec = asked(WORKLOADS["momentum"], 8, n=192)
-    found: Any = solved(spec.document(), "square_root").certificate
-    best: Any = solvers.solve(spec).certificate
-    assert found.lower_bound.objective == pytest.approx(best.lower_bound.objective, rel=1e-6)
-    assert found.relative_gap > 0.1
-
-
-def test_closed_forms_state_their_gap_where_no_newton_form_is_known() -> None:
-    spec = asked(WORKLOADS["momentum"], 1, n=1100, objective=OBJECTIVES["lambda_tau"])
-    found: Any = solved(spec.document(), "square_root").certificate
-    assert found.lower_bound.rule.endswith("log-determinants of the recursion")
-    assert 0 < found.relative_gap < 10
 
 
 def test_large_ones_are_certified_in_linear_time() -> None:
@@ -337,25 +215,3 @@ def test_what_is_outside_says_why() -> None:
     last = {"kind": "momentum", "momentum": 0.9, "learning_rates": in_every_epoch([31], 8, 256)}
     assert "singular" in str(reason(last, 8)), "the last of them has a column of zeros, the others do not"
     assert reason({"kind": "momentum", "momentum": 0.9, "learning_rates": COOLDOWN}, 8) is None
-
-
-@pytest.mark.parametrize("side", [1, 2, 5, 8])
-def test_small_matrices_in_lanes(side: int) -> None:
-    rng = np.random.default_rng(side)
-    a, b = rng.standard_normal((2, WIDTH, side, side + 3))
-
-    def in_lanes(matrices: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(matrices.transpose(1, 2, 0)).flatten()
-
-    product = rng.standard_normal((WIDTH, side, side))
-    held = in_lanes(product)
-    multiply(in_lanes(a), side + 3, 1, in_lanes(b), side + 3, 1, held, side, side, side + 3, -1.0, False, False)
-    wanted = product - a @ b.transpose(0, 2, 1)
-    assert np.allclose(held, in_lanes(wanted), atol=1e-13)
-    multiply(in_lanes(a), side + 3, 1, in_lanes(a), side + 3, 1, held, side, side, side + 3, 1.0, True, True)
-    gram = a @ a.transpose(0, 2, 1)
-    lower = np.tril(np.ones((side, side), dtype=bool))
-    assert np.allclose(held.reshape(side, side, WIDTH)[lower], gram.transpose(1, 2, 0)[lower], atol=1e-13)
-    held = in_lanes(gram)
-    invert(held, side)
-    assert np.allclose(held.reshape(side, side, WIDTH).transpose(2, 0, 1) @ gram, np.eye(side), atol=1e-9)

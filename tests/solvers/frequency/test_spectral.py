@@ -24,12 +24,11 @@ from factorize.predict.asymptotic import (
     stationary_losses,
     warped_grid,
 )
-from factorize.solution import Outcome, Progress
+from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.frequency import spectral
 from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
-from factorize.solvers.frequency.enclosure import CellIntervals, Cells, Jet, mean_enclosure
-from factorize.solvers.frequency.strongly_convex import best_bound, design, first_edges, gain_jet, nu_bound, white_bound
+from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec
 
@@ -62,19 +61,6 @@ def test_elliptic_integral(vectors: dict[str, Any]) -> None:
     published = vectors["G.I_integral"]
     for a, b, value in zip(published["a"], published["b"], published["value"], strict=True):
         assert circle_integral(a, b) == pytest.approx(value, rel=1e-11)
-
-
-@given(st.floats(1e-3, 0.9), st.floats(1e-3, 0.9))
-def test_elliptic_integral_by_quadrature(a: float, b: float) -> None:
-    mean = circle_mean(lambda w: np.sqrt(distance_squared(a, w)) / distance_squared(b, w), width=min(a, b))
-    assert circle_integral(a, b) == pytest.approx(2 * np.pi * mean, rel=1e-8)
-
-
-@pytest.mark.parametrize("b", [1e-6, 0.02, 0.5])
-def test_elliptic_integral_far_below_the_learning_rate(b: float) -> None:
-    outer, inner = 2 - b, 2 * np.sqrt(1 - b)  # at a = 0 it is elementary, in cos(w / 2)
-    limit = 8 / (outer * inner) * np.log((outer + inner) / b)
-    assert circle_integral(b * 1e-12, b) == pytest.approx(limit, rel=1e-10)
 
 
 @pytest.mark.parametrize("nu", ["0.001", "0.01", "0.1", "0.5"])
@@ -166,16 +152,6 @@ def test_published_cone_program(vectors: dict[str, Any]) -> None:
     assert program.solve(noise * on_the_grid).value == pytest.approx(published["value_nu"], rel=published["tolerance"])
 
 
-def test_published_value_between_the_grid_points(vectors: dict[str, Any]) -> None:
-    published = vectors["G.socp"]
-    plant = Plant(0.5, 0.1, 1.0)
-    w, weights = uniform(256)
-    multiplier = ConeProgram(plant, w, weights, lags=8).solve(np.ones(len(w))).multiplier
-    mean = mean_enclosure(lambda cells: gain_jet(multiplier, plant, cells), first_edges(plant), tolerance=1e-7)
-    assert mean.lower <= published["dense_grid_certified"] * (1 + 1e-6)
-    assert mean.upper == pytest.approx(published["dense_grid_certified"], rel=1e-6)
-
-
 @pytest.mark.parametrize("plant", PLANTS, ids=str)
 @pytest.mark.parametrize("white", [True, False])
 def test_the_engine_agrees_with_cvxpy(plant: Plant, white: bool) -> None:
@@ -184,30 +160,6 @@ def test_the_engine_agrees_with_cvxpy(plant: Plant, white: bool) -> None:
     found = ConeProgram(plant, w, weights, lags=10).solve(power)
     reference = spectral.reference_value(plant, w, weights, power, lags=10)
     assert found.value == pytest.approx(reference, rel=1e-6)
-
-
-@pytest.mark.parametrize("plant", PLANTS, ids=str)
-def test_derivatives_of_the_barrier(plant: Plant) -> None:
-    w, weights = warped_grid(30, plant.width)
-    program = ConeProgram(plant, w, weights, lags=4)
-    generator = np.random.default_rng(3)
-    x = program._start * (1 + 0.1 * generator.random(9))
-    x[5:] = 0.3 * x[1:5] * generator.uniform(-1, 1, 4)
-    cost = weights * generator.uniform(0.5, 2, len(w))
-    gradient, hessian = program._derivatives(x, cost, 3.0)
-    for j in range(9):
-        step = np.zeros(9)
-        step[j] = 1e-5 * abs(x[0])
-
-        def total(at: Array) -> float:
-            return 3.0 * program._value(at, cost) + program._barrier(at)
-
-        slope = (total(x + step) - total(x - step)) / (2 * step[j])
-        assert gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6 * np.abs(gradient).max())
-        bend = (program._derivatives(x + step, cost, 3.0)[0] - program._derivatives(x - step, cost, 3.0)[0]) / (
-            2 * step[j]
-        )
-        np.testing.assert_allclose(hessian[:, j], bend, rtol=1e-4, atol=1e-6 * np.abs(hessian).max())
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=str)
@@ -242,67 +194,6 @@ def test_what_has_no_certificate_is_refused() -> None:
 
 
 # --- proven integrals ---------------------------------------------------------------------------------------------
-
-
-@given(st.floats(-3, 3), st.floats(0, 2), st.floats(-3, 3), st.floats(0, 2), st.floats(0, 1), st.floats(0, 1))
-def test_interval_operations_contain_their_results(
-    a: float, wide: float, b: float, broad: float, s: float, t: float
-) -> None:
-    x, y = CellIntervals.ball(np.array([a]), wide), CellIntervals.ball(np.array([b]), broad)
-    u, v = a + (2 * s - 1) * wide, b + (2 * t - 1) * broad
-    pairs = [(x + y, u + v), (x - y, u - v), (x * y, u * v), (x.square(), u * u), (x * -2.0, -2 * u), (x + 1.0, u + 1)]
-    if x.low[0] > 0:
-        pairs += [(x.reciprocal(), 1 / u), (x.root(), u**0.5)]
-    for interval, value in pairs:
-        assert interval.low[0] <= value <= interval.high[0]
-    assert np.isinf(CellIntervals.ball(np.zeros(1), 1.0).reciprocal().high[0])
-
-
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=5), st.floats(0.01, 3.1), st.floats(1e-4, 0.05))
-def test_jets_contain_the_function_and_its_derivatives(cosines: list[float], centre: float, radius: float) -> None:
-    coefficients = np.array([sum(map(abs, cosines)) + 0.5, *cosines])
-    sines = np.array([0.0, *cosines[::-1]]) * 0.3
-    coefficients[0] += np.abs(sines).sum()
-    cells = Cells(np.array([centre]), np.array([radius]))
-    series = cells.series(coefficients, sines)
-    t = np.arange(len(coefficients))
-    w = centre + radius * np.linspace(-1, 1, 9)
-    f = np.cos(np.outer(w, t)) @ coefficients + np.sin(np.outer(w, t)) @ sines
-    d = -np.sin(np.outer(w, t)) @ (t * coefficients) + np.cos(np.outer(w, t)) @ (t * sines)
-    e = -np.cos(np.outer(w, t)) @ (t**2 * coefficients) - np.sin(np.outer(w, t)) @ (t**2 * sines)
-
-    def contains(jet: Jet, *derivatives: Array) -> None:
-        for interval, values in zip((jet.value, jet.first, jet.second), derivatives, strict=True):
-            slack = 1e-12 * (1 + np.abs(values).max())
-            assert interval.low[0] <= values.min() + slack and values.max() - slack <= interval.high[0]
-
-    contains(series, f, d, e)
-    contains(series.square(), f**2, 2 * f * d, 2 * d**2 + 2 * f * e)
-    contains(series.reciprocal(), 1 / f, -d / f**2, 2 * d**2 / f**3 - e / f**2)
-    contains(series.root(), f**0.5, d / (2 * f**0.5), e / (2 * f**0.5) - d**2 / (4 * f**1.5))
-    contains(series * series - series, f * f - f, 2 * f * d - d, 2 * d * d + 2 * f * e - e)
-
-
-@pytest.mark.parametrize("q", [0.3, 0.9, 0.999])
-def test_a_known_integral_is_enclosed(q: float) -> None:
-    edges = first_edges(Plant(1.0, 1 - q, 1.0), 64)
-    found = mean_enclosure(
-        lambda cells: cells.series(np.array([1 + q * q, -2 * q]), np.zeros(2)).reciprocal(), edges, tolerance=1e-6
-    )
-    exact = 1 / (1 - q * q)
-    assert found.lower <= exact <= found.upper <= found.lower * (1 + 2e-6)
-
-
-def test_a_pole_between_the_grid_points_is_found() -> None:
-    """A multiplier that holds on a coarse grid and fails between its points must not be certified."""
-    plant = Plant(1.0, 0.1, 1.0)
-    even = np.zeros(8)
-    even[7] = 0.99 * 20  # Re Lam = 20 (1 - 0.99 cos 8w) is large on the grid and almost zero between its points
-    multiplier = Multiplier(20.0, even, np.zeros(8))
-    assert np.isfinite(multiplier.gain(plant, np.pi * (2 * np.arange(8) + 1) / 8)).all()
-    assert np.isinf(multiplier.gain(plant, np.linspace(0.01, np.pi, 2000))).any()
-    with pytest.raises(SolveFailed, match="could not be verified between grid points"):
-        best_bound(multiplier, plant)
 
 
 def test_bounds_are_ordered_and_hold_on_the_hardest_quadratic() -> None:
@@ -411,17 +302,3 @@ def test_equal_constants_are_one_curvature() -> None:
 )
 def test_what_is_refused(mechanism: dict[str, Any], words: str) -> None:
     assert words in (spectral.supports(asked_of(**mechanism)) or "")
-
-
-def test_a_column_that_rises_is_left_alone() -> None:
-    rising = np.array([1.0, 0.5, 0.6, 0.1])
-    np.testing.assert_array_equal(spectral.tidied(rising), rising)
-    noisy = np.array([2.0, 1.0, 1.0 + 1e-15, 0.2])
-    assert (np.diff(spectral.tidied(noisy)) <= 0).all()
-
-
-def test_progress_reports_each_round() -> None:
-    seen: list[Progress] = []
-    spectral.solve(Problem(asked_of(learning_rate=0.5, strong_convexity=0.2, smoothness=1.0)), seen.append)
-    assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
-    assert seen[-1].class_gap is not None and seen[-1].class_gap <= 1e-9

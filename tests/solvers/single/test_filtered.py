@@ -51,17 +51,6 @@ def test_the_dense_optimum_is_reached(name: str) -> None:
     assert upper <= lower * (1 + 1e-8)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_few_steps(name: str, n: int) -> None:
-    structure = ONE_EACH[name](n)
-    optimum = optimum_of(structure, 1e-10)
-    lower, upper = dense_bounds(dense(structure), optimum.v)
-    assert optimum.lower_bound <= lower * (1 + 1e-13)
-    assert upper <= optimum.upper_bound * (1 + 1e-13)
-    assert optimum.relative_gap < 1e-10
-
-
 def check_bounds(structure: Filtered, seed: int, gap: float = 1e-9) -> None:
     """No dual value, dense ones included, exceeds a primal one."""
     optimum = optimum_of(structure)
@@ -137,31 +126,6 @@ def precise(request: pytest.FixtureRequest) -> Precise:
         return Precise(structure, v, poles, [(low + mpmath.mpf(float(t)) * weights) ** -1 for t in poles.nodes])
 
 
-def test_the_diagonal_is_within_the_tracked_rounding(precise: Precise) -> None:
-    structure, v, poles, inverses = precise
-    x, bound = structure.certified_diagonal(v, poles)
-    for i in range(structure.size):
-        exact = sum(mpmath.mpf(float(w)) * k[i, i] for w, k in zip(poles.weights, inverses, strict=True))
-        assert abs(x[i] / exact - 1) <= bound[i]
-    assert bound.max() < 1e-12
-    assert np.allclose(x, structure.diagonal(v, poles), rtol=1e-14)
-
-
-def test_hessian_and_factor_against_sixty_digits(precise: Precise) -> None:
-    structure, v, poles, inverses = precise
-    n = structure.size
-    arrays = [np.array([[float(k[i, j]) for j in range(n)] for i in range(n)]) for k in inverses]
-    hessian = sum(w * t * k**2 for w, t, k in zip(poles.weights, poles.nodes, arrays, strict=True))
-    product = structure.hessian(v, poles)
-    found = np.array([product(column) for column in np.eye(n)])
-    scale = np.sqrt(np.outer(np.diag(hessian), np.diag(hessian)))
-    assert (np.abs(found - hessian) / scale).max() < 1e-12
-    x = sum(w * k for w, k in zip(poles.weights, arrays, strict=True))
-    root = np.sqrt(np.diag(x))
-    c = streaming_factor(structure, v, poles).dense()
-    assert np.allclose(c.T @ c, x / np.outer(root, root), rtol=0, atol=1e-9)
-
-
 def test_the_generators_make_the_inverse(precise: Precise) -> None:
     structure, v, poles, inverses = precise
     generators = structure.generators(v, poles)
@@ -172,18 +136,6 @@ def test_the_generators_make_the_inverse(precise: Precise) -> None:
                 state = np.einsum("pab,pb->pa", generators.transition[i], state)
             exact = float(sum(w * k[i, j] for w, k in zip(poles.weights, inverses, strict=True)))
             assert (generators.outputs[i] * state).sum() == pytest.approx(exact, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_the_spectrum_is_inside_the_interval(name: str) -> None:
-    structure = ONE_EACH[name](40)
-    v = np.exp(np.random.default_rng(1).normal(size=40))
-    lower, upper = structure.interval(v)
-    a = dense(structure)
-    eigenvalues = np.linalg.svd(a * np.sqrt(v), compute_uv=False) ** -2.0
-    assert lower <= eigenvalues.min()
-    assert eigenvalues.max() <= upper
-    assert structure.start() == pytest.approx(np.sqrt((a**2).sum(axis=0)), rel=1e-13)
 
 
 STREAMED: dict[str, Make] = {
@@ -224,26 +176,6 @@ def test_the_state_space_tensors_follow_the_contract(name: str, states: int) -> 
             state = (tensors["transition"][i] @ state.reshape(blocks, states, 1)).ravel()
             c[i, j] = tensors["output"][i] @ state
     assert np.allclose(factor.dense(), c, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_threads_and_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    structure = ONE_EACH[name](250)
-    v = structure.start()
-    poles = zolotarev(*structure.interval(v), error=1e-9)
-
-    def all_of_it() -> tuple[np.ndarray, ...]:
-        return (
-            structure.diagonal(v, poles),
-            *structure.certified_diagonal(v, poles),
-            structure.hessian(v, poles)(v),
-        )
-
-    alone = all_of_it()
-    monkeypatch.setattr("factorize.solvers.single.filtered._PARALLEL_WORK", 0)
-    monkeypatch.setattr("factorize.solvers.single.filtered._LANES", 3)
-    for one, other in zip(alone, all_of_it(), strict=True):
-        assert np.allclose(one, other, rtol=1e-13, atol=0)
 
 
 def test_a_wrong_quadrature_is_caught() -> None:

@@ -13,12 +13,11 @@ from hypothesis.extra.numpy import arrays
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.certificate.lower_bounds.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
-from factorize.errors import Cancelled, CertificateError, UnsupportedProblem
+from factorize.certificate.lower_bounds.bounds import MAX_RULE, lower_bound
+from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single import max_error
-from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 
 MAX = {"kind": "max"}
 WARM = {"kind": "warmup_cosine", "warmup": 20, "final": 0.01}
@@ -129,29 +128,6 @@ def test_both_routes_meet(workload: dict[str, Any]) -> None:
     assert found[0].certificate.loss.objective == pytest.approx(found[1].certificate.loss.objective, rel=2e-9)
 
 
-@pytest.mark.parametrize("n", [127, 128])
-def test_the_route_is_chosen_by_the_size(n: int) -> None:
-    assert max_error.is_structured(spec_of(n, "dense", objective=MAX).workload) == (n == 128)
-    assert not max_error.is_structured(
-        spec_of({"kind": "momentum", "n": n, "momentum": 0.9}, "dense", objective=MAX).workload
-    )
-    assert solved(n, "dense", objective=MAX, tolerance=1e-6).certificate.converged
-
-
-def test_seven_hundred_steps_without_a_decomposition() -> None:
-    found = solved({"kind": "schedule", "n": 700, "learning_rates": {"kind": "cosine"}}, "dense", objective=MAX)
-    certificate = found.certificate
-    assert certificate.converged
-    assert certificate.lower_bound is not None
-    assert certificate.lower_bound.rule == MAX_RESOLVENT_RULE
-    assert found.dual["weights"][-1] == 0
-    assert found.dual["row_weights"][-1] == 0
-    u, v = (np.sqrt(found.dual[name]) for name in ("row_weights", "weights"))
-    norm = np.linalg.svd(u[:, None] * found.spec.workload.dense() * v, compute_uv=False).sum()
-    assert certificate.lower_bound.objective == pytest.approx(norm**2, rel=1e-11)
-    assert certificate.lower_bound.objective <= norm**2
-
-
 @given(
     arrays(np.float64, (2, 6), elements=st.floats(0.0, 1.0)),
     arrays(np.float64, (6, 6), elements=st.floats(-1.0, 1.0)),
@@ -211,49 +187,3 @@ def test_automatic_means_dense_for_single_participation_only() -> None:
         for participation in ({"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 2}):
             with pytest.raises(UnsupportedProblem, match="nu_toeplitz"):
                 solvers.choose(spec_of(6, {"kind": mechanism}, participation, MAX))
-
-
-def test_optimising_for_one_workload_and_evaluating_another() -> None:
-    borrowed = solved(
-        {"kind": "momentum", "n": 8, "momentum": 0.9}, "dense", objective=MAX, optimize_for={"kind": "prefix", "n": 8}
-    )
-    own = solved({"kind": "momentum", "n": 8, "momentum": 0.9}, "dense", objective=MAX)
-    np.testing.assert_allclose(
-        borrowed.strategy.dense(), solved(8, "dense", objective=MAX).strategy.dense(), atol=1e-12
-    )
-    assert borrowed.certificate.loss.objective > own.certificate.loss.objective
-    assert borrowed.certificate.lower_bound is not None
-    assert borrowed.certificate.lower_bound.objective <= own.certificate.loss.objective
-
-
-@pytest.mark.parametrize("n", [16, 160])
-def test_a_solve_can_be_cancelled(n: int) -> None:
-    def stop(_step: object) -> None:
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        solved(n, "dense", objective=MAX, progress=stop)
-
-
-def test_the_curvature_is_the_derivative_and_symmetric() -> None:
-    rng = np.random.default_rng(3)
-    n = 9
-    p, q = rng.uniform(1, 3, n), rng.uniform(0, 1, n)
-    q[0] = 0
-    workload = TwoSidedBidiagonal(p, q)
-    u, v = (w / w.sum() for w in rng.uniform(0.2, 1, (2, n)))
-    weights = np.concatenate([u, v])
-    poles = workload.poles(u / 16, v, 1e-9)
-    value = workload.evaluate(u, v, 1e-13).value
-    matrix = np.array([workload._curvature(u, v, poles, value)(e) for e in np.eye(2 * n)])
-    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
-
-    def heights(log: np.ndarray) -> np.ndarray:
-        left, right = np.exp(log[:n]), np.exp(log[n:])
-        at = workload.evaluate(left, right, 1e-14)
-        return np.concatenate([left * at.e * (left @ at.e) ** -1, right * at.x]) * at.value
-
-    step = rng.standard_normal(2 * n)
-    h = np.concatenate([u, v]) * np.concatenate([workload.evaluate(u, v, 1e-13).e, workload.evaluate(u, v, 1e-13).x])
-    change = (heights(np.log(weights) + 1e-5 * step) - heights(np.log(weights) - 1e-5 * step)) / 2e-5 / value
-    np.testing.assert_allclose(h * step - matrix @ step, change, atol=2e-4 * np.abs(step).max())

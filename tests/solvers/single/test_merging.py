@@ -6,19 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.lower_bounds.bounds import RESOLVENT_RULE
-from factorize.certificate.lower_bounds.resolvents import nuclear_norm_of_recursion_below
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, recovery, structured
-from factorize.solvers.single.merging import merge
 from factorize.spec import Spec
-from factorize.workloads.forms import FirstOrder
 
 N = 140
 
@@ -76,40 +70,3 @@ def test_long_zero_weights_are_certified_without_a_decomposition() -> None:
     assert certificate.converged
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule == RESOLVENT_RULE
-
-
-def recursion(steps: FirstOrder) -> np.ndarray:
-    n = len(steps.feed)
-    rows = np.diag(steps.feed)
-    for i in range(1, n):
-        rows[i] += steps.follow[i] * rows[i - 1]
-    return rows
-
-
-SOME_ZERO = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
-
-
-@given(arrays(np.float64, (4, 7), elements=SOME_ZERO))
-def test_bound_of_any_recursion(parts: np.ndarray) -> None:
-    follow, feed, u, v = parts
-    steps = FirstOrder(np.concatenate([[0.0], follow[1:]]), feed)
-    norm = np.linalg.svd(np.sqrt(u)[:, None] * recursion(steps) * np.sqrt(v), compute_uv=False).sum()
-    found = nuclear_norm_of_recursion_below(steps, u, v)
-    assert found <= norm * (1 + 1e-14)
-    assert found == pytest.approx(norm, rel=1e-12, abs=1e-14)
-
-
-@given(arrays(np.float64, (3, 7), elements=SOME_ZERO))
-def test_merged_groups_span_the_weighted_workload(parts: np.ndarray) -> None:
-    follow, feed, weights = parts
-    feed[0], weights[-1] = 1.0, 1.0
-    follow[1:] = np.maximum(follow[1:], 0.1)
-    steps = FirstOrder(np.concatenate([[0.0], follow[1:]]), feed)
-    merged = merge(steps, weights)
-    small = np.linalg.inv(np.diag(merged.p) - np.diag(merged.q[1:], -1))
-    seen = merged.group >= 0
-    whole = np.zeros((len(merged.rows), 7))
-    whole[:, seen] = small[:, merged.group[seen]] * merged.share[seen]
-    target = np.sqrt(weights)[:, None] * recursion(steps)
-    np.testing.assert_allclose(whole.T @ whole, target.T @ target, rtol=1e-12, atol=1e-14)
-    assert (merged.share[merged.columns] == 1).all()

@@ -116,28 +116,6 @@ def chain(factors: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("case", STRUCTURED + UNSUPPORTED, ids=name)
-def test_whether_there_is_a_form_is_known_without_making_it(case: Spec) -> None:
-    found = structured.structure_of(case.workload, case)
-    assert structured.has_structure(case.workload, case) == (found is not None)
-
-
-def test_forms_are_the_workload() -> None:
-    for case in STRUCTURED:
-        a, n = case.workload.dense(), case.workload.n
-        cascade, nesterov = case.workload.cascade_form(), case.workload.nesterov_form()
-        momentum = case.workload.momentum_form()
-        if momentum is not None:
-            form = chain(momentum.lam) @ (momentum.eta[:, None] * chain(momentum.beta))
-            np.testing.assert_allclose(form, a, rtol=1e-11)
-        if cascade is not None:
-            form = chain(cascade.lam) @ (cascade.eta[:, None] * (chain(cascade.beta) @ chain(cascade.decay)))
-            np.testing.assert_allclose(form, a, rtol=1e-12)
-        if nesterov is not None:
-            seen = np.eye(n) + nesterov.mu * chain(np.full(n, nesterov.mu))
-            np.testing.assert_allclose(chain(nesterov.lam) @ (nesterov.eta[:, None] * seen), a, rtol=1e-12)
-
-
 @settings(max_examples=40)
 @given(st.lists(st.floats(0.05, 1.0), min_size=12, max_size=12), st.floats(0.0, 0.95), st.floats(0.0, 0.5))
 def test_coupled_decay_is_two_decays_unless_it_oscillates(rates: list[float], momentum: float, rate: float) -> None:
@@ -164,14 +142,3 @@ def test_progress_and_cancellation() -> None:
         solvers.solve(STRUCTURED[0], progress=stop)
     assert [step.iteration for step in seen] == [1, 2, 3]
     assert all(step.relative_gap is not None and step.relative_gap > 0 for step in seen)
-
-
-def test_optimising_for_one_workload_and_evaluating_another() -> None:
-    own = solvers.solve(asked({"kind": "momentum", "momentum": 0.9}))
-    borrowed = solvers.solve(asked({"kind": "momentum", "momentum": 0.9}, optimize_for={"kind": "prefix", "n": N}))
-    prefix = solvers.solve(asked({"kind": "prefix"}))
-    np.testing.assert_array_equal(borrowed.rows("C", 0, N), prefix.rows("C", 0, N))
-    assert borrowed.certificate.loss.objective > own.certificate.loss.objective
-    assert borrowed.certificate.lower_bound is not None
-    assert own.certificate.lower_bound is not None
-    assert borrowed.certificate.lower_bound.objective <= own.certificate.lower_bound.objective * (1 + 1e-9)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
-from factorize.errors import Cancelled
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.formulas.closed_form import strategy_coefficients
-from factorize.solvers.methods.transforms import reciprocal, square_root
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.methods.transforms import square_root
+from factorize.solvers.problem import Problem
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
-from factorize.solvers.toeplitz.gradients import ToeplitzLoss
 from factorize.spec import Spec
 from factorize.workloads.matrix import from_array
 
@@ -60,63 +55,6 @@ def searched(asked: Spec) -> tuple[Solution, Certificate]:
     assert toeplitz.supports(asked) is None
     solution = toeplitz.solve(Problem(asked), quiet)
     return solution, certify(asked, solution.strategy, {}, outcome=solution.outcome)
-
-
-def losses(asked: Spec) -> list[tuple[ToeplitzLoss, int]]:
-    problem = Problem(asked)
-    error = toeplitz.error_form(problem)
-    return [(ToeplitzLoss(problem.n, error, kind.sensitivity), kind.bands) for kind in toeplitz.classes(problem)]
-
-
-@given(st.lists(st.floats(-0.6, 0.6), min_size=1, max_size=90), st.integers(90, 150))
-def test_reciprocal_times_the_series_is_one(tail: list[float], n: int) -> None:
-    series = np.array([1.0, *np.array(tail) / len(tail)])
-    unit = np.convolve(series, reciprocal(series, n))[:n]
-    np.testing.assert_allclose(unit, np.eye(1, n)[0], atol=1e-12)
-
-
-def test_square_root_of_the_momentum_series() -> None:
-    n = 300
-    momentum = spec_of({"kind": "momentum", "momentum": 0.9, "n": n}).workload.coefficients
-    root = square_root(momentum)
-    ones = strategy_coefficients(n, 0.0)
-    np.testing.assert_allclose(root, np.convolve(ones, ones * 0.9 ** np.arange(n))[:n], rtol=1e-11)
-
-
-@pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART], ids=lambda p: p["kind"])
-@pytest.mark.parametrize("objective", [MEAN, {"kind": "lambda_tau", "tau": 3}], ids=lambda o: o["kind"])
-@pytest.mark.parametrize("workload", ["prefix", "momentum", "cosine", "x"])
-@pytest.mark.parametrize("bands", [20, 13, 3])
-def test_loss_and_gradient(workload: str, objective: Any, participation: Any, bands: int) -> None:
-    asked = asked_of(workload, 20, participation, objective, kind="banded_toeplitz", bands=bands)
-    generator = np.random.default_rng(1)
-    for loss, bands in losses(asked):
-        column = strategy_coefficients(20, 0.05)[:bands]
-        strategy = toeplitz_rows(np.concatenate([column, np.zeros(20 - bands)]), 0, 20)
-        decoder = np.linalg.solve(strategy.T, asked.workload.dense().T).T
-        weighted = asked.objective.weigh(decoder)
-        error = (weighted**2).sum() * asked.objective.scale(20)
-        patterns = feasible(participation, 20)
-        squared = max(strategy[:, list(p)].sum(axis=1) @ strategy[:, list(p)].sum(axis=1) for p in patterns)
-        if participation == APART and bands <= 5:
-            squared = max((strategy[:, list(p)] ** 2).sum() for p in patterns)
-        assert loss.value(column) == pytest.approx(error * squared, rel=1e-11)
-        direction = generator.normal(size=bands)
-        step = 1e-6
-        slope = (loss(column + step * direction)[0] - loss(column - step * direction)[0]) / (2 * step)
-        assert float(loss(column)[1] @ direction) == pytest.approx(slope, rel=1e-6)
-
-
-def feasible(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
-    """All patterns of full length, by enumeration."""
-    if participation["kind"] == "single":
-        return [(i,) for i in range(n)]
-    if participation["kind"] == "fixed_epochs":
-        b = n // participation["epochs"]
-        return [tuple(range(j, n, b)) for j in range(b)]
-    gap, count = participation["min_sep"], -(-n // participation["min_sep"])
-    sets = [s for size in range(1, count + 1) for s in combinations(range(n), size)]
-    return [s for s in sets if all(later - first >= gap for first, later in zip(s, s[1:], strict=False))]
 
 
 def test_published_optimum(reference_values: dict[str, dict[str, Any]]) -> None:
@@ -186,31 +124,6 @@ def test_bands_are_kept_and_their_number_only_helps(participation: Any, bands: i
     assert wider.loss.objective <= certificate.loss.objective * (1 + 2e-9)
 
 
-@pytest.mark.parametrize("participation", [SINGLE, EPOCHS], ids=lambda p: p["kind"])
-@pytest.mark.parametrize("workload", ["prefix", "srg", "cosine"])
-def test_the_estimated_gap_covers_what_is_left(workload: str, participation: Any) -> None:
-    asked = asked_of(workload, 64, participation)
-    _, reference = searched(asked.model_copy(update={"tolerance": 1e-12}))
-    for tolerance in (1e-2, 1e-4, 1e-6):
-        problem = Problem(asked.model_copy(update={"tolerance": tolerance}))
-        error, report = toeplitz.error_form(problem), Reporter(quiet)
-        found = [toeplitz.optimise(64, error, kind, tolerance, report) for kind in toeplitz.classes(problem)]
-        best = min(found, key=lambda minimum: minimum.value)
-        _, certificate = searched(problem.spec)
-        left = certificate.loss.objective / reference.loss.objective - 1
-        assert left <= best.gap + 1e-11
-        assert best.gap <= tolerance
-
-
-@pytest.mark.parametrize("workload", ["prefix", "momentum", {"kind": "window", "width": 700}])
-def test_the_coarse_start_leads_to_the_same_optimum(monkeypatch: pytest.MonkeyPatch, workload: Any) -> None:
-    asked = asked_of(workload, 5000)
-    _, certificate = searched(asked)
-    monkeypatch.setattr(toeplitz, "_COARSE", 10_000)
-    _, direct = searched(asked)
-    assert certificate.loss.objective == pytest.approx(direct.loss.objective, rel=2e-9)
-
-
 def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: dict[str, dict[str, Any]]) -> None:
     asked = asked_of("prefix", 64)
     certificate = solvers.solve(asked).certificate
@@ -220,14 +133,6 @@ def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: d
     assert certificate.lower_bound.objective * 64 == pytest.approx(dense, rel=1e-6)
     assert certificate.relative_gap == pytest.approx(published["optimal_loss"] / dense - 1, abs=1e-6)
     assert certificate.loss.total_squared < published["best_nu_loss"]
-
-
-def test_another_workload_may_be_optimised_for() -> None:
-    asked = asked_of("momentum", 40).model_copy(update={"optimize_for": asked_of("prefix", 40).workload})
-    solution, certificate = searched(asked)
-    prefix, _ = searched(asked_of("prefix", 40))
-    np.testing.assert_allclose(solution.strategy.coefficients(), prefix.strategy.coefficients(), rtol=1e-12)
-    assert certificate.loss.objective > searched(asked_of("momentum", 40))[1].loss.objective
 
 
 def test_normalised_columns_are_kept_if_they_help() -> None:
@@ -248,19 +153,6 @@ def test_normalised_columns_are_kept_if_they_help() -> None:
 )
 def test_what_is_refused(asked: Spec, words: str) -> None:
     assert words in (toeplitz.supports(asked) or "")
-
-
-def test_progress_states_the_class_gap_and_may_cancel() -> None:
-    seen: list[Progress] = []
-    toeplitz.solve(Problem(asked_of("prefix", 30)), seen.append)
-    gaps = [step.class_gap for step in seen if step.class_gap is not None]
-    assert len(gaps) > 3 and gaps[-1] < 1e-9 < gaps[0]
-
-    def cancel(step: Progress) -> None:
-        raise Cancelled("asked to")
-
-    with pytest.raises(Cancelled):
-        toeplitz.solve(Problem(asked_of("prefix", 30)), cancel)
 
 
 def test_a_large_problem_takes_no_dense_array() -> None:
