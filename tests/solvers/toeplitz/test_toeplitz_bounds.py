@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, feasible, quiet, searched
+from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, quiet, searched
 
 from factorize import parse_spec, solvers
 from factorize.certificate.lower_bounds import toeplitz_bounds
@@ -23,6 +23,18 @@ from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 INVARIANT = sorted(set(WORKLOADS) - {"cosine", "x"})
+
+
+def feasible(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
+    """All patterns of full length, by enumeration."""
+    if participation["kind"] == "single":
+        return [(i,) for i in range(n)]
+    if participation["kind"] == "fixed_epochs":
+        b = n // participation["epochs"]
+        return [tuple(range(j, n, b)) for j in range(b)]
+    gap, count = participation["min_sep"], -(-n // participation["min_sep"])
+    sets = [s for size in range(1, count + 1) for s in combinations(range(n), size)]
+    return [s for s in sets if all(later - first >= gap for first, later in zip(s, s[1:], strict=False))]
 
 
 def gap(asked: Spec, dual: dict[str, np.ndarray] | None = None) -> float:
