@@ -21,7 +21,6 @@ from factorize.rounded import cast
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES
-from factorize.storage.revocation import revocation_key
 from factorize.storage.store import Store
 from factorize.structures.endless import LARGEST_ROW
 
@@ -225,19 +224,6 @@ class Results:
         result = Result(manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"], text)
         self._texts.put(name, result)
         return result
-
-    def watch(self, result: Result) -> Callable[[], bool] | None:
-        """Return what says quickly whether a result still stands as it does now; None where the store has no quick way.
-
-        It stands while its file is the same, untouched and not found damaged, and no revocation of it was recorded.
-        """
-        look = self.store.objects.watch(blob_key(result.file), revocation_key(result.digest))
-        if look is None or not self._is_there(result):
-            return None
-        file, revocation = before = look()
-        if file is None or revocation is not None:
-            return None
-        return lambda: look() == before and not self.store.blobs.damaged(result.file)
 
     def _is_there(self, result: Result) -> bool:
         """Whether the file is still there, neither damaged nor revoked: a manifest alone is no result."""

@@ -59,11 +59,6 @@ class Gate:
         self._pending: dict[bytes, asyncio.Future[Caller]] = {}
         self._limiters: dict[bool, CapacityLimiter] = {}
 
-    def standing(self, credential: bytes) -> Caller | None:
-        """Return the caller of a credential that was looked up less than half a second ago, else None."""
-        known = self._known.get(hashlib.sha256(credential).digest())
-        return known.caller if known is not None and time.monotonic() - known.looked < FRESH_SECONDS else None
-
     async def admit(self, credential: bytes) -> Caller:
         """Return the caller of a credential.
 
@@ -74,10 +69,10 @@ class Gate:
             AccessRefused: nobody has it, or its key has ended or was revoked.
             StoreUnavailable: the ledger does not answer.
         """
-        caller = self.standing(credential)
-        if caller is not None:
-            return caller
         name = hashlib.sha256(credential).digest()
+        known = self._known.get(name)
+        if known is not None and time.monotonic() - known.looked < FRESH_SECONDS:
+            return known.caller
         looking = self._pending.get(name)
         if looking is None:  # requests that come meanwhile wait for the same look
             looking = self._pending[name] = asyncio.ensure_future(self._look(name, credential))

@@ -32,8 +32,8 @@ heavy = CapacityLimiter(4)
 """Threads for work that keeps a processor busy, so that quick answers are not queued behind it."""
 
 
-def service_of(request: Request) -> SolverService:
-    """Return the running service."""
+async def service_of(request: Request) -> SolverService:
+    """Return the running service. A dependency that is no coroutine costs a change of threads in every request."""
     service: SolverService = request.app.state.service
     return service
 

@@ -24,7 +24,7 @@ _TWICE = "a field is given twice; give each once"
 router = APIRouter(default_response_class=Response)
 
 
-def _jobs_of(request: Request) -> CalibrationJobs:
+async def _jobs_of(request: Request) -> CalibrationJobs:
     jobs: CalibrationJobs = request.app.state.calibrations
     return jobs
 

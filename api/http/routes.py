@@ -64,8 +64,6 @@ async def post_factorization(
         await service.engine.wait(found.spec_digest, seconds)
         found = await _lookup(request, service, found.spec_digest, form, caller) or found
     if isinstance(found, Result):
-        if seconds is None and not form:
-            request.state.answered_by = found  # for whoever asks the same again (repeats.py)
         return manifest_response(request, found, pinned=False, headers=headers)
     told = {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"}
     return job_response(found, 202, told, notes=notes)

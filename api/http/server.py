@@ -7,7 +7,6 @@ does not move on (an unfinished header block or body, an answer that nobody take
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import socket
 import ssl
@@ -20,11 +19,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from factorize.api.http.app import create_app
-from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import SECURITY_HEADERS
 from factorize.api.processes.open_files import allow_connections
-from factorize.api.repeats import Repeats, may_repeat
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry.log_lines import writes_json
@@ -40,16 +37,10 @@ BACKLOG = 2048
 class _Wire(h11.Connection):
     """Hands a large piece of a body on as it is; h11 as shipped would copy it."""
 
-    head = b""
-    """The last status line and fields that were sent."""
-
     def send(self, event: Any) -> Any:
         """Return the bytes of an event."""
         parts = self.send_with_data_passthrough(event)
-        data = parts[0] if parts is not None and len(parts) == 1 else b"".join(parts or ())
-        if isinstance(event, h11.Response):
-            self.head = data
-        return data
+        return parts[0] if parts is not None and len(parts) == 1 else b"".join(parts or ())
 
 
 class ServerConnection(H11Protocol):
@@ -60,12 +51,10 @@ class ServerConnection(H11Protocol):
     """
 
     settings = Settings.model_construct()
-    repeats: Repeats
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)
-        self._wire = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
-        self.conn = self._wire
+        self.conn = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""
@@ -73,8 +62,6 @@ class ServerConnection(H11Protocol):
         self._lingering = False
         self._begun = self._heard = self._unsent_since = self.loop.time()
         self._received = self._unsent = 0
-        self._asked, self._repeated = b"", False
-        self._trusted = trusts(self.settings, (transport.get_extra_info("peername") or ("",))[0])
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
         if len(self.connections) > self.settings.max_connections:
             limit = f"{self.settings.max_connections} connections are open, the limit"
@@ -90,53 +77,10 @@ class ServerConnection(H11Protocol):
         if self._lingering:
             return
         self._heard = self.loop.time()
-        idle = self._is_between_requests()
-        if idle and self._trusted and self._repeat(data):
-            return
-        self._asked = data if idle and self._trusted and may_repeat(data) else b""
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self._begun, self._received = self._heard, 0
         self._received += len(data)
         super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        """Remember an answer that may be asked for again."""
-        asked, self._asked = self._asked, b""
-        state = self.cycle.scope["state"]
-        result, admitted = state.get("answered_by"), state.get("standing")
-        alone = self.conn.our_state is self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]
-        if asked and result is not None and admitted is not None and alone:
-            self.repeats.note(asked, self._wire.head, result, admitted)
-        super().on_response_complete()
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close what was silent for long enough; a repeated request does not set a timer of its own."""
-        left = self._heard + self.timeout_keep_alive - self.loop.time()
-        if self._repeated and left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
-        else:
-            super().timeout_keep_alive_handler()
-
-    def _is_between_requests(self) -> bool:
-        """Whether the next byte begins a request, nothing is being answered, and the client takes what it is sent."""
-        quiet = self.cycle is None or self.cycle.response_complete
-        states = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
-        return quiet and states and not self.conn.trailing_data[0] and not self.flow.write_paused
-
-    def _repeat(self, data: bytes) -> bool:
-        """Answer a request that was answered before; whether it was one."""
-        answer = self.repeats.answer(data, self._date())
-        if answer is None:
-            return False
-        self.transport.write(answer)
-        self._repeated, self._begun, self._received = True, self._heard, 0
-        if self.timeout_keep_alive_task is None:
-            wait = self.timeout_keep_alive
-            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
-        return True
-
-    def _date(self) -> bytes:
-        return next(value for name, value in self.server_state.default_headers if name == b"date")
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP: uvicorn calls this while it handles h11's error, which knows the status."""
@@ -166,7 +110,7 @@ class ServerConnection(H11Protocol):
             return (
                 now - self._heard > patience or now - self._begun > patience + self._received / LEAST_BYTES_PER_SECOND
             )
-        unfinished = (self.cycle is None and not self._repeated) or bool(self.conn.trailing_data[0])
+        unfinished = self.cycle is None or bool(self.conn.trailing_data[0])
         return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > patience
 
     def _is_answer_stuck(self, now: float) -> bool:
@@ -240,7 +184,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
     if service is None:
         service = SolverService(settings)
         service.warm_up()
-    protocol: Any = type("Connection", (ServerConnection,), {"settings": settings, "repeats": Repeats(service)})
+    protocol: Any = type("Connection", (ServerConnection,), {"settings": settings})
     config = uvicorn.Config(
         create_app(settings, service=service),
         host=settings.host,
@@ -281,19 +225,6 @@ def _https(settings: Settings) -> ssl.SSLContext | None:
             field="https_certificate",
         ) from None
     return context
-
-
-def run_server(settings: Settings) -> None:
-    """Serve until interrupted.
-
-    Raises:
-        OSError: the address is in use or not ours.
-        FactorizeError: the store or the database cannot be opened.
-    """
-    listener = listen(settings.host, settings.port)
-    logging.getLogger(__name__).info("listening on %s", address(listener))
-    with listener:
-        server(settings).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -20,7 +20,7 @@ solvers.budget solvers.problem solvers.methods solvers.single solvers.epochs sol
 solvers.toeplitz solvers.banded solvers.blt solvers.amplified solvers.endless solvers.semidefinite solvers.buffered solvers.frequency
 solvers.automatic solvers.register solvers.warm_start solvers.solving solvers.comparing solvers
 api api.telemetry api.isolated api.child_protocol api.processes api.settings api.auditing api.terminal api.proof api.forms api.stages api.local api.comparing api.recommending api.python api.pictures api.jobs api.access api.measures api.batches
-api.children api.stored_forms api.catalog api.row_blocks api.results api.listing api.service api.repeats api.http api.commands api.cli
+api.children api.stored_forms api.catalog api.row_blocks api.results api.listing api.service api.http api.commands api.cli
 """.split()
 """Rooms and single modules of the roots, from the lowest up."""
 

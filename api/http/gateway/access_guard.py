@@ -23,8 +23,8 @@ from factorize.errors import FactorizeError
 class AccessGuard:
     """ASGI middleware: lets callers in by the table of routes, and counts what they use.
 
-    It leaves the caller in `scope["state"]["caller"]`; in `standing` what says whether the caller would be let in again
-    now without a look into the ledger (`repeats.py`); and in `admitted` what looks, or None where no key was needed.
+    It leaves the caller in `scope["state"]["caller"]`, and in `admitted` what looks whether the caller would be let in
+    again, or None where no key was needed.
 
     Args:
         app: the application behind it.
@@ -56,7 +56,6 @@ class AccessGuard:
             await problem.response(state.get("request_id", ""))(scope, receive, send)
             return
         state["caller"] = caller
-        state["standing"] = (lambda: self._gate.standing(credential) == caller) if credential else lambda: True
         state["admitted"] = partial(self._would_let_in, credential, caller) if credential else None
         if caller.quotas.bytes_per_day is None:
             await self.app(scope, receive, send)
@@ -123,7 +122,7 @@ def trusts(settings: Settings, peer: str) -> bool:
     return any(mapped in network for network in settings.trusted_proxies)
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:
     """Return who asks; the guard has let them in."""
     caller: Caller = request.scope["state"]["caller"]
     return caller

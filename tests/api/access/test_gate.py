@@ -59,14 +59,14 @@ def test_two_gates_refuse_a_revoked_key_within_a_second_of_their_clock(register:
             assert await gate.admit(credential) == key.caller
         register.revoke(key.id)
         clock.now += FRESH_SECONDS - 0.001
-        assert all(gate.standing(credential) == key.caller for gate in gates)  # what was found holds for half a second
+        for gate in gates:  # what was found holds for half a second
+            assert await gate.admit(credential) == key.caller
         clock.now += 0.001
         assert FRESH_SECONDS <= 1
         for gate in gates:
-            assert gate.standing(credential) is None
-            with pytest.raises(AccessRefused, match="the key is revoked"):
-                await gate.admit(credential)
-            assert gate.standing(credential) is None
+            for _ in range(2):
+                with pytest.raises(AccessRefused, match="the key is revoked"):
+                    await gate.admit(credential)
 
     asyncio.run(revoked())
 
@@ -92,7 +92,6 @@ def test_nobody_is_let_in_by_a_ledger_that_does_not_answer(register: Counted, cl
         clock.now += 1
         with pytest.raises(StoreUnavailable):
             await gate.admit(token.text.encode())
-        assert gate.standing(token.text.encode()) is None
         register.gone = False
         assert await gate.admit(token.text.encode()) == key.caller
 

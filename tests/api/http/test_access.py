@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
+import json
 import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 
@@ -245,6 +248,23 @@ def test_quotas_are_kept_and_say_when_to_come_again(keyed: Keyed) -> None:
     for answer in refused:
         answer.problem(429, "quota-exhausted")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+def test_the_same_post_again_and_again_counts_each_time(keyed: Keyed) -> None:
+    """On one connection, byte for byte: the answer is stored, and the key is asked for its quota all the same."""
+    spec = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "identity"}}
+    keyed.live.store.put(solvers.solve(parse_spec(spec)))
+    few = keyed.token("submit", quotas=Quotas(requests_per_minute=3))
+    connection = http.client.HTTPConnection(keyed.live.host, timeout=600)
+    statuses = []
+    with closing(connection):
+        for _ in range(40):
+            connection.request("POST", "/v1/factorizations", json.dumps(spec), {"Authorization": f"Bearer {few}"})
+            with connection.getresponse() as answer:
+                answer.read()
+                statuses.append(answer.status)
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) <= 6, "3 in each minute, of which there may be two"
 
 
 def test_a_quota_of_bytes_refuses_an_upload_before_anything_is_kept(keyed: Keyed) -> None:
