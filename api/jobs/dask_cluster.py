@@ -133,16 +133,19 @@ class SchedulerClient:
                 self._loop.close()
                 raise
             self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+        self._stream = self.client.scheduler_comm
 
     @property
     def up(self) -> bool:
         """True while the scheduler is heard.
 
         Once it has read what it cannot decode, dask's client calls itself running for ever; the task that reads has
-        ended then. That task is not quite public; a contract test watches it.
+        ended then. A client that has found a scheduler again by itself has a new stream, on which it hears of no solve:
+        its topics are the old scheduler's. Task and stream are not quite public; contract tests watch them.
         """
         hearing = self.client._handle_report_task
-        return self.client.status == "running" and hearing is not None and not hearing.done()
+        hears = hearing is not None and not hearing.done() and self.client.scheduler_comm is self._stream
+        return self.client.status == "running" and hears
 
     def close(self) -> None:
         """Disconnect, also from a scheduler that is gone."""

@@ -100,6 +100,26 @@ def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
     assert threads() == []
 
 
+def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solve():
+    """A solve of the second client would stay queued, without progress, until it is done."""
+    dask_cluster.configure()
+    heard: list[object] = []
+    ports = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(processes=False, n_workers=1, protocol="tcp://", host="127.0.0.1", **ports) as cluster:
+        link = Link(cluster.scheduler_address, heard.append)
+        assert link.up and (client := link.client) is not None
+        stream = client.scheduler_comm
+        (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == client.id)
+        cluster.loop.add_callback(comm.comm.abort)
+        wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
+        assert not link.up
+        assert not link.look_after() and link.look_after() and link.up and link.client is not client
+        (worker,) = cluster.workers.values()
+        wait_for(lambda: bool(worker.log_event(dask_cluster.TOPIC, {"event": "started"}) or heard))
+        link.close()
+    assert threads() == []
+
+
 def test_the_end_of_a_loop_closes_the_sockets_that_nobody_holds(listener):
     loop = ClientLoop()
 

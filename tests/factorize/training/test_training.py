@@ -459,8 +459,8 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
         row = (1 - eta * curvature) * row - eta * inverse[t]
     assert final(0.0) == pytest.approx(float(row @ normals(1)[:, 0]), rel=1e-4, abs=1e-4)
     assert final(5.0) - final(0.0) == pytest.approx(5.0 * (1 - eta * curvature) ** n, rel=1e-4)
-    # The mean of 800,000 squares has a standard deviation of 0.16 %.
-    assert np.mean(normals(100_000) ** 2) == pytest.approx(noise(1).calibration.sigma ** 2, rel=0.012)
+    # The mean of 160,000 squares has a standard deviation of 0.35 %.
+    assert np.mean(normals(20_000) ** 2) == pytest.approx(noise(1).calibration.sigma ** 2, rel=0.03)
 
 
 def test_a_run_repeats_with_its_seed_and_reports_its_guarantee() -> None:
