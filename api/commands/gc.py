@@ -72,12 +72,13 @@ def revoke(digest: Digest, reason: Reason, store: StoreUrl = None, output: Outpu
     from factorize.api.auditing.operator_trail import audited
 
     results = open_results(store, create=False)
-    found = results.revoke(digest, reason)
-    names = [revocation.digest for revocation in found]
-    for name in names:
-        audited("revocation", name, store=store, reason=found[0].reason)
-    text = "\n".join([f"revoked       {name}" for name in names] + [f"reason        {found[0].reason}"])
-    emit(output, {"store": results.url, "revoked": names, "reason": found[0].reason}, text)
+    revocations = results.revoke(
+        digest, reason, on_each=lambda each: audited("revocation", each.digest, store=store, reason=each.reason)
+    )
+    names = [revocation.digest for revocation in revocations]
+    reason = revocations[0].reason
+    text = "\n".join([*(f"revoked       {name}" for name in names), f"reason        {reason}"])
+    emit(output, {"store": results.url, "revoked": names, "reason": reason}, text)
 
 
 def _text(found: Removed, url: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ from factorize.storage.records import (
     spec_key,
     user_matrices,
 )
-from factorize.storage.revocation import REVOKED, Revocation, revocation_key
+from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocation_key
 from factorize.storage.store import Store
 from factorize.storage.unfinished import UNFINISHED
 
@@ -44,6 +45,7 @@ GRACE_SECONDS = 86_400.0
 """Age from which a temporary file is not of a writer that still runs."""
 
 _BLOBS = "blobs"
+_AHEAD = 16  # blobs that are listed before they are hashed
 _SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
 _PLACES = {
     SPECS: re.compile(rf"{SPECS}/{_SHARDED}\.json"),
@@ -79,11 +81,32 @@ def fsck(
     return StoreReport(findings, check.objects, check.bytes, time.monotonic() - started)
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a check remembers of a sound manifest, so that 10^5 of them fit into 100 MB.
+
+    Attributes:
+        spec_digest: of the spec that it answers.
+        entry: hash of its spec entry.
+        file: sha256 of its file.
+        matrices: sha256 of the users' matrices that its spec names.
+        order: where it stands among the answers to its spec; None if it is revoked.
+    """
+
+    spec_digest: str
+    entry: int
+    file: str
+    matrices: tuple[str, ...]
+    order: tuple[bool, str, int, str] | None
+
+
 @dataclass
 class _Check:
     """One run.
 
     An object is sound, `lost` (damaged, or gone since the listing) or `unread`; what could not be read is never moved.
+    Manifests are read one at a time, before the blobs and entries that belong to them; what has come meanwhile is
+    looked for on the medium.
     """
 
     store: Store
@@ -96,23 +119,25 @@ class _Check:
     total: int = 0
     lost: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
-    entries: dict[str, SpecEntry] = field(default_factory=dict)
-    manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
     revoked: set[str] = field(default_factory=set)
+    claims: dict[tuple[str, str], Revocation] = field(default_factory=dict)
+    bases: dict[str, Revocation] = field(default_factory=dict)
+    results: dict[str, _Result] = field(default_factory=dict)
+    awaited: dict[str, int | None] = field(default_factory=dict)
+    by_family: dict[str, str] = field(default_factory=dict)
+    by_spec: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        # Listed against the order of publication, so that whatever a listed object names was there before.
-        listed = {place: list(self._listed(place)) for place in _PLACES}
-        self.total = sum(entry.size for entries in listed.values() for entry in entries)
-        for entry in listed[MANIFESTS]:
+        self.total = sum(entry.size for place in _PLACES for entry in self.store.objects.list(place))
+        self._check_revocations()
+        for entry in self._listed(MANIFESTS):
             self._read_manifest(entry)
-        self._check_blobs(listed[_BLOBS])
-        self._check_manifests({entry.key for entry in listed[_BLOBS]})
-        for entry in (*listed[SPECS], *listed[FAMILIES]):
-            self._check_entry(entry)
-        self._check_revocations(listed[REVOKED])
+        self._check_blobs()
+        self._check_files()
+        for place in (SPECS, FAMILIES):
+            for entry in self._listed(place):
+                self._check_entry(entry)
         self._check_index()
-        self._find_orphans(listed[_BLOBS])
         self._check_others()
 
     def _listed(self, place: str) -> Iterator[ObjectEntry]:
@@ -127,106 +152,139 @@ class _Check:
                     self._find("writable", entry.key, "an object never changes; make it read-only", self._protect)
                 yield entry
 
-    def _read_manifest(self, entry: ObjectEntry) -> None:
-        with self._reading(entry, "damaged-manifest"):
-            self.manifests[entry.key] = read_manifest(self.store.index.read(entry.key), name_in(entry.key))
-
-    def _check_blobs(self, blobs: list[ObjectEntry]) -> None:
-        """Hash every blob, two at a time."""
-        files = [StoredFile.of(manifest) for manifest in self.manifests.values()]
-        sizes = {blob_key(file.sha256): file.bytes for file in files}
-        fresh = Blobs(self.store.objects, cache_bytes=0)
-        with ThreadPoolExecutor(2) as pool:
-            hashed = [(entry, pool.submit(fresh.verify, name_in(entry.key))) for entry in blobs]
-            for entry, future in hashed:
-                with self._reading(entry, blob_kind(entry.size, sizes.get(entry.key))):
-                    future.result()
-
-    def _check_manifests(self, blobs: set[str]) -> None:
-        """See that the file and the users' matrices of each manifest are there and sound."""
-        for key, manifest in list(self.manifests.items()):
-            file = StoredFile.of(manifest)
-            if not self._there(blob_key(file.sha256), blobs):
-                del self.manifests[key]
-                if not self._exists(key):
-                    continue  # the result was deleted since it was read
-                self._find("missing-blob", key, f"its file {file.sha256} is missing or damaged", self._quarantine)
-            for sha256, _ in user_matrices(manifest["spec"]):
-                if not self._there(blob_key(sha256), blobs):
-                    self._find("missing-matrix", key, f"the matrix {sha256} is missing or damaged; upload it again")
-
-    def _check_entry(self, found: ObjectEntry) -> None:
-        with self._reading(found, "damaged-entry"):
-            entry = read_entry(self.store.index.read(found.key), found.key)
-            key = manifest_key(entry.digest)
-            if key in self.manifests:
-                self._compare(found.key, entry, SpecEntry.of(self.manifests[key]))
-            elif key in self.lost or not self._exists(key):
-                self._find(
-                    "dangling-entry", found.key, f"its manifest {entry.digest} is missing or bad", self._quarantine
-                )
-
-    def _compare(self, key: str, entry: SpecEntry, own: SpecEntry) -> None:
-        if entry == own and key in entry.keys:
-            self.entries[key] = entry
-        else:
-            self._find("wrong-entry", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
-
-    def _check_revocations(self, listed: list[ObjectEntry]) -> None:
+    def _check_revocations(self) -> None:
         """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
         sound: dict[str, Revocation] = {}
         damaged: dict[str, str] = {}
-        self.revoked = {entry.key for entry in listed}
-        for entry in listed:
+        for entry in self._listed(REVOKED):
+            self.revoked.add(entry.key)
             with self._reading(entry, "damaged-revocation"):
                 try:
                     sound[entry.key] = self.store.revocations.read(entry.key)
                 except CorruptObject as error:
                     damaged[entry.key] = f"{error}; it goes on revoking"
-        for revocation in {found.digest: found for found in sound.values()}.values():
+        for revocation in {one.digest: one for one in sound.values()}.values():
             for key in set(revocation.keys) - set(sound) - self.unread:
                 kind = "damaged-revocation" if key in damaged else "missing-revocation"
                 message = f"the revocation of {revocation.digest} is whole under its other name"
                 self._find(kind, key, message, partial(self._record, revocation))
                 damaged.pop(key, None)
             self.revoked |= set(revocation.keys)
+            self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
         for key, message in damaged.items():
             self._find("damaged-revocation", key, f"{message}; revoke the result again")
-        for key, manifest in self.manifests.items():
-            self._check_revoked(key, manifest, list(sound.values()))
 
-    def _check_revoked(self, key: str, manifest: dict[str, Any], standing: list[Revocation]) -> None:
-        """See that a result is revoked if its like is: what is stored meanwhile falls too, unless it crashes first."""
-        reaching = next((revocation for revocation in standing if revocation.reaches(manifest)), None)
-        if revocation_key(manifest["digest"]) in self.revoked:
+    def _read_manifest(self, entry: ObjectEntry) -> None:
+        with self._reading(entry, "damaged-manifest"):
+            manifest = self._manifest(entry.key)
+            own, file = SpecEntry.of(manifest), StoredFile.of(manifest)
+            matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
+            order = None if self._is_revoked(entry.key, manifest) else answer_order(manifest)
+            self.results[own.digest] = _Result(own.spec_digest, hash(own), file.sha256, matrices, order)
+            self.awaited |= dict.fromkeys(matrices) | {file.sha256: file.bytes}
+
+    def _is_revoked(self, key: str, manifest: dict[str, Any]) -> bool:
+        """Whether a result is revoked, as it has to be if its like is: one that was stored meanwhile falls too."""
+        own = revocation_key(manifest["digest"])
+        if own in self.revoked:
             self._find("revoked", key, "kept, and not given out any more")
-        elif reaching is not None:
-            self.revoked.add(revocation_key(manifest["digest"]))
-            message = f"its like {reaching.digest} was revoked"
-            self._find("missing-revocation", key, message, partial(self._revoke, manifest, reaching.reason))
+            return True
+        like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest["solver"].get("cast_from", ""))
+        if like is not None and not self._exists(own):
+            message = f"its like {like.digest} was revoked"
+            self._find("missing-revocation", key, message, partial(self._revoke, manifest, like.reason))
+        return like is not None
+
+    def _check_blobs(self) -> None:
+        """Hash every blob, two at a time; those that stay `awaited` are missing or damaged."""
+        fresh = Blobs(self.store.objects, cache_bytes=0)
+        hashed: deque[tuple[ObjectEntry, Future[int]]] = deque()
+        unnamed: list[str] = []
+
+        def settle() -> None:
+            entry, size = hashed.popleft()
+            name = name_in(entry.key)
+            with self._reading(entry, blob_kind(entry.size, self.awaited.get(name))):
+                size.result()
+                if name not in self.awaited:
+                    unnamed.append(entry.key)
+                self.awaited.pop(name, None)
+
+        with ThreadPoolExecutor(2) as pool:
+            for entry in self._listed(_BLOBS):
+                hashed.append((entry, pool.submit(fresh.verify, name_in(entry.key))))
+                if len(hashed) == _AHEAD:
+                    settle()
+            while hashed:
+                settle()
+        for key in unnamed:
+            self._find_orphan(key)
+
+    def _check_files(self) -> None:
+        """See that the file and the users' matrices of each manifest are there and sound."""
+        dropped: set[str] = set()
+        for digest, result in list(self.results.items()):
+            key = manifest_key(digest)
+            if not self._there(result.file):
+                dropped |= {result.file, *result.matrices}
+                del self.results[digest]
+                if not self._exists(key):
+                    continue  # the result was deleted since it was read
+                self._find("missing-blob", key, f"its file {result.file} is missing or damaged", self._quarantine)
+            for sha256 in result.matrices:
+                if not self._there(sha256):
+                    self._find("missing-matrix", key, f"the matrix {sha256} is missing or damaged; upload it again")
+        if dropped:
+            dropped -= {name for result in self.results.values() for name in (result.file, *result.matrices)}
+        for sha256 in dropped:
+            if self._there(sha256):
+                self._find_orphan(blob_key(sha256))
+
+    def _find_orphan(self, key: str) -> None:
+        self._find("orphan-blob", key, "no manifest names it")
+
+    def _check_entry(self, found: ObjectEntry) -> None:
+        with self._reading(found, "damaged-entry"):
+            entry = read_entry(self.store.index.read(found.key), found.key)
+            result = self.results.get(entry.digest)
+            if result is not None:
+                self._compare(found.key, entry, result)
+                return
+            manifest = manifest_key(entry.digest)
+            gone = manifest in self.lost or not self._exists(manifest)
+            if gone and self._exists(found.key):  # else both were deleted since the entry was read
+                message = f"its manifest {entry.digest} is missing or bad"
+                self._find("dangling-entry", found.key, message, self._quarantine)
+
+    def _compare(self, key: str, entry: SpecEntry, result: _Result) -> None:
+        if hash(entry) != result.entry or key not in entry.keys:
+            self._find("wrong-entry", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
+            return
+        by_place = self.by_spec if key == spec_key(entry.spec_digest) else self.by_family
+        by_place[result.spec_digest] = entry.digest
 
     def _check_index(self) -> None:
         """See that every spec that a manifest answers has its two entries; the first answer gets them."""
-        answers: dict[str, SpecEntry] = {}
-        for manifest in sorted(self.manifests.values(), key=answer_order):
-            if revocation_key(manifest["digest"]) not in self.revoked:
-                answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
-        for spec_digest, first in answers.items():
-            named = self.entries.get(spec_key(spec_digest), first)
-            for key in set(named.keys) - set(self.entries) - self.unread:
-                self._find("unindexed", key, f"missing, for the manifest {named.digest}", partial(self._enter, named))
-                self.entries[key] = named
+        first: dict[str, tuple[bool, str, int, str]] = {}
+        for result in self.results.values():
+            if result.order is not None:
+                first[result.spec_digest] = min(first.get(result.spec_digest, result.order), result.order)
+        for spec_digest, order in first.items():
+            if spec_digest not in self.by_family or spec_digest not in self.by_spec:
+                self._find_unindexed(spec_digest, self.by_spec.get(spec_digest, order[-1]))
+        for digest, result in self.results.items():
+            if digest not in (self.by_spec.get(result.spec_digest), self.by_family.get(result.spec_digest)):
+                key = manifest_key(digest)
+                self._find("orphan-manifest", key, "no spec entry names it; it is still found by its digest")
 
-    def _find_orphans(self, blobs: list[ObjectEntry]) -> None:
-        named = {manifest_key(entry.digest) for entry in self.entries.values()}
-        for key in self.manifests.keys() - named:
-            self._find("orphan-manifest", key, "no spec entry names it; it is still found by its digest")
-        used = {blob_key(StoredFile.of(manifest).sha256) for manifest in self.manifests.values()}
-        for manifest in self.manifests.values():
-            used |= {blob_key(sha256) for sha256, _ in user_matrices(manifest["spec"])}
-        for entry in blobs:
-            if entry.key not in used | self.lost:
-                self._find("orphan-blob", entry.key, "no manifest names it")
+    def _find_unindexed(self, spec_digest: str, digest: str) -> None:
+        """Report the entries that are missing of a spec that a result answers."""
+        with suppress(NotFound):  # it was deleted since it was read
+            entry = SpecEntry.of(self._manifest(manifest_key(digest)))
+            for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
+                if spec_digest not in by_place and key not in self.unread:
+                    self._find("unindexed", key, f"missing, for the manifest {digest}", partial(self._enter, entry))
+                    by_place[spec_digest] = digest
 
     def _check_others(self) -> None:
         """Look at what is outside of the four places."""
@@ -243,9 +301,13 @@ class _Check:
                 stale = entry.modified < oldest
                 self._find("temporary", entry.key, f"{entry.size} bytes", self._remove if stale else None)
 
-    def _there(self, key: str, blobs: set[str]) -> bool:
+    def _manifest(self, key: str) -> dict[str, Any]:
+        return read_manifest(self.store.index.read(key), name_in(key))
+
+    def _there(self, sha256: str) -> bool:
         """Whether a blob is there and not known to be bad; one that came since the listing is taken as it is."""
-        return key not in self.lost and (key in blobs or self._exists(key))
+        key = blob_key(sha256)
+        return sha256 not in self.awaited or (key not in self.lost and self._exists(key))
 
     def _exists(self, key: str) -> bool:
         found = self._status(key)

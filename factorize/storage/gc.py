@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from factorize.encoding import check_digest
+from factorize.encoding import check_digest, is_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import blob_key
@@ -122,6 +122,30 @@ def gc(
     return Removed(tuple(sweep.removals), tuple(sweep.deleted), tuple(sorted(sweep.damaged)), dry_run)
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a sweep remembers of a manifest; digests as bytes, so that 10^6 results fit into memory.
+
+    Attributes:
+        spec_digest: of the spec that it answers.
+        created: when it was stored.
+        blobs: sha256 of its file, then those of users' matrices.
+    """
+
+    spec_digest: bytes
+    created: datetime
+    blobs: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, manifest: dict[str, Any]) -> _Result:
+        names = [StoredFile.of(manifest).sha256, *(sha256 for sha256, _ in user_matrices(manifest["spec"]))]
+        try:
+            created = datetime.fromisoformat(manifest["created"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptObject(f"the manifest {manifest['digest']} does not say when it was stored: {error}") from None
+        return cls(bytes.fromhex(manifest["spec_digest"]), created, tuple(map(bytes.fromhex, names)))
+
+
 @dataclass
 class _Sweep:
     """One run."""
@@ -129,19 +153,20 @@ class _Sweep:
     store: Store
     dry_run: bool
     oldest: float
-    manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, _Result] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     removals: list[Removal] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
 
     def read_manifests(self) -> None:
-        """Read those that are new since the last look, and forget those that are gone."""
-        keys = [entry.key for entry in self.store.objects.list(MANIFESTS)]
+        """Read those that are new since the last look, one at a time, and forget those that are gone."""
+        keys = {entry.key for entry in self.store.objects.list(MANIFESTS)}
         self.damaged = set()
-        self.manifests = {key: self.manifests[key] for key in keys if key in self.manifests}
-        for key in set(keys) - set(self.manifests):
+        for key in self.results.keys() - keys:
+            del self.results[key]
+        for key in keys - self.results.keys():
             try:
-                self.manifests[key] = read_manifest(self.store.index.read(key), name_in(key))
+                self.results[key] = _Result.of(self._manifest(key))
             except NotFound:
                 continue
             except (CorruptObject, StoreUnavailable):
@@ -149,40 +174,39 @@ class _Sweep:
 
     def doomed(self, delete: Collection[str], created_before: datetime | None) -> list[str]:
         """Return the keys of the manifests to delete."""
-        wanted = [manifest_key(check_digest(digest)) for digest in dict.fromkeys(delete)]
-        missing = [key for key in wanted if key not in self.manifests]
+        named = [manifest_key(check_digest(digest)) for digest in dict.fromkeys(delete)]
+        missing = [key for key in named if key not in self.results]
         if missing:
             raise NotFound(f"there is no result at {missing[0]}, or it is damaged; nothing was removed")
         if created_before is None:
-            return wanted
-        old = [key for key, manifest in self.manifests.items() if _created(manifest) < created_before]
-        return list(dict.fromkeys(wanted + sorted(old)))
+            return named
+        old = [key for key, result in self.results.items() if result.created < created_before]
+        return list(dict.fromkeys(named + sorted(old)))
 
     def delete(self, keys: list[str]) -> None:
         """Delete results: entries, then manifest, then file, so that nothing ever names what is gone."""
-        doomed = {key: self.manifests[key] for key in keys}
-        for manifest in doomed.values():
-            for key in SpecEntry.of(manifest).keys:
-                self._remove_entry(key, manifest["digest"])
-        for key, manifest in doomed.items():
+        for key in keys:
+            entry = SpecEntry.of(self._manifest(key))
+            for place in entry.keys:
+                self._remove_entry(place, entry.digest)
+        deleted = [self.results.pop(key) for key in keys]
+        for key in keys:
             self._remove("manifest", key)
-            del self.manifests[key]
-            self.deleted.append(manifest["digest"])
+            self.deleted.append(name_in(key))
         named = self._named()
-        for manifest in doomed.values():
-            key = blob_key(StoredFile.of(manifest).sha256)
-            if key not in named:
-                self._remove("blob", key)
-        self._answer_again({manifest["spec_digest"] for manifest in doomed.values()})
+        for result in deleted:
+            if result.blobs[0] not in named:
+                self._remove("blob", blob_key(result.blobs[0].hex()))
+        self._answer_again({result.spec_digest for result in deleted})
 
     def remove_unnamed(self) -> None:
         """Remove old blobs that no manifest names, unless a manifest is damaged and may name them."""
         if self.damaged:
             return
-        gone = {removal.key for removal in self.removals}
-        named = self._named() | gone
+        gone, named = {removal.key for removal in self.removals}, self._named()
         for entry in self.store.objects.list("blobs"):
-            if entry.key not in named and entry.kind == "file" and entry.modified < self.oldest:
+            spared = entry.key in gone or _names(named, entry.key)
+            if not spared and entry.kind == "file" and entry.modified < self.oldest:
                 self._remove("unnamed-blob", entry.key, entry)
 
     def remove_temporary(self) -> None:
@@ -195,25 +219,27 @@ class _Sweep:
             if entry.modified < oldest:
                 self._remove("unfinished", entry.key, entry)
 
-    def _named(self) -> set[str]:
-        named = set()
-        for manifest in self.manifests.values():
-            named.add(blob_key(StoredFile.of(manifest).sha256))
-            named |= {blob_key(sha256) for sha256, _ in user_matrices(manifest["spec"])}
-        return named
+    def _named(self) -> set[bytes]:
+        return {sha256 for result in self.results.values() for sha256 in result.blobs}
+
+    def _manifest(self, key: str) -> dict[str, Any]:
+        return read_manifest(self.store.index.read(key), name_in(key))
 
     def _remove_entry(self, key: str, digest: str) -> None:
         with suppress(NotFound, CorruptObject):
             if read_entry(self.store.index.read(key), key).digest == digest:
                 self._remove("entry", key)
 
-    def _answer_again(self, spec_digests: set[str]) -> None:
+    def _answer_again(self, spec_digests: set[bytes]) -> None:
         """Give specs that lost their answer the first of those that are left."""
+        if self.dry_run:
+            return
+        left = [key for key, result in self.results.items() if result.spec_digest in spec_digests]
         answers: dict[str, SpecEntry] = {}
-        for manifest in sorted(self.manifests.values(), key=answer_order):
-            if manifest["spec_digest"] in spec_digests and self.store.revocations.reaching(manifest) is None:
+        for manifest in sorted(map(self._manifest, left), key=answer_order):
+            if self.store.revocations.reaching(manifest) is None:
                 answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
-        for entry in () if self.dry_run else answers.values():
+        for entry in answers.values():
             self.store.enter(entry)
 
     def _remove(self, kind: str, key: str, entry: ObjectEntry | None = None) -> None:
@@ -224,5 +250,7 @@ class _Sweep:
             self.removals.append(Removal(kind, key, found.size))
 
 
-def _created(manifest: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(manifest["created"])
+def _names(named: set[bytes], key: str) -> bool:
+    """Whether a key is that of one of some blobs."""
+    name = name_in(key)
+    return is_digest(name) and bytes.fromhex(name) in named and key == blob_key(name)

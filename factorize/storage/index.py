@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +85,18 @@ class Index:
         for key in self._objects.names(MANIFESTS, "" if after is None else manifest_key(after)):
             with suppress(NotFound, CorruptObject, InvalidParameter):
                 yield json.loads(self.manifest(name_in(key)).text)
+
+    def mentioning(self, digests: Collection[str]) -> Iterator[dict[str, Any]]:
+        """Iterate over the sound manifests that have one of some digests in their text, revoked ones too.
+
+        Others are not decoded, and none stays in memory.
+        """
+        texts = [digest.encode("ascii") for digest in digests]
+        for key in self._objects.names(MANIFESTS):
+            with suppress(NotFound, CorruptObject, InvalidParameter):
+                manifest = self.read(key)
+                if any(text in manifest for text in texts):
+                    yield read_manifest(manifest, name_in(key))
 
     def beginning(self, text: str) -> list[str]:
         """Return the digests of manifests and specs that begin with a text of two characters or more, sorted."""

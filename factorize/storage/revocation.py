@@ -7,7 +7,7 @@ digest of the manifest and the sha256 of the file, so that every address is look
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,7 +34,7 @@ class Revocation:
         spec_digest: of the spec that it answered.
         reason: why, in the operator's words.
         revoked: when, ISO 8601.
-        strategy: sha256 of its C's tensors; empty in records of releases that did not keep it.
+        strategy: sha256 of its C's tensors.
     """
 
     digest: str
@@ -42,17 +42,21 @@ class Revocation:
     spec_digest: str
     reason: str
     revoked: str
-    strategy: str = ""
+    strategy: str
 
     @property
     def keys(self) -> tuple[str, str]:
         """Where it stands: below the digest and below the file's sha256."""
         return revocation_key(self.digest), revocation_key(self.file)
 
+    @property
+    def claim(self) -> tuple[str, str]:
+        """What it takes back: that this C answers this spec so."""
+        return self.spec_digest, self.strategy
+
     def reaches(self, manifest: Mapping[str, Any]) -> bool:
         """Whether a result has the same claim as this one, or was rounded from it."""
-        same = (self.spec_digest, self.strategy) == _claim(manifest)
-        return same or self.digest == manifest["solver"].get("cast_from")
+        return self.claim == claim_of(manifest) or self.digest == manifest["solver"].get("cast_from")
 
     def sealed(self) -> bytes:
         """Return its bytes."""
@@ -100,9 +104,8 @@ class Revocations:
         except NotFound:
             return None
         except CorruptObject:
-            return Revocation(
-                name, name, "", "its record is damaged, so the reason is lost; run fsck", "an unknown day"
-            )
+            reason = "its record is damaged, so the reason is lost; run fsck"
+            return Revocation(name, name, "", reason, "an unknown day", "")
 
     def read(self, key: str) -> Revocation:
         """Return the revocation at a key.
@@ -177,18 +180,8 @@ def check_reason(reason: str) -> str:
     return text
 
 
-def taken_back_with(manifest: Mapping[str, Any], manifests: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return those of some results whose claim falls with that of one of them.
-
-    They are the result itself, those that store further matrices beside the same C for the same spec, and what was
-    rounded from any of them.
-    """
-    results = list(manifests)
-    wrong = {result["digest"] for result in results if _claim(result) == _claim(manifest)}
-    return [result for result in results if wrong & {result["digest"], result["solver"].get("cast_from")}]
-
-
-def _claim(manifest: Mapping[str, Any]) -> tuple[str, str]:
+def claim_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the spec that a result answers, and the sha256 of its C's tensors."""
     return manifest["spec_digest"], _strategy(manifest)
 
 

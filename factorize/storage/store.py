@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ from factorize.storage.medium.location import MARKER, bucket_of, check_format, d
 from factorize.storage.objects import Objects, Staged
 from factorize.storage.publication import Publisher, Step
 from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, spec_key
-from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
+from factorize.storage.revocation import Revocation, Revocations, check_reason
 
 
 class Store:
@@ -108,31 +108,45 @@ class Store:
         self.revocations.check(digest)
         return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
 
-    def revoke(self, digest: str, reason: str) -> list[Revocation]:
+    def revoke(
+        self, digest: str, reason: str, *, on_each: Callable[[Revocation], object] = lambda revocation: None
+    ) -> list[Revocation]:
         """Take a result back, those that store further matrices beside the same C, and what was rounded from them.
 
-        Nothing is deleted.
-
-        From now on every address of them answers with the reason, and their spec counts as unanswered.
+        Nothing is deleted. Once a revocation stands, every address of its result answers with the reason, and the spec
+        counts as unanswered. That of the named result stands before any other manifest is read; the others are searched
+        for one manifest at a time.
 
         Args:
             digest: of the result; revoking again changes nothing.
             reason: one line.
+            on_each: called with each revocation as soon as it is durable, the named result's first.
+
+        Returns:
+            The revocations, the named result's first.
 
         Raises:
             InvalidParameter: no reason.
             NotFound: no such result.
-            StoreUnavailable: the medium refused; do it again.
+            StoreUnavailable: the medium refused; what was revoked stays so. Do it again for the rest.
         """
         reason = check_reason(reason)
-        given = json.loads(self.index.manifest(digest).text)
         standing: dict[str, Revocation] = {}
-        while True:  # a put that ended before its revocation stood is seen in the next look
-            reached = taken_back_with(given, self.index.manifests())
-            fresh = [result for result in reached if result["digest"] not in standing]
-            if not fresh:
-                return list(standing.values())
-            standing |= {result["digest"]: self.revocations.add(result, reason) for result in fresh}
+
+        def stand(manifest: Mapping[str, Any]) -> None:
+            revocation = standing[manifest["digest"]] = self.revocations.add(manifest, reason)
+            on_each(revocation)
+
+        named = json.loads(self.index.manifest(digest).text)
+        stand(named)
+        revoked_before = 0
+        while revoked_before < len(standing):  # what was rounded from one that was found late is seen in the next look
+            revoked_before = len(standing)
+            for manifest in self.index.mentioning({named["spec_digest"], *standing}):
+                is_new = manifest["digest"] not in standing
+                if is_new and any(revocation.reaches(manifest) for revocation in standing.values()):
+                    stand(manifest)
+        return list(standing.values())
 
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers a spec with a named mechanism, or None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,10 +16,14 @@ from store_cases import factorization, failing, flip, overwrite, path_of, record
 from factorize.api.settings import Settings
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
+from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
-from factorize.format.manifest import StoredFile
+from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.rounded import cast
 from factorize.storage.fsck import fsck
+from factorize.storage.gc import gc
+from factorize.storage.medium.files import Files
+from factorize.storage.publication import Publisher
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import REVOKED, revocation_key
 from factorize.storage.store import Store, open_store
@@ -123,30 +128,61 @@ def test_a_result_that_is_stored_while_its_like_is_revoked_falls_too(store, monk
 
 def test_a_result_that_is_stored_between_look_and_revocation_falls_too(store, monkeypatch):
     """The put ends before there is a record that it could see, and after the results were listed."""
-    first = factorization()
-    digest, other = store.put(first)["digest"], first.with_matrices(["C", "C_inv"])
-    listed = store.index.manifests
+    base = factorization(4, strategy=toeplitz(4))
+    digest, sibling = store.put(base)["digest"], base.with_matrices(["B"])
+    rounded, names = cast(sibling, "float32"), store.objects.names
+    store.put(sibling)
 
-    def put_at_the_end(*after):
-        yield from list(listed(*after))
-        monkeypatch.setattr(store.index, "manifests", listed)
-        store.put(other)
+    def put_at_the_end(folder, *after):
+        """Store what was rounded from the sibling before the sibling is revoked, and after it is listed."""
+        yield from [key for key in names(folder, *after) if rounded.digest not in key]
+        monkeypatch.setattr(store.objects, "names", names)
 
-    monkeypatch.setattr(store.index, "manifests", put_at_the_end)
-    assert {revoked.digest for revoked in store.revoke(digest, "wrong")} == {digest, other.digest}
+    store.put(rounded)
+    monkeypatch.setattr(store.objects, "names", put_at_the_end)
+    revoked = {revocation.digest for revocation in store.revoke(digest, "wrong")}
+    assert revoked == {digest, sibling.digest, rounded.digest}
     with pytest.raises(Revoked):
-        store.manifest(other.digest)
+        store.manifest(rounded.digest)
 
 
-def test_a_revocation_of_a_release_that_did_not_keep_the_strategy_still_stands(store):
-    manifest = store.put(factorization(4))
-    (revocation,) = store.revoke(manifest["digest"], REASON)
-    old = {name: value for name, value in asdict(revocation).items() if name != "strategy"}
-    for key in revocation.keys:
-        overwrite(path_of(store, key), seal(old))
-    with pytest.raises(Revoked, match=REASON):
-        store.put(factorization(4))
-    assert fsck(store).clean
+def test_the_named_result_is_revoked_before_any_other_is_read(tmp_path):
+    """A search of 10^5 results takes minutes, and may be cut off at any moment."""
+    home = open_store(tmp_path)
+    digest = home.put(factorization(4))["digest"]
+    for n in range(5, 20):
+        home.put(factorization(n))
+    read: list[bool] = []
+
+    class Watched(Files):
+        def open(self, path: Path) -> int:
+            if path.parent.parent.name == "manifests" and path.stem != digest:
+                read.append(home.revocations.sound(revocation_key(digest)))
+            return super().open(path)
+
+    recorded: list[str] = []
+    open_store(tmp_path, files=Watched()).revoke(digest, REASON, on_each=lambda each: recorded.append(each.digest))
+    assert read == [True] * 15 and recorded == [digest]
+
+
+@pytest.mark.parametrize("sweep", ["revoke", "gc", "fsck"])
+def test_memory_does_not_grow_with_the_manifests(tmp_path, sweep):
+    """No sweep keeps the manifests that it has read."""
+    store = open_store(tmp_path)
+    digest = store.put(factorization(4))["digest"]
+    manifest = store.manifest(digest)
+    for number in range(300):
+        spec = {**manifest["spec"], "tolerance": 1e-9 + number * 1e-12}
+        other = {**manifest, "spec": spec, "spec_digest": json_digest(spec), "note": "x" * 20_000}
+        other["digest"] = manifest_digest(other)
+        Publisher(store.objects).publish(manifest_key(other["digest"]), seal(other), lambda: True)
+    run = {"revoke": lambda one: one.revoke(digest, REASON), "gc": gc, "fsck": fsck}[sweep]
+    tracemalloc.start()
+    try:
+        run(open_store(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 3e6, "the manifests have 6 MB"
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_spec_is_answered_anew_and_by_other_bytes_only(store):

@@ -186,14 +186,18 @@ def killed_at_every_call(action: str, folder: Path) -> int:
 def test_a_removal_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
     for put in (PUT, ANSWER):
         open_store(tmp_path / "before").put(put)
+    revoked = []
     for at in range(killed_at_every_call(action, tmp_path)):
         store = open_store(tmp_path / str(at))
+        revoked.append(store.revocations.find(ANSWER.digest) is not None)
         assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing-revocation"}
         assert store.load(PUT.digest).digest == PUT.digest
         with suppress(NotFound):
             ACTIONS[action](store)
         assert fsck(store).clean and store.digest_of(ANSWER.spec_digest) is None
         assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]
+    assert revoked == sorted(revoked), "what stands goes on standing"
+    assert sum(revoked) > 5 or action == "delete", "and stands before the others are searched"
 
 
 @pytest.mark.parametrize("action", ["put", "checked put"])
