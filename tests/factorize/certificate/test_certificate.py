@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,12 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate import certificate, decoder
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
-from factorize.certificate.sensitivity import (
-    certified_sensitivity,
-    keep_sensitivity,
-    sensitivity_kept,
-    sensitivity_of,
-)
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
-from factorize.spec import Spec, parse_spec
+from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -32,17 +24,6 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 
 def sqrt_column(n: int) -> np.ndarray:
     return np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
-
-
-def test_rows_of_b_have_the_same_bits_two_blocks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    n = 700
-    strategy = DenseMatrix(np.tril(np.random.default_rng(3).uniform(-0.2, 0.2, (n, n)), -1) / 8 + np.eye(n))
-    together = decoder.decode(spec_of(n, "dense"), strategy)
-    monkeypatch.setattr(decoder, "LARGEST", 0)
-    alone = decoder.decode(spec_of(n, "dense"), strategy)
-    np.testing.assert_array_equal(together.errors, alone.errors)
-    assert (together.objective, together.residual) == (alone.objective, alone.residual)
-    assert 0 < alone.residual < 1e-10
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -74,81 +55,6 @@ def test_published_losses_of_the_square_root(vectors: dict[str, Any]) -> None:
     weighed = spec_of(4, "square_root", objective={"kind": "lambda_tau", "tau": 2})
     certificate = certify(weighed, ToeplitzMatrix(sqrt_column(4), 4), {}, outcome=Outcome.CLOSED_FORM)
     assert certificate.loss.objective == pytest.approx(case["lambda_tau2"], rel=1e-12)
-
-
-def test_a_kept_sensitivity_serves_one_certificate_of_one_matrix_and_participation() -> None:
-    matrix, twin = (DenseMatrix(np.tril(np.ones((6, 6)))) for _ in range(2))
-    of = {epochs: spec_of(6, "dense", participation=_epochs(epochs)).participation for epochs in (2, 3)}
-    for asked, participation, taken in ((matrix, of[2], True), (matrix, of[3], False), (twin, of[2], False)):
-        kept = sensitivity_kept(matrix, of[2])
-        found = certified_sensitivity(asked, participation)
-        assert (found is kept) == taken
-        assert found == sensitivity_of(asked, participation)
-        again = certified_sensitivity(asked, participation)
-        assert again is not kept
-        assert again == found
-
-
-def test_a_sensitivity_that_is_kept_is_not_found_again() -> None:
-    matrix = DenseMatrix(np.tril(np.ones((6, 6))))
-    of = {epochs: spec_of(6, "dense", participation=_epochs(epochs)).participation for epochs in (2, 3)}
-    first = sensitivity_kept(matrix, of[2])
-    keep_sensitivity(matrix, of[2])
-    assert certified_sensitivity(matrix, of[2]) is first
-    for epochs in (2, 3):
-        keep_sensitivity(matrix, of[epochs])
-    assert certified_sensitivity(matrix, of[3]) == sensitivity_of(matrix, of[3]) != first
-
-
-def _epochs(count: int) -> dict[str, Any]:
-    return {"kind": "fixed_epochs", "epochs": count}
-
-
-def begin(spec: Spec, dual: dict[str, np.ndarray]) -> None:
-    """Begin on a bound, and wait until it is there."""
-    certificate.begin_bound(spec, dual)
-    for thread in threading.enumerate():
-        if thread.name == "bound":
-            thread.join()
-
-
-def test_a_bound_that_was_begun_serves_one_certificate_of_the_same_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of equal evidence in other arrays, or of a spec that is equal, it is taken anew; what it raises is raised there."""
-    spec, taken = spec_of(128, "dense", 2), []
-    found = solvers.solve(solvers.choose(spec))
-    spec, strategy, dual = found.spec, found.matrix, {"factors": found.dual["factors"].copy()}
-    below = certificate._lower_bound
-
-    def counted(*given: Any) -> Any:
-        taken.append(given)
-        return below(*given)
-
-    monkeypatch.setattr(certificate, "_lower_bound", counted)
-    wanted = certify(spec, strategy, dual, outcome=Outcome.CONVERGED)
-    assert len(taken) == 1
-    others = [(spec, {"factors": dual["factors"].copy()}), (solvers.choose(parse_spec(spec.document())), dual)]
-    for count, (own, evidence) in ((1, (spec, dual)), (1, (spec, dual)), *((2, other) for other in others)):
-        taken.clear()
-        begin(spec, dual)
-        assert certify(own, strategy, evidence, outcome=Outcome.CONVERGED) == wanted
-        assert len(taken) == count
-    taken.clear()
-    assert certify(spec, strategy, dual, outcome=Outcome.CONVERGED) == wanted
-    assert len(taken) == 1, "once"
-    assert not dual["factors"].flags.writeable
-    monkeypatch.setattr(certificate, "LARGEST", 127)
-    begin(spec, dual)
-    assert len(taken) == 1, "with both cores at work nothing is begun"
-    monkeypatch.setattr(certificate, "LARGEST", 128)
-
-    def fails(*_: Any) -> None:
-        raise CertificateError("no bound")
-
-    monkeypatch.setattr(certificate, "_lower_bound", fails)
-    begin(spec, dual)
-    monkeypatch.setattr(certificate, "_lower_bound", below)
-    with pytest.raises(CertificateError, match="no bound"):
-        certify(spec, strategy, dual, outcome=Outcome.CONVERGED)
 
 
 def test_any_weights_certify(vectors: dict[str, Any]) -> None:
@@ -201,27 +107,6 @@ def test_large_problems_stay_tight() -> None:
     assert bound is not None
     assert bound.objective == pytest.approx(singular**2 / weights.sum() / n, rel=1e-9)
     assert bound.objective <= singular**2 / weights.sum() / n
-
-
-def test_the_bound_of_fixed_epochs_knows_no_scale_and_needs_no_regular_blocks() -> None:
-    momentum = {"kind": "momentum", "momentum": 0.9, "n": 128}
-    found = solvers.solve(spec_of(momentum, "dense", 4))
-    factors, target = found.dual["factors"], found.spec.workload.dense()
-
-    def bound(blocks: np.ndarray) -> float:
-        evaluated = lower_bound(found.spec, {"factors": blocks})
-        assert evaluated is not None
-        return evaluated.objective
-
-    whole = np.zeros((128, 128))
-    for j, block in enumerate(factors):
-        whole[np.ix_(range(j, 128, 32), range(j, 128, 32))] = block
-    cost = (factors**2).sum(axis=2).max(axis=1).sum()
-    true = np.linalg.svd(target @ whole, compute_uv=False).sum() ** 2 / cost / 128
-    assert bound(factors) == pytest.approx(true, rel=1e-12)
-    assert bound(1e3 * factors) == pytest.approx(true, rel=1e-12)
-    assert 0 < bound(factors[::-1]) < bound(factors), "evidence of other classes bounds, too, but not as well"
-    assert 0 < bound(factors * (np.arange(32) != 5)[:, None, None]) < bound(factors)
 
 
 @pytest.mark.parametrize(

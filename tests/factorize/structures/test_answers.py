@@ -53,19 +53,6 @@ def test_who_is_time_invariant_says_so(matrix: Matrix) -> None:
 
 
 @every
-def test_magnitudes_are_from_above(matrix: Matrix) -> None:
-    sizes = np.abs(matrix.dense())
-    above = matrix.rows_above()(3, N)
-    assert (above >= sizes[3:]).all()
-    np.testing.assert_allclose(above, sizes[3:], rtol=1e-10, atol=1e-13)
-    column = matrix.column_above()
-    if column is not None:
-        np.testing.assert_allclose(column, sizes[:, 0], rtol=1e-12)
-        assert (column >= sizes[:, 0]).all()
-    assert matrix.signed or (matrix.dense() >= 0).all()
-
-
-@every
 @pytest.mark.parametrize("bins", [1, 3, 7, N])
 def test_sums_over_bins(matrix: Matrix, bins: int) -> None:
     sizes = np.abs(matrix.dense())
@@ -96,19 +83,6 @@ def test_patterns_that_fall(matrix: Matrix, separation: int, most: int) -> None:
     exact = float((np.abs(dense)[:, ::separation][:, :most].sum(axis=1) ** 2).sum())
     assert float(pattern.squared) >= exact * (1 - 1e-12)
     assert not falls or float(pattern.squared) <= exact * (1 + 1e-12)
-
-
-@every
-def test_the_scaling_of_columns_is_handed_out(matrix: Matrix) -> None:
-    inner, scale = matrix.column_scaling()
-    assert inner.structure != "scaled"
-    np.testing.assert_allclose(inner.dense() * scale, matrix.dense(), rtol=1e-15)
-
-
-@every
-def test_a_matrix_has_a_last_row(matrix: Matrix) -> None:
-    assert matrix.side == matrix.n == N
-    assert matrix.finite() is matrix
 
 
 @pytest.mark.parametrize("strategy", ENDLESS, ids=lambda one: one.structure)

@@ -7,21 +7,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.signal import lfilter
 from specs import solved
 
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.noise_source import Streamable, noise_source
-from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.errors import InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.exact.sensitivity import squared_sensitivity
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures.inverse_banded_toeplitz import read
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.kernels.all_pole import filtered_rows
 from factorize.structures.nu_toeplitz import noising_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -108,14 +105,6 @@ def test_other_inverses_are_refused(noising):
         InverseBandedToeplitz(np.array(noising), 50)
 
 
-@pytest.mark.parametrize("noising", [[2.0, -0.5], [1.0, 0.5], [1.0, -0.75, -0.5]])
-def test_other_inverses_are_refused_exactly(noising):
-    with pytest.raises(InvalidStrategy):
-        read({"inverse_coefficients": np.array(noising)}, 50)
-    with pytest.raises(CorruptObject):
-        read({"inverse_coefficients": np.array([1.0, -0.5])}, 1)
-
-
 @pytest.mark.parametrize("normalization", ["none", "columns"])
 @pytest.mark.parametrize("participation", PARTICIPATIONS[:2], ids=lambda p: p.kind)
 def test_the_square_root_is_stored_so_and_its_noise_keeps_few_vectors(participation, normalization, tmp_path):
@@ -143,13 +132,3 @@ def test_where_the_inverse_has_positive_entries_the_column_is_stored(workload, s
     found = solved({**workload, "n": 64}, mechanism)
     assert found.strategy.structure == structure
     assert found.rows("C_inv", 0, 64) @ found.rows("C", 0, 64) == pytest.approx(np.eye(64), abs=1e-12)
-
-
-@pytest.mark.parametrize("taps", [0, 1, 3, 15])
-def test_filters_have_the_bits_of_scipy(taps: int) -> None:
-    rng = np.random.default_rng(taps)
-    noising = np.concatenate([[1.0], -rng.random(taps) / max(taps, 1)])
-    rows = rng.standard_normal((5, 300)) * 10.0 ** rng.integers(-290, 10, (5, 300))
-    with np.errstate(under="ignore"):
-        expected = lfilter([1.0], noising, rows, axis=1)
-    np.testing.assert_array_equal(filtered_rows(noising, rows), expected)

@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved, spec_of
 
-from factorize.errors import Cancelled, SolveFailed
+from factorize.errors import SolveFailed
 from factorize.solvers.single.ascent import evaluate, maximise, scaled
 from factorize.solvers.single.recovery import loss_of, ql_factor, recover
-
-DENSE = {"kind": "dense"}
 
 
 def rounded(*_):
@@ -79,11 +77,6 @@ def test_reference_lambda_tau_optimum(reference_values):
     assert found.certificate.loss.objective == pytest.approx(
         reference_values["P1-LambdaS-T12-tau3"]["optimal_loss"], rel=1e-9
     )
-
-
-def test_lambda_with_tau_one_is_plain_sgd():
-    found = solved(16, "dense", objective={"kind": "lambda_tau", "tau": 1})
-    assert np.allclose(found.strategy.dense(), np.eye(16), atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -174,23 +167,6 @@ def test_a_tolerance_below_rounding_gets_an_honest_gap():
     assert not found.certificate.converged
     assert 0 < found.certificate.relative_gap < 1e-11
     assert "1e-17" in found.certificate.warnings[0]
-
-
-def test_progress_and_cancellation():
-    seen = []
-    solved(32, "dense", progress=seen.append)
-    *searched, certified = seen
-    assert [step.iteration for step in searched] == list(range(1, len(seen)))
-    assert (certified.phase, certified.iteration) == ("certify", searched[-1].iteration)
-    assert seen[0].relative_gap > 1e-3 > 1e-9 >= seen[-1].relative_gap
-    assert 0 <= seen[0].seconds <= seen[-1].seconds
-
-    def cancel(step):
-        if step.iteration == 2:
-            raise Cancelled("asked to")
-
-    with pytest.raises(Cancelled):
-        solved(32, "dense", progress=cancel)
 
 
 def test_lapack_giving_up_is_a_typed_error(monkeypatch):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from exact_files import SOLVER, fractions, parts, sealed, true_squares
+from exact_files import SOLVER, fractions, parts, sealed
 from structure_cases import strategies
 
-from factorize import load, parse_spec
-from factorize.adapters.coefficients import PlanTable
-from factorize.client import load as load_factors
-from factorize.client.noise_source import Streamable, noise_source
+from factorize import parse_spec
+from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.exact.strategy import Strategy
@@ -47,33 +44,6 @@ def result(inner: Matrix, participation: dict[str, Any]) -> Factorization:
     return Factorization.from_solution(spec, claim, solver=SOLVER)
 
 
-def noising(source: Any) -> np.ndarray:
-    """C^-1 as the client makes noise: every z a unit vector."""
-    if not isinstance(source, Streamable):
-        return np.array(list(source.iterate()))
-    recurrence, rows = source.recurrence(), []
-    state, scratch = np.zeros((recurrence.vectors, N)), np.zeros((recurrence.scratch, N))
-    for step in range(N):
-        x = recurrence.gain(step) * np.eye(N)[step]
-        recurrence.advance(step, x, state, scratch)
-        rows.append(x)
-    return np.array(rows)
-
-
-def followed(table: PlanTable) -> np.ndarray:
-    """C^-1 as the frameworks make noise, from the coefficients of each step."""
-    state, rows = np.zeros((table.reads.shape[1], N)), []
-    for step, z in enumerate(np.eye(N)):
-        u = table.gain[step] * z
-        x = u - table.reads[step] @ state
-        move, loads = table.moves[step], table.loads[step]
-        state = (move @ state if move.ndim == 2 else move[:, None] * state) + np.outer(table.writes[step], x)
-        if loads.size:
-            state = state + np.outer(loads[:, 0], u)
-        rows.append(table.scale[step] * x)
-    return np.array(rows)
-
-
 def test_every_structure_is_one_of_the_pairs() -> None:
     assert set(INNER) == set(BUILDERS)
     assert set(TENSORS) == (set(BUILDERS) | set(ENDLESS_BUILDERS)) - {"scaled"}
@@ -84,32 +54,6 @@ def test_every_structure_is_one_of_the_pairs() -> None:
 def test_the_table_names_the_tensors_that_are_written(structure: str) -> None:
     written = set(INNER[structure].tensors())
     assert set(TENSORS[structure]) <= written <= {*TENSORS[structure], *BESIDE.get(structure, ())}
-
-
-@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda participation: str(participation["kind"]))
-@pytest.mark.parametrize("structure", WRAPPED)
-def test_what_can_be_written_is_served_everywhere(
-    structure: str, participation: dict[str, Any], tmp_path: Path
-) -> None:
-    inner, path = INNER[structure], tmp_path / "scaled.safetensors"
-    whole = inner.dense() * SCALE
-    made = result(inner, participation)
-    made.save(path)
-    opened, factors = load(path), load_factors(path)
-    assert isinstance(opened.strategy, ColumnScaled) and opened.strategy.inner.structure == structure
-    np.testing.assert_array_equal(opened.rows("C", 0, N), whole)
-    opened.verify()
-    claimed = opened.certificate.sensitivity
-    assert claimed.value**2 >= float(true_squares(whole, participation)[0]) * (1 - 1e-12)
-    report = check_factor_file(path.read_bytes())
-    assert report.supported, report.failed
-    for source in (factors.noise_source(), noise_source("scaled", made.strategy.tensors(), N, "")):
-        inverse = noising(source)
-        np.testing.assert_allclose(whole @ inverse, np.eye(N), rtol=0, atol=1e-12)
-        if isinstance(source, Streamable):
-            np.testing.assert_allclose(followed(PlanTable.of(source)), inverse, rtol=0, atol=1e-12)
-    noise = factors.noise(factors.calibrate(mu=1.0), 5, seed=1)
-    assert np.isfinite([noise.next() for _ in range(N)]).all()
 
 
 @pytest.mark.parametrize("structure", WRAPPED)
