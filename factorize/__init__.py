@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from factorize import former_names as former_names
-
 __version__ = "0.1.0"
 
 _HOMES = {

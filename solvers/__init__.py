@@ -20,9 +20,3 @@ def __getattr__(name: str) -> Any:
 
     globals()[name] = compare
     return compare
-
-
-if __name__ == "solvers":  # a checkout's own folder: the modules are those of `factorize.solvers`, not second copies
-    from factorize.former_names import hand_out
-
-    hand_out("solvers")

@@ -34,7 +34,6 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "factorize/former_names.py",
     "api/processes/family.py",
     "api/processes/warming.py",
 }
