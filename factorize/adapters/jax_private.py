@@ -117,10 +117,7 @@ def make_private(
     if adaptive not in ("plain", "joint") or (
         adaptive == "plain" and not (isinstance(second, str) and second == "auto")
     ):
-        message = (
-            f"adaptive={str(adaptive)[:20]!r} is not plain or joint, or second= is given without joint; for scaled "
-            "take scale_then_privatize(noise, optimizer)"
-        )
+        message = f"adaptive={str(adaptive)[:20]!r} is not plain or joint, or second= is given without joint"
         raise InvalidParameter(message, field="adaptive")
     secret = secrets.randbits(128) if seed is None else seed
     job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)

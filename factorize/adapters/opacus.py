@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.adapters.adaptive.second_moments import SecondMoments
 from factorize.adapters.clipping import clipped_sums
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -20,9 +19,6 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
 from factorize.training.bins_audit import BinsAuditor
-
-Adaptive = Literal["plain", "scaled"]
-"""How an adaptive optimizer takes the noise."""
 
 
 class CorrelatedOptimizer(DPOptimizer):
@@ -41,8 +37,6 @@ class CorrelatedOptimizer(DPOptimizer):
         calibration: its own.
         seed: a secret integer, `secrets.randbits(128)`.
         auditor: told of every batch before the step; without it the order is the caller's promise alone.
-        adaptive: `plain`: the optimizer gets the noisy gradients as they are; `scaled`: gradients are divided by the
-            roots of the optimizer's second moments before they are clipped, and multiplied by them after the noise.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Attributes:
@@ -50,8 +44,7 @@ class CorrelatedOptimizer(DPOptimizer):
         auditor: the auditor, or None.
 
     Raises:
-        InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor; or
-            the optimizer keeps no second moments to scale by.
+        InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor.
     """
 
     def __init__(
@@ -62,15 +55,12 @@ class CorrelatedOptimizer(DPOptimizer):
         *,
         seed: int,
         auditor: ParticipationAuditor | BinsAuditor | None = None,
-        adaptive: Adaptive = "plain",
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
         _refuse_ranks(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         _check_auditor(calibration, auditor)
-        self._moments = moments_of(optimizer, adaptive)
-        self._scales: list[torch.Tensor] | None = None
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
@@ -121,9 +111,6 @@ class CorrelatedOptimizer(DPOptimizer):
         samples = self.grad_samples
         for p in self.params:
             _check_processed_flag(p.grad_sample)
-        if self._moments is not None:
-            self._scales = self._moments.scales(self.params)
-            samples = [each.double() * scale for each, scale in zip(samples, self._scales, strict=True)]
         for p, total in zip(self.params, self.accumulate_moments(list(samples)), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
@@ -150,19 +137,12 @@ class CorrelatedOptimizer(DPOptimizer):
         for p, released in zip(self.params, self.released(self.noise, totals), strict=True):
             p.grad = released
             p.summed_grad._processed = True
-        self._unscale()
         self._samples, self._expected = 0, None
 
     def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums over the batch, divided, with the noise of this step."""
         divisor = self.expected_batch_size or 1
         return noise.release(total / divisor for total in totals)
-
-    def _unscale(self) -> None:
-        """Take the scale off what was released; the parts of a step all had the same, that of the step before."""
-        if self._scales is not None:
-            for p, scale in zip(self.params, self._scales, strict=True):
-                p.grad = (p.grad.double() / scale).to(p.dtype)
 
     def scale_grad(self) -> None:
         """The divisor was applied with the noise, which is scaled for it; no number of parts changes it."""
@@ -233,18 +213,6 @@ class CorrelatedOptimizer(DPOptimizer):
                 f"step {self.noise.step} has gradients of {self._samples} examples, its batch holds {self._expected}; "
                 "use each batch whole, once, and nothing beside it"
             )
-
-
-def moments_of(optimizer: Any, adaptive: str) -> SecondMoments | None:
-    """Return the second moments that gradients are scaled by, or None where they are not.
-
-    Raises:
-        InvalidParameter: the optimizer keeps none, or there is no such way.
-    """
-    if adaptive not in ("plain", "scaled"):
-        message = f"adaptive={str(adaptive)[:20]!r} is not known; use plain or scaled, or make_private for joint"
-        raise InvalidParameter(message, field="adaptive")
-    return SecondMoments(optimizer) if adaptive == "scaled" else None
 
 
 def _refuse_ranks(optimizer: Any, *, alone: bool) -> None:

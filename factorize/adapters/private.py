@@ -25,7 +25,7 @@ from factorize.adapters.adaptive.joint_plan import (
 )
 from factorize.adapters.jobs import BINNED, AnyAuditor, Planned, TrainingJob, amplified_by, find_factors
 from factorize.adapters.loader import PrivateLoader
-from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer, moments_of, refuse_sampling
+from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
@@ -75,7 +75,7 @@ def make_private(
     seed: int | None = None,
     overflow: Literal["abort", "unlimited"] = "abort",
     calibration: Calibration | None = None,
-    adaptive: Adaptive | Literal["joint"] = "plain",
+    adaptive: Literal["plain", "joint"] = "plain",
     second: Any = "auto",
     url: str | None = None,
     store: str | Path | None = None,
@@ -120,9 +120,8 @@ def make_private(
             `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
             size, which shapes and times then show.
         calibration: that counts on this very sampling in place of a new one, for (epsilon, delta) or less.
-        adaptive: of Adam, AdamW, NAdam, RAdam, Adagrad and RMSprop: `plain`: they get the noisy gradients; `scaled`:
-            gradients are scaled by their second moments before they are clipped, and back after the noise; or `joint`,
-            of Adam and AdamW: squares of clipped gradients are released beside them (`JointAdam`).
+        adaptive: `plain`: the optimizer gets the noisy gradients; or `joint`, of Adam and AdamW: squares of clipped
+            gradients are released beside them (`JointAdam`).
         second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
             Adam's second moments.
         url: of a service that solves and serves.
@@ -192,7 +191,7 @@ def make_private(
         return made, {**shared, "adaptive": adaptive, "factorization": planned.factors.digest, **_noise_of(planned)}
 
     planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
-    private = _private(planned, optimizer, ranks, seed=secret, auditor=auditor, adaptive=adaptive, **options)
+    private = _private(planned, optimizer, ranks, seed=secret, auditor=auditor, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -211,7 +210,6 @@ def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> Co
     """Return the optimizer with the noise of a plan."""
     if isinstance(planned, PlannedMoments):
         joint = JointAdam if ranks == 1 else ReplicatedJointAdam
-        del options["adaptive"]
         return joint(optimizer, planned.factors, planned.second, planned.moments, **options)
     kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
     return kind(optimizer, planned.factors, planned.calibration, **options)
@@ -230,7 +228,8 @@ def _joint(optimizer: Any, adaptive: str, second: Any, sampling: str) -> bool:
     if not (isinstance(second, str) and second == "auto"):
         message = f"second= is the factorization for squares of gradients; adaptive={adaptive!r} has none, leave it out"
         raise InvalidParameter(message, field="second")
-    moments_of(optimizer, adaptive)
+    if adaptive != "plain":
+        raise InvalidParameter(f"adaptive={str(adaptive)[:20]!r} is not known; use plain or joint", field="adaptive")
     return False
 
 

@@ -26,7 +26,7 @@ from factorize.privacy import Calibration, check_own
 class TorchNoiseOptions(TypedDict, total=False):
     """Options of a `NoiseGenerator`, for what passes them on."""
 
-    generator: Literal["torch", "philox", "sfc64", "shake128"] | None
+    generator: Literal["torch", "sfc64", "shake128"] | None
     device: torch.device | str | None
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
@@ -38,7 +38,7 @@ class _Drawing(NamedTuple):
     """How the noise is drawn; see `TorchNoiseGenerator`."""
 
     seed: int
-    generator: Literal["torch", "philox", "sfc64", "shake128"] | None
+    generator: Literal["torch", "sfc64", "shake128"] | None
     device: torch.device | str | None
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
@@ -48,8 +48,8 @@ class _Drawing(NamedTuple):
 class TorchNoiseGenerator:
     """The noise of each step as tensors like the parameters: sigma * (row t of C^-1 Z), cut up.
 
-    Every entry is a function of (seed, factorization, step, position) and, with `generator="torch"`, of the kind of
-    device. Restarts and shards are as for `factorize.client.NoiseGenerator`.
+    Every entry is a function of (seed, factorization, step, position) and of the generator. Restarts and shards are as
+    for `factorize.client.NoiseGenerator`.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
@@ -57,10 +57,9 @@ class TorchNoiseGenerator:
         parameters: tensors whose shapes and devices the noise gets; kept by shape alone. The noise is float32, float64
             for parameters of that type.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization.
-        generator: `torch` draws on the device in torch's own normals; `sfc64` (the core's, the same bits everywhere)
-            and `shake128` (cryptographic) draw on the CPU. `philox` draws and correlates on a CUDA device in one pass,
-            by Triton, and has the same numbers on a CPU, up to rounding. None takes `torch` where C has a recurrence
-            and the device is a CPU or CUDA, else `sfc64`.
+        generator: `torch` draws on a CUDA device in torch's own normals; `sfc64` (the core's, the same bits
+            everywhere) and `shake128` (cryptographic) draw on the CPU. None takes `torch` where C has a recurrence and
+            the device is CUDA, else `sfc64`.
         device: where the noise is made; that of the first parameter by default.
         shard: (first, last): only these entries of the flattened parameters; `next` then returns one flat tensor.
         mesh: a DeviceMesh of replicas (DDP) that share the work: each rank makes an even part of the flattened noise,
@@ -79,7 +78,7 @@ class TorchNoiseGenerator:
 
     Raises:
         InvalidParameter: no parameters, a calibration of another factorization, or an option out of range.
-        UnsupportedProblem: the device has no generator that can be replayed here.
+        UnsupportedProblem: `torch` on another device than CUDA.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class TorchNoiseGenerator:
         parameters: Iterable[torch.Tensor],
         *,
         seed: int,
-        generator: Literal["torch", "philox", "sfc64", "shake128"] | None = None,
+        generator: Literal["torch", "sfc64", "shake128"] | None = None,
         device: torch.device | str | None = None,
         shard: tuple[int, int] | None = None,
         mesh: Any = None,
@@ -143,7 +142,6 @@ class TorchNoiseGenerator:
     def _drawn_from(
         self, source: Streamable | ComputedRows, size: int, region: Region, drawing: _Drawing
     ) -> DeviceSource | CoreSource:
-        count = torch.get_num_threads() if drawing.threads is None else drawing.threads
         if self.generator == "sfc64" or self.generator == "shake128":
             made = core.NoiseGenerator(
                 source,
@@ -154,23 +152,19 @@ class TorchNoiseGenerator:
                 generator=self.generator,
                 precision=drawing.precision,
                 memory_bytes=drawing.memory_bytes,
-                threads=count,
+                threads=torch.get_num_threads() if drawing.threads is None else drawing.threads,
             )
             return CoreSource(made, self._device)
-        if self.generator not in ("torch", "philox"):
+        if self.generator != "torch":
             raise InvalidParameter(
-                f"generator={str(self.generator)[:20]!r} is not known; use torch, philox, sfc64 or shake128",
-                field="generator",
+                f"generator={str(self.generator)[:20]!r} is not known; use torch, sfc64 or shake128", field="generator"
             )
         if not isinstance(source, Streamable):
             raise InvalidParameter(
                 f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
                 field="generator",
             )
-        seed, precision = drawing.seed, drawing.precision
-        return DeviceSource(
-            source, self.calibration, size, region, seed, self._device, count, precision, self.generator == "philox"
-        )
+        return DeviceSource(source, self.calibration, size, region, drawing.seed, self._device, drawing.precision)
 
     def _common(self, layout: Layout) -> dict[str, Any]:
         """Return what must be the same on all ranks."""
@@ -328,7 +322,7 @@ NoiseGenerator = TorchNoiseGenerator
 
 
 def _best(source: object, device: torch.device) -> Literal["torch", "sfc64"]:
-    return "torch" if isinstance(source, Streamable) and device.type in ("cpu", "cuda") else "sfc64"
+    return "torch" if isinstance(source, Streamable) and device.type == "cuda" else "sfc64"
 
 
 def _layout(parameters: list[torch.Tensor], size: int, mesh: Any, shard: tuple[int, int] | None) -> Layout | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
 import numpy as np
 import torch
 
@@ -26,7 +23,6 @@ class DeviceStreaming:
         sigma: standard deviation of Z.
         region: the shard.
         device: where to work.
-        threads: that share the blocks on a CPU; the bits do not depend on it.
         dtype: of the state.
 
     Attributes:
@@ -40,16 +36,13 @@ class DeviceStreaming:
         sigma: float,
         region: Region,
         device: torch.device,
-        threads: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.steps = recurrence.steps
         self.state = torch.zeros((recurrence.vectors, region.size), device=device, dtype=dtype)
         self._recurrence, self._normals, self._sigma = recurrence, normals, sigma
         self._device, self._parts = device, region.parts(normals.block)
-        self._threads = min(threads, len(self._parts)) if device.type == "cpu" else 0
-        self._drawn = [torch.empty(normals.block, device=device) for _ in range(max(1, self._threads))]
-        self._pool: ThreadPoolExecutor | None = None
+        self._drawn = torch.empty(normals.block, device=device)
 
     def reset(self) -> None:
         """Go back to step 0."""
@@ -61,38 +54,17 @@ class DeviceStreaming:
         with torch.no_grad():
             update = _Update(plan, self._device)
             wanted = [(step, self._sigma * plan.gain), *((earlier, self._sigma) for earlier in update.redraws)]
-            if self._threads == 0:
-                self._share(0, 1, wanted, update, out)
-                return
-            if self._pool is None:
-                self._pool = _single_threaded(self._threads)
-            count = self._threads
-            work = [self._pool.submit(self._share, i, count, wanted, update, out) for i in range(count)]
-            for done in work:
-                done.result()
-
-    def _share(
-        self, worker: int, workers: int, wanted: list[tuple[int, float]], update: _Update, out: torch.Tensor
-    ) -> None:
-        """Make every block of one worker."""
-        with torch.no_grad():
-            for part in self._parts[worker::workers]:
-                draws = [self._draw(worker, *each, part) for each in wanted]
+            for part in self._parts:
+                draws = [self._draw(*each, part) for each in wanted]
                 update.apply(out[part.at], self.state[:, part.at], draws)
 
-    def _draw(self, worker: int, step: int, factor: float, part: BlockPart) -> torch.Tensor:
+    def _draw(self, step: int, factor: float, part: BlockPart) -> torch.Tensor:
         """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
-        drawn = self._drawn[worker]
+        drawn = self._drawn
         self._normals.fill(drawn, step, part.block)
         inside = part.inside if isinstance(part.inside, slice) else torch.from_numpy(part.inside.astype(np.int64))
         taken = drawn[inside] if isinstance(inside, slice) else drawn[inside.to(self._device)]
         return (taken.double() * factor).to(self.state.dtype).double()
-
-    def close(self) -> None:
-        """End the threads; the next step starts others."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
 
 
 class _Update:
@@ -125,22 +97,6 @@ class _Update:
             incoming = taken[None] if self._by_x else torch.stack(draws)
             state[self._rows] = torch.addmm(moved, self._loads, incoming).to(state.dtype)
         out.copy_(taken if self._scale == 1 else taken * self._scale)
-
-
-def _single_threaded(threads: int) -> ThreadPoolExecutor:
-    """Return threads in which torch's own operations start no further ones; torch keeps that number per thread."""
-    count, ready = torch.get_num_threads(), Barrier(threads + 1)
-
-    def begin() -> None:
-        torch.set_num_threads(1)
-        ready.wait()
-
-    pool = ThreadPoolExecutor(threads, "factorize-noise", begin)
-    for _ in range(threads):
-        pool.submit(int)
-    ready.wait()
-    torch.set_num_threads(count)
-    return pool
 
 
 def _on(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from factorize.adapters.fused.counted_normals import CountedNormals, counted_key
-from factorize.adapters.fused.fused_engine import FusedStreaming
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import commitment, device_normals
 from factorize.client import noise as core
@@ -81,25 +79,14 @@ class DeviceSource:
         region: Region,
         seed: int,
         device: torch.device,
-        threads: int,
         precision: str | None,
-        counted: bool,
     ) -> None:
-        if threads < 1:
-            raise InvalidParameter(f"threads={threads} is not an integer >= 1", field="threads")
         recurrence = source.recurrence()
         precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
         self.sigma = raised(calibration.sigma, self.allowance)
         dtype = torch.float32 if precision == "float32" else torch.float64
-        normals = CountedNormals(counted_key(seed, source.digest)) if counted else None
-        self._engine: DeviceStreaming | FusedStreaming
-        if normals is not None and device.type == "cuda":
-            self._engine = FusedStreaming(recurrence, normals.key, self.sigma, region, device, dtype)
-            told = commitment(normals, torch.device("cpu"))
-        else:
-            drawn = normals or device_normals(seed, source.digest, device)
-            self._engine = DeviceStreaming(recurrence, drawn, self.sigma, region, device, threads, dtype)
-            told = commitment(drawn, torch.device("cpu") if counted else device)
+        normals = device_normals(seed, source.digest, device)
+        self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, dtype)
         self.step, self.steps = 0, self._engine.steps
         self._flat = torch.empty(region.size, device=device)
         self._header = {
@@ -110,8 +97,8 @@ class DeviceSource:
             "sigma": self.sigma.hex(),
             "precision": precision,
             "factorization": source.digest,
-            "generator": "philox" if counted else f"torch-{device.type}",
-            "commitment": told,
+            "generator": f"torch-{device.type}",
+            "commitment": commitment(normals, device),
         }
 
     def next(self) -> torch.Tensor:
@@ -119,8 +106,6 @@ class DeviceSource:
         self._refuse_past(self.step + 1)
         self._engine.step(self.step, self._flat)
         self.step += 1
-        if self.step == self.steps:
-            self.close()
         return self._flat
 
     def skip(self, steps: int) -> None:
@@ -183,8 +168,7 @@ class DeviceSource:
         self.step = step
 
     def close(self) -> None:
-        """End threads and connections."""
-        self._engine.close()
+        """Nothing is kept open."""
 
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:

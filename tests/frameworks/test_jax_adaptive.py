@@ -1,4 +1,4 @@
-"""Adam in JAX with moments of its own, and scaled before clipping: what is released, how it steps, restarts, refusals."""
+"""Adam in JAX with moments of its own: what is released, how it steps, restarts, refusals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import optax
 import pytest
 from handmade import handmade
 from jax import numpy as jnp
-from jax_privacy import clipped_grad
 from test_jax_private import CLIP, EPOCHS, SIZE, N, X, Y, factors, fixed, job, loss
 
 from factorize.accounting.moments.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam
-from factorize.adapters.adaptive.jax_scaled import moment_scales, scale_then_privatize
 from factorize.adapters.adaptive.joint_plan import second_seed
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_private import summed_over_parts
@@ -88,43 +86,9 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
     assert np.array_equal(resumed, weights)
 
 
-@pytest.mark.parametrize("kind", [optax.adam, optax.adagrad])
-def test_scaled_gradients_step_as_by_hand(kind: Any) -> None:
-    """Optax's own optimizer on (sum of clipped scaled gradients / divisor + row of noise) / scale."""
-    private, inner = fixed(), kind(RATE)
-    scaled = scale_then_privatize(private.noise, inner)
-
-    @jax.jit
-    def step(weights, state, indices, mask):
-        gradient = clipped_grad(
-            loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), pre_clipping_transform=scaled.scaling(state)
-        )
-        total = summed_over_parts(gradient, weights, DATA, indices, mask)
-        updates, state = scaled.update(total / SIZE, state, weights)
-        return optax.apply_updates(weights, updates), state
-
-    weights = own = jnp.full((6, 3), 0.1)
-    state, theirs = scaled.init(weights), inner.init(own)
-    noise = drawn(correlated_noise(factors(), private.statement.calibration, seed=SEED))
-    for t, (indices, mask) in enumerate(private.batches):
-        moments = optax.tree.get(theirs, "nu")
-        roots = np.sqrt(np.asarray(optax.tree.get(theirs, "sum_of_squares") if moments is None else moments))
-        scale = 1 / (roots + 0.01 * np.sqrt((roots**2).mean())) if roots.any() else np.ones((6, 3))
-        scale /= np.sqrt((scale**2).mean())
-        wanted = (rows_of(own, private.batches.order[t], scale).sum(0) / SIZE + noise[t]) / scale
-        updates, theirs = inner.update(jnp.asarray(wanted, jnp.float32), theirs, own)
-        own = optax.apply_updates(own, updates)
-        weights, state = step(weights, state, indices, mask)
-        assert np.allclose(weights, own, atol=2e-3)
-    scale = moment_scales(state.inner)
-    assert float(jnp.mean(scale**2)) == pytest.approx(1.0, rel=1e-4) and float(scale.max() / scale.min()) < 150
-
-
 def test_what_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="keeps no second moments"):
-        scale_then_privatize(fixed().noise, optax.sgd(0.1)).init(jnp.zeros(3))
     for options, said in (
-        ({"adaptive": "scaled"}, "scale_then_privatize"),
+        ({"adaptive": "scaled"}, "is not plain or joint"),
         ({"second": SECOND}, "second= is given without joint"),
         ({"adaptive": "joint", "second": SECOND, "sampling": "balls_in_bins"}, "no accountant for two moments"),
     ):

@@ -1,4 +1,4 @@
-"""Optimizers of several ranks beside one process on the whole batch: DDP by Opacus, fully_shard by Opacus, audits."""
+"""Optimizers of several ranks beside one process on the whole batch: DDP by Opacus, audits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from opacus import GradSampleModule, PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
-from opacus.utils.fsdp_utils import FSDP2Wrapper
 from rank_jobs import on_ranks, refused
 from structure_cases import strategies
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.adapters.opacus import CorrelatedOptimizer
@@ -93,24 +91,6 @@ def replicas(rank: int, world: int, weight: float) -> dict[str, Any]:
     return {"rows": np.array(made), "audited": auditor.most, "type": type(optimizer).__name__}
 
 
-def shards(rank: int, world: int, parts: int) -> dict[str, Any]:
-    criterion = torch.nn.CrossEntropyLoss()
-    net, optimizer, criterion, _ = engine(
-        FSDP2Wrapper(model()), world, grad_sample_mode="ghost_fsdp", criterion=criterion
-    )
-    optimizer = correlated_optimizer(optimizer, MADE, CALIBRATION, seed=5, model=net, generator="sfc64")
-    x, y = data()
-    mine, made = np.array_split(np.arange(ROWS)[rank::world], parts), []
-    for _ in range(N):
-        for i, part in enumerate(mine):
-            optimizer.signal_skip_step(do_skip=i < parts - 1)
-            criterion(net(x[part]), y[part]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        made.append(flat(net))
-    return {"rows": np.array(made), "kept": optimizer.noise._source.vectors.numel()}
-
-
 JOINT = {"adaptive": "joint", "second": MADE}
 
 
@@ -174,22 +154,6 @@ def refusals(rank: int) -> dict[str, str]:
         given = {**usual, **asked, **common, **(own if rank == 0 else {})}
         sgd = torch.optim.SGD(net.parameters(), lr=1.0)
         found[name] = refused(lambda net=net, sgd=sgd, given=given: make_private(net, sgd, **given))
-    narrow = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    criterion = torch.nn.CrossEntropyLoss()
-    for name, options, norm in (("narrow", {"mp_policy": narrow}, CLIP), ("clips elsewhere", {}, 2 * CLIP)):
-        asked = {"grad_sample_mode": "ghost_fsdp", "criterion": criterion, "max_grad_norm": norm}
-        sharded, theirs, _, _ = engine(FSDP2Wrapper(model(), **options), 2, **asked)
-        found[name] = refused(
-            lambda theirs=theirs, sharded=sharded: correlated_optimizer(
-                theirs, MADE, CALIBRATION, seed=5, model=sharded
-            )
-        )
-    sharded, theirs, _, _ = engine(FSDP2Wrapper(model()), 2, grad_sample_mode="ghost_fsdp", criterion=criterion)
-    for way in ("scaled", "joint"):
-        found[f"{way} shards"] = refused(
-            lambda way=way: correlated_optimizer(theirs, MADE, CALIBRATION, seed=5, model=sharded, adaptive=way)
-        )
-    found["no model"] = refused(lambda: correlated_optimizer(theirs, MADE, CALIBRATION, seed=5))
     agreement.PATIENCE = 1.0
     if rank == 0:
         found["a rank that left"] = refused(lambda: ours.expect(np.array([0])))
@@ -198,10 +162,8 @@ def refusals(rank: int) -> dict[str, str]:
 
 def everything(rank: int, world: int) -> dict[str, Any]:
     found = {f"ddp {weight:g}": replicas(rank, world, weight) for weight in (1.0, 0.0)}
-    found |= {f"fsdp {parts}": shards(rank, world, parts) for parts in (1, 2)}
     found["one call"] = one_call(rank, world)
     found["joint"] = one_call(rank, world, **JOINT)
-    found["scaled"] = one_call(rank, world, adaptive="scaled")
     return {**found, "refused": refusals(rank) if world == 2 else {}}
 
 
@@ -238,19 +200,6 @@ class TestTraining:
             assert np.allclose(each["joint"]["rows"], expected["rows"], rtol=0, atol=1e-5)
             assert f"on {world} ranks" in each["joint"]["said"] and "Squares of clipped" in each["joint"]["said"]
 
-    def test_scaled_gradients_of_all_ranks_are_those_of_one_process(self, jobs, world):
-        expected = one_call(0, 1, adaptive="scaled")
-        for each in jobs[world]:
-            assert np.allclose(each["scaled"]["rows"], expected["rows"], rtol=0, atol=1e-4)
-
-    @pytest.mark.parametrize("parts", [1, 2])
-    def test_shards_train_as_one_process_on_the_whole_batch(self, jobs, world, parts):
-        """Opacus clips at norm + 1e-6, and in float32."""
-        for each in jobs[world]:
-            assert np.allclose(each[f"fsdp {parts}"]["rows"], alone(1.0), rtol=0, atol=1e-4)
-        kept = [each[f"fsdp {parts}"]["kept"] for each in jobs[world]]
-        assert sum(kept) == len(flat(model())) * MADE.strategy.tensors()["decay"].shape[1]
-
 
 EXPECTED = {
     "one process's": "correlated_optimizer",
@@ -266,11 +215,6 @@ EXPECTED = {
     "other epochs": "epochs of rank 1 is 4, of rank 0 2",
     "another factorization": "factorization of rank 1 is .*, of rank 0 another: load the same digest",
     "other data": "examples of rank 1 is 12, of rank 0 6",
-    "narrow": "bfloat16",
-    "clips elsewhere": "clips at 1.0",
-    "no model": "model=",
-    "scaled shards": "no example's gradient is there to be scaled or squared",
-    "joint shards": "no example's gradient is there to be scaled or squared",
 }
 
 

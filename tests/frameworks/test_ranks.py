@@ -81,7 +81,7 @@ def kept_here(noise: NoiseGenerator) -> int:
 
 
 KINDS = ["fsdp", "hybrid", "columns", "ddp"]
-GENERATORS = ["sfc64", "shake128", "torch"]
+GENERATORS = ["sfc64", "shake128"]
 
 
 def names_of(kind: str) -> list[str]:
@@ -159,9 +159,6 @@ class TestBits:
     def test_are_those_of_one_process(self, ranks, kind, generator):
         for name in names_of(kind) if generator == "sfc64" else ["buffered"]:
             assert np.array_equal(ranks[0][f"{kind} {name} {generator}"][0], alone(name, generator)), name
-
-    def test_of_torchs_generator_to_the_last_rounding(self, ranks, kind):
-        assert np.allclose(ranks[0][f"{kind} buffered torch"][0], alone("buffered", "torch"), rtol=0, atol=1e-6)
 
     def test_have_together_the_covariance_of_the_noising_matrix(self, ranks, kind):
         for name in names_of(kind):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cpu_normals import CpuNormals
 from handmade import Handmade, handmade
 from structure_cases import NAMES, strategies
 from test_noise import statistic
 
+from factorize.adapters import torch_sources
 from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch import NoiseGenerator
 from factorize.adapters.torch_engine import DeviceStreaming
-from factorize.adapters.torch_normals import CpuNormals, device_normals
+from factorize.adapters.torch_normals import TorchNormals, device_normals
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import even_shard
 from factorize.client import noise as core
@@ -49,8 +51,24 @@ def parameters(device: str = "cpu", dtype: torch.dtype = torch.float32, size: in
     return [torch.zeros(shape, device=device, dtype=dtype) for shape in ((size // 4, 3), (size - size // 4 * 3,))]
 
 
+@pytest.fixture(autouse=True)
+def normals_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_sources, "device_normals", normals_of)
+
+
+def normals_of(seed: int, context: str, device: torch.device) -> TorchNormals:
+    return CpuNormals(seed, context) if device.type == "cpu" else device_normals(seed, context, device)
+
+
+def streams(made: Handmade) -> bool:
+    strategy = made.strategy
+    return isinstance(noise_source(strategy.structure, strategy.tensors(), strategy.n, "x"), Streamable)
+
+
 def make(made: Handmade, like: list[torch.Tensor] | None = None, *, seed: int = 7, **options) -> NoiseGenerator:
-    return NoiseGenerator(made, scale(made), like or parameters(), seed=seed, **options)
+    """The noise that torch makes on the device, where C has a recurrence."""
+    chosen = {"generator": "torch" if streams(made) else "sfc64", **options}
+    return NoiseGenerator(made, scale(made), like or parameters(), seed=seed, **chosen)
 
 
 def flat(noise: list[torch.Tensor]) -> torch.Tensor:
@@ -110,7 +128,7 @@ class TestArithmetic:
     def test_whitens_to_the_normals_that_were_drawn(self, name, device):
         """C x = sigma z, with z drawn beside it: no statistics, every entry."""
         made, where = factors(name), torch.device(device)
-        normals = device_normals(7, "handmade", where)
+        normals = normals_of(7, "handmade", where)
         z = torch.empty(normals.block, device=where)
         expected = []
         for step in range(N):
@@ -182,9 +200,7 @@ class TestReplay:
         size = 150_001  # three blocks, cut in their midst
         made = factors(name, 6)
         whole = draw(make(made, parameters(size=size)))
-        parts = [
-            draw(make(made, parameters(size=size), shard=even_shard(size, rank, 4), threads=1)) for rank in range(4)
-        ]
+        parts = [draw(make(made, parameters(size=size), shard=even_shard(size, rank, 4))) for rank in range(4)]
         assert np.allclose(np.hstack(parts), whole, rtol=0, atol=1e-6)
 
     def test_scales_far_from_one(self):
@@ -203,31 +219,8 @@ class TestReplay:
         assert np.array_equal(draw(resumed), draw(whole)[33:])
         z = torch.empty(CpuNormals.block)
         for step in range(n):
-            device_normals(7, "handmade", torch.device("cpu")).fill(z, step, 0)
+            CpuNormals(7, "handmade").fill(z, step, 0)
             assert np.abs(white[step] - z[:D].numpy()).max() < 1e-5
-
-    def test_torch_keeps_its_own_threads(self):
-        before = torch.get_num_threads()
-        make(factors("buffered"), threads=1).next()
-        assert torch.get_num_threads() == before
-
-    @pytest.mark.parametrize("threads", [2, 5])
-    @pytest.mark.parametrize("name", ["buffered", "redrawn"])
-    def test_threads_do_not_change_it(self, name, threads):
-        size = 500_000
-        made = factors(name, 5)
-        alone, together = (make(made, parameters(size=size), threads=count) for count in (1, threads))
-        assert np.array_equal(draw(alone), draw(together))
-
-    def test_another_seed_step_or_block_is_other_noise(self):
-        z = {}
-        for seed, step, block in [(1, 0, 0), (1 + 2**32, 0, 0), (2**127 + 1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 256, 0)]:
-            out = torch.empty(CpuNormals.block)
-            device_normals(seed, "x", torch.device("cpu")).fill(out, step, block)
-            z[seed, step, block] = out
-        rows = torch.stack(list(z.values()))
-        products = rows @ rows.T / CpuNormals.block - torch.eye(len(rows))
-        assert products.abs().max() < 0.03
 
     @pytest.mark.parametrize(
         "key", ["sigma", "size", "factorization", "generator", "commitment", "shard", "steps", "version"]
@@ -265,17 +258,25 @@ class TestTensors:
         with pytest.raises(InvalidParameter, match=f"past n={N}"):
             noise.next()
 
-    def test_chooses_its_generator(self):
-        assert make(factors("buffered")).generator == "torch"
-        assert make(factors("dense")).generator == "sfc64"
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_chooses_its_generator(self, device):
+        for name, own in (("buffered", "torch"), ("dense", "sfc64")):
+            made = factors(name)
+            noise = NoiseGenerator(made, scale(made), parameters(device), seed=1)
+            assert noise.generator == (own if device == "cuda" else "sfc64")
         with pytest.raises(InvalidParameter, match="no recurrence"):
             make(factors("dense"), generator="torch")
 
-    def test_the_meta_device_has_no_generator(self):
-        with pytest.raises(UnsupportedProblem, match="sfc64"):
-            device_normals(1, "x", torch.device("meta"))
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    def test_other_devices_have_no_generator_of_torch(self, device):
+        with pytest.raises(UnsupportedProblem, match=f"not on {device}; use generator='sfc64'"):
+            device_normals(1, "x", torch.device(device))
+        with pytest.raises(InvalidParameter, match="randbits"):
+            device_normals(-1, "x", torch.device("cuda"))
 
-    @pytest.mark.parametrize("options", [{"shard": (3, 3)}, {"threads": 0}, {"seed": -1}, {"generator": "mt"}])
+    @pytest.mark.parametrize(
+        "options", [{"shard": (3, 3)}, {"threads": 0, "generator": "sfc64"}, {"seed": -1}, {"generator": "philox"}]
+    )
     def test_options_out_of_range(self, options):
         with pytest.raises(InvalidParameter):
             make(factors("blt"), **options)
@@ -292,15 +293,10 @@ class TestTensors:
         with pytest.raises(InvalidParameter, match="no factorization"):
             NoiseGenerator(object(), other, parameters(), seed=1)
 
-    def test_a_layout_that_changed_is_refused(self, monkeypatch):
-        monkeypatch.setattr("factorize.adapters.torch_normals._FIRST", 32)
-        with pytest.raises((UnsupportedProblem, RuntimeError, ValueError)):
-            CpuNormals(b"key")
-
 
 def test_seven_vectors_for_six_buffers():
     strategy = strategies(4)["buffered"]
     source = noise_source(strategy.structure, strategy.tensors(), 4, "x")
     assert isinstance(source, Streamable)
-    engine = DeviceStreaming(source.recurrence(), CpuNormals(b"k"), 1.0, Region.of([(0, D)]), torch.device("cpu"), 1)
+    engine = DeviceStreaming(source.recurrence(), CpuNormals(1, "k"), 1.0, Region.of([(0, D)]), torch.device("cpu"))
     assert engine.state.shape == (3, D) and engine.state.dtype == torch.float32
