@@ -510,6 +510,21 @@ def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
 
 
 NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_key_stands_in_what_a_service_prints(factorize: CommandLine, form: str) -> None:
+    """What it prints goes to logs, which others read."""
+    arguments = ("serve", "--port", "0", "--output", form, "--log-format", form)
+    (factorize.home / "factorize.toml").write_text("require_keys = true")
+    with factorize.start(*arguments) as service:
+        assert service.stdout is not None
+        first = "".join(iter(service.stdout.readline, "}\n")) if form == "json" else service.stdout.readline()
+        service.send_signal(signal.SIGINT)
+        out, err = service.communicate(timeout=60)
+    assert "fk_" not in first + out + err and "factorize keys create --name admin" in err
+
+
 QUESTION = [
     "--examples",
     "1000",
