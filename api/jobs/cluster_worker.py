@@ -1,7 +1,8 @@
 """The worker of a cluster: a process that solves what a dask scheduler gives it, and who may talk to it.
 
-Scheduler, workers and services exchange pickles, so whoever reaches one of their ports can run code there. On a network
-that others share they therefore talk over TLS, with certificates that one authority of yours has signed.
+Schedulers and workers open pickles, so whoever reaches one of their ports can run code there; services open none
+(`dask_plain.py`). On a network that others share they therefore talk over TLS, with certificates that one authority of
+yours has signed.
 """
 
 from __future__ import annotations
@@ -79,8 +80,11 @@ def secure(address: str, tls: Tls | None) -> None:
             _check_private(host)
         return
     assert tls is not None
-    files = {"ca-file": tls.ca, **{role: {"cert": tls.cert, "key": tls.key} for role in ("client", "worker")}}
-    dask.config.set({"distributed.comm.require-encryption": True, "distributed.comm.tls": files})
+    files = {
+        f"{role}.{name}": path for role in ("client", "worker") for name, path in (("cert", tls.cert), ("key", tls.key))
+    }
+    named = {f"distributed.comm.tls.{name}": path for name, path in {"ca-file": tls.ca, **files}.items()}
+    dask.config.set({"distributed.comm.require-encryption": True, **named})
 
 
 def run_worker(

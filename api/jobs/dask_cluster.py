@@ -3,6 +3,9 @@
 dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and
 processors, orders the queue, notices dead workers and carries a cancel message. It never runs numerical
 code itself, since it could not stop it; the task starts a child process (``supervisor``).
+
+A task returns nothing. What happens to its solve, its end too, a worker says as events of plain data, and a service
+reads nothing else from a scheduler elsewhere (``dask_plain``).
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from typing import Any, NamedTuple
 
 import dask
 from dask.system import CPU_COUNT
-from distributed import Client, Future, KilledWorker, LocalCluster, Worker, fire_and_forget, get_worker
+from distributed import Client, Future, LocalCluster, Worker, fire_and_forget, get_worker
 from distributed.system import MEMORY_LIMIT
 
 from factorize import __version__
 from factorize.api.jobs.dask_loop import ClientLoop
+from factorize.api.jobs.dask_plain import PREFIX
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
 from factorize.api.telemetry.log_context import bound
@@ -158,7 +162,8 @@ class SchedulerClient:
 
 async def _client_of(address: str) -> Client:
     """Connect on the running loop. dask limits each step but the handshake, which a stopped scheduler never ends."""
-    client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize", asynchronous=True)
+    options = {"timeout": CONNECT_SECONDS, "set_as_default": False, "name": "factorize", "asynchronous": True}
+    client = Client(PREFIX + address, **options)
     limit = 4 * CONNECT_SECONDS
     try:
         async with asyncio.timeout(limit):
@@ -268,24 +273,20 @@ def cancel(future: Future[Any]) -> None:
 
 
 def outcome(future: Future[Any]) -> SolveEnding | None:
-    """How the task of a future ended; None where dask only says that it lost it.
+    """What a task says by its own end, of which no event told; None where dask only says that it lost it.
 
     ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They
     say nothing about a user's wish.
     """
     if future.status == "finished":
-        ended: SolveEnding = future.result(timeout=30)
-        return ended
+        return SolveEnding(Ending.UNHEARD, None, None, 0.0)
     if future.status != "error":
         return None
-    error = future.exception(timeout=30)
-    lost = isinstance(error, KilledWorker)
-    kind, ending = ("worker_lost", Ending.LOST) if lost else ("internal", Ending.FAILED)
-    message = f"the solve could not be supervised: {error!r}"[:2000]
-    return SolveEnding(ending, None, {"type": kind, "message": message}, 0.0)
+    message = "the workers that were given the solve died, or could not run it"
+    return SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": message}, 0.0)
 
 
-def solve(request: Request, task: str) -> SolveEnding:
+def solve(request: Request, task: str) -> None:
     """What a worker does for one solve: supervise the child, forward what it says."""
     worker = get_worker()
     if _own_store:
@@ -304,18 +305,27 @@ def solve(request: Request, task: str) -> SolveEnding:
         say("started")
         with bound(**request.about):
             _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
-            ended = run(
-                request,
-                report=lambda progress: say("progress", progress=progress),
-                cancelled=lambda: not is_wanted(worker, task),
-                stored=lambda said: say("stored", said=said.document()),
-            )
+            ended = _supervised(request, say, lambda: not is_wanted(worker, task))
             _log.info("a solve has ended", extra={"about": _end_of(ended)})
-        return ended
+        say("ended", said=ended.document())
     finally:
         with _active_changed:
             _active.discard(task)
             _active_changed.notify_all()
+
+
+def _supervised(request: Request, say: Callable[..., None], cancelled: Callable[[], bool]) -> SolveEnding:
+    try:
+        return run(
+            request,
+            report=lambda progress: say("progress", progress=progress),
+            cancelled=cancelled,
+            stored=lambda said: say("stored", said=said.document()),
+        )
+    except Exception as error:
+        _log.exception("a solve could not be supervised")
+        message = f"the solve could not be supervised: {error!r}"[:2000]
+        return SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
 
 
 def _end_of(ended: SolveEnding) -> dict[str, Any]:

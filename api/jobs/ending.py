@@ -6,9 +6,10 @@ import re
 import signal
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeGuard
 
 from factorize.encoding import is_digest
+from factorize.solution import PHASES
 
 _MESSAGE_LIMIT = 2000
 _MOST_STAGES = 10
@@ -33,6 +34,7 @@ class Ending(Enum):
     CRASHED = "the solver process was killed; post the spec again, and report it if it happens again"
     LOST = "workers died under the solve; a job that was lost so is tried once more, with a worker of its own"
     INTERRUPTED = "the solver process was told to end from outside; the service tries again by itself"
+    UNHEARD = "the solve is over and its service was away; the service tries again by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,49 @@ class SolveEnding:
     progress: dict[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the end of a solve that is stored as plain data; see `stored`."""
-        return {name: getattr(self, name) for name in ("digest", "seconds", "timings", "progress")}
+        """Return it as plain JSON data; see `read`."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "ending": self.ending.name}
 
     @classmethod
-    def stored(cls, document: dict[str, Any]) -> SolveEnding:
-        """Return the end that was made into a document."""
-        return cls(Ending.DONE, error=None, **document)
+    def read(cls, said: object) -> SolveEnding | None:
+        """Return the end that a document tells, or None: on a network a stranger may have written it."""
+        if not isinstance(said, dict):
+            return None
+        digest, error, seconds = said.get("digest"), _read_error(said.get("error")), said.get("seconds")
+        try:
+            ending = Ending[str(said.get("ending"))]
+        except KeyError:
+            return None
+        done = ending is Ending.DONE
+        if done != is_digest(digest) or done != (error is None) or not (_is_finite(seconds) and 0 <= seconds < _LATEST):
+            return None
+        return cls(
+            ending, digest if done else None, error, seconds, _timings(said), read_progress(said.get("progress"))
+        )
+
+
+def _read_error(said: object) -> dict[str, str] | None:
+    match said:
+        case {"type": str() as kind, "message": str() as message}:
+            return {"type": kind[:100], "message": message[:_MESSAGE_LIMIT]}
+    return None
+
+
+def read_progress(said: object) -> dict[str, Any] | None:
+    """Return the fields of a progress event, each a finite number, a known word or None; None of what is no event."""
+    if not isinstance(said, dict):
+        return None
+    iteration, phase = said.get("iteration"), said.get("phase")
+    numbers = {name: said.get(name) for name in ("relative_gap", "class_gap", "seconds", "seconds_left")}
+    return {
+        "iteration": iteration if type(iteration) is int else None,
+        "phase": phase if phase in PHASES else None,
+        **{name: value if _is_finite(value) else None for name, value in numbers.items()},
+    }
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 @dataclass(frozen=True, slots=True)

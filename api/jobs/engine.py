@@ -23,8 +23,8 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from factorize.api.jobs.dispatch import Dispatch
-from factorize.api.jobs.ending import SolveEnding
+from factorize.api.jobs.dispatch import Dispatch, Sent
+from factorize.api.jobs.ending import SolveEnding, read_progress
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.listeners import Listeners
@@ -279,23 +279,32 @@ class JobEngine:
         except Exception:
             _log.exception("a step of the engine failed; the next round looks again")
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        """A running solve has said something."""
-        entry = self._dispatch.get(event["task"])
-        if entry is None:
-            return
-        if event["event"] == "stored":
-            done = self._settlement.stored(entry.job, SolveEnding.stored(event["said"]))
-            self._listeners.wake(entry.job.spec_digest, done)
-            return
-        if event["event"] == "started":
+    def _on_event(self, event: object) -> None:
+        """A running solve has said something. On a scheduler elsewhere it may be a stranger that says it."""
+        if isinstance(event, dict):
+            entry = self._dispatch.get(str(event.get("task")))
+            if entry is not None:
+                self._heard(entry, str(event.get("event")), event)
+
+    def _heard(self, entry: Sent, kind: str, event: dict[str, Any]) -> None:
+        ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
+        job: Job | None = None
+        if kind == "ended" and ending is not None:
+            self._settle(entry, ending)
+        elif kind == "stored" and ending is not None:
+            job = self._settlement.stored(entry.job, ending)
+        elif kind == "started":
             self.solves_total += 1
-            job = self._ledger.start(entry.job)
-        else:
-            job = self._ledger.update_progress(entry.job, event["progress"])
-        if job is None:
-            self._dispatch.drop(event["task"], kill=self._dispatch.embedded is not None)
+            job = self._kept(entry, self._ledger.start(entry.job))
+        elif kind == "progress" and progress is not None:
+            job = self._kept(entry, self._ledger.update_progress(entry.job, progress))
         self._listeners.wake(entry.job.spec_digest, job)
+
+    def _kept(self, entry: Sent, job: Job | None) -> Job | None:
+        """Return the changed job; let go of a solve whose claim is over."""
+        if job is None:
+            self._dispatch.drop(entry.job.task, kill=self._dispatch.embedded is not None)
+        return job
 
     def _on_notice(self, spec_digest: str | None) -> None:
         """Some engine has changed a job, or any job may have changed."""
@@ -316,14 +325,20 @@ class JobEngine:
                 self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
 
     def _on_end(self, task: str, future: Future[Any]) -> None:
-        """A solve is over."""
+        """A task is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
+        from factorize.api.jobs import dask_cluster
+
         entry = self._dispatch.get(task)
-        if entry is None or entry.future is not future:
-            return
+        if entry is not None and entry.future is future:
+            self._settle(entry, dask_cluster.outcome(future))
+
+    def _settle(self, entry: Sent, outcome: SolveEnding | None) -> None:
+        """Write the end of a solve, unless it was only lost."""
         try:
-            self._settlement.settle(entry.job, future)
+            if outcome is not None:
+                self._settlement.settle(entry.job, entry.future, outcome)
         finally:
-            self._dispatch.drop(task, kill=False)
+            self._dispatch.drop(entry.job.task, kill=False)
             self._listeners.wake(entry.job.spec_digest)
 
     # Reconciliation

@@ -25,6 +25,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -59,9 +60,8 @@ class Ledger:
         """
         self._engine = open_database(url)
         self.announces = self._engine.dialect.name == "postgresql"
-        insert = (postgresql.insert if self.announces else sqlite.insert)(jobs).values(**_QUEUED, seq=1)
-        first = insert.values(task=_param("first_task", jobs.c.task))
-        self._first_claim = first.on_conflict_do_nothing().returning(jobs)
+        insert = (postgresql.insert if self.announces else sqlite.insert)(jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
+        self._first_claim = insert.on_conflict_do_nothing().returning(jobs)
 
     def notices(self, changed: Callable[[str | None], None]) -> Notices | None:
         """Return a listener to the changes of this ledger, to be started; None where they have to be looked for."""
@@ -107,7 +107,7 @@ class Ledger:
             The job, and True for the one caller who must now submit it.
         """
         told = {_new(name): getattr(order, name) for name in JobOrder.__dataclass_fields__}
-        told |= {"new_owner": owner, "now": _now(), "first_task": f"{order.spec_digest}-1"}
+        told |= {"new_owner": owner, "now": _now(), "new_task": _new_task()}
         with self._write() as connection:
             for statement in (self._first_claim, _STALE_CLAIM if stale else _CLAIM):
                 row = connection.execute(statement, told).one_or_none()
@@ -148,7 +148,7 @@ class Ledger:
 
         What dask says of the old task may still be on its way, and must not be taken for the new one's end.
         """
-        return self._change(job, _DIED, new_deaths=deaths)
+        return self._change(job, _DIED, new_deaths=deaths, new_task=_new_task())
 
     def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> Job | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
@@ -317,7 +317,7 @@ def _change_of(state: str, *names: str, claimed: bool = True, **values: Any) -> 
     return jobs.update().where(*where).values(**values, **fixed).returning(jobs)
 
 
-_NEW_TASK = jobs.c.spec_digest + "-" + sa.cast(jobs.c.seq + 1, sa.String)
+_NEW_TASK = _param("new_task", jobs.c.task)
 _QUEUED: dict[str, Any] = {
     **{name: _param(_new(name), jobs.c[name]) for name in (*JobOrder.__dataclass_fields__, "owner")},
     **{name: _param("now", jobs.c[name]) for name in ("submitted", "updated")},
@@ -355,6 +355,11 @@ def _job(row: sa.Row[Any]) -> Job:
     for name in ("progress", "error"):
         values[name] = None if values[name] is None else json.loads(values[name])
     return Job(**values)
+
+
+def _new_task() -> str:
+    """A name with 128 random bits: who could guess one could answer for a worker of a cluster."""
+    return secrets.token_hex(16)
 
 
 def _now() -> str:

@@ -51,22 +51,19 @@ class Settlement:
         """Forget all tasks but those that were sent and not dropped: of the others no end is told."""
         self._stored.intersection_update(sent)
 
-    def settle(self, job: Job, future: Future[Any]) -> None:
-        """Write the end of a solve, unless it only says that the solve was lost."""
+    def settle(self, job: Job, future: Future[Any], outcome: SolveEnding) -> None:
+        """Write the end of a solve."""
         from factorize.api.jobs import dask_cluster
 
         if job.task in self._stored:
             self._stored.discard(job.task)
-            return
-        outcome = dask_cluster.outcome(future)
-        if outcome is None:
             return
         stored = self._find(job.spec_digest)
         if stored is not None:
             self._done(job, outcome, stored)
             return
         self._count(job, outcome)
-        if outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
+        if outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
             dask_cluster.cancel(future)
             self._ledger.died(job, deaths=0)
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):

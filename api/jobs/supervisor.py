@@ -28,11 +28,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from factorize.api.isolated import SOLVE, child_command
-from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge
+from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge, read_progress
 from factorize.api.processes.guards import AnyGuard, StartedGuard, child_environment
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.telemetry.log_lines import relay
-from factorize.solution import PHASES
 from factorize.storage.medium.scratch_folders import ScratchFolder
 
 MEBIBYTE = 1 << 20
@@ -285,7 +284,7 @@ class _Child:
             return
         match event:
             case {"event": "progress"}:
-                self.progress = self.newest = _clean_progress(event)
+                self.progress = self.newest = read_progress(event)
             case {"event": "done" | "failed"}:
                 self.verdict = event
             case {"event": "log"} if self._lines_left:
@@ -293,27 +292,11 @@ class _Child:
                 relay(event, self.request.about)
 
 
-def _clean_progress(event: Event) -> Event:
-    """The fields of the contract, each a finite number or None."""
-    iteration = event.get("iteration")
-    numbers = {name: event.get(name) for name in ("relative_gap", "class_gap", "seconds", "seconds_left")}
-    phase = event.get("phase")
-    return {
-        "iteration": iteration if type(iteration) is int else None,
-        "phase": phase if phase in PHASES else None,
-        **{name: value if _is_finite(value) else None for name, value in numbers.items()},
-    }
-
-
 def _later(event: Event, seconds: float) -> Event:
     """The same progress, so many seconds later: the child is inside a long routine."""
     left = event["seconds_left"]
     left = None if left is None or left <= seconds else left - seconds
     return {**event, "seconds": (event["seconds"] or 0.0) + seconds, "seconds_left": left}
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 def _resident_mb(pid: int) -> float:

@@ -77,7 +77,16 @@ def test_commands_and_settings_of_the_profile_are_this_releases(compose: dict[st
     }
     given = {text for text in service["environment"] if text.startswith("FACTORIZE_")}
     assert {text.removeprefix("FACTORIZE_").lower() for text in given} <= set(Settings.model_fields)
-    assert "tcp://scheduler:8786" in options and compose["services"]["scheduler"]["command"][:2] == ["--port", "8786"]
+    scheduler = compose["services"]["scheduler"]["command"]
+    assert "tls://scheduler:8786" in options and scheduler[:5] == [
+        "--port",
+        "8786",
+        "--no-dashboard",
+        "--protocol",
+        "tls",
+    ]
+    said = [*options, *service["environment"].values()]
+    assert {f"/run/secrets/{secret}" for secret in service["secrets"]} <= set(said)
     assert ("FACTORIZE_DATABASE" in given) == (command == "serve"), "workers have no access to the ledger"
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
 

@@ -82,7 +82,7 @@ def test_the_settings_are_this_services(monkeypatch: pytest.MonkeyPatch) -> None
         if name.startswith("FACTORIZE_"):
             assert name.removeprefix("FACTORIZE_").lower() in Settings.model_fields
             monkeypatch.setenv(name, value)
-    settings = load_settings(host="0.0.0.0", scheduler="tcp://factorize-scheduler:8786")
+    settings = load_settings(host="0.0.0.0", scheduler="tls://factorize-scheduler:8786")
     assert settings.asks_for_keys and "factorize" in settings.allowed_hosts and settings.log_format == "json"
     mounted = [mount["mountPath"] for mount in api["volumeMounts"]]
     assert settings.audit in mounted
@@ -101,7 +101,7 @@ def test_workers_get_no_access_to_the_database() -> None:
     assert secrets == [{"factorize-bucket"}, {"factorize-bucket", "factorize-ledger"}]
     assert worker["args"][0] == "worker" and api["args"][0] == "serve"
     service = only("Service", "factorize-scheduler")
-    address = f"tcp://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    address = f"tls://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
     assert address in worker["args"] and address in api["args"]
     memory = int(worker["args"][worker["args"].index("--memory-mb") + 1])
     assert memory < 1024 * int(worker["resources"]["limits"]["memory"].removesuffix("Gi"))

@@ -6,42 +6,15 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from certificates import certificate
 from cluster import free_ports
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from servers import Client
 
 ROOT = Path(__file__).parents[3]
 SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "square_root"}}
-
-
-def certificate(folder: Path, name: str, signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None):
-    """Write NAME.crt and NAME.key, signed by the signer or by itself; what signs others."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(signer[0].subject if signer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-        .sign(signer[1] if signer else key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / f"{name}.crt").write_bytes(built.public_bytes(pem))
-    plain = serialization.NoEncryption()
-    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    return built, key
 
 
 @pytest.fixture

@@ -577,12 +577,32 @@ def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
 def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, monkeypatch):
     lost = SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": "KilledWorker"}, 0.0)
     endings = [lost]
-    real = dask_cluster.outcome
-    monkeypatch.setattr(dask_cluster, "outcome", lambda future: endings.pop() if endings else real(future))
+    real = settlement.Settlement.settle
+
+    def settle(self: Any, job: Job, future: Any, outcome: SolveEnding) -> None:
+        real(self, job, future, endings.pop() if endings else outcome)
+
+    monkeypatch.setattr(settlement.Settlement, "settle", settle)
     engine = place.engine()
     engine.submit(order(store=False))
     job = place.ended(digest(0))
     assert job.deaths == 2 and job.error["type"] == "not_stored", "it was run once more, alone, and came to its own end"
+
+
+def test_a_solve_whose_end_was_not_heard_is_tried_again_and_not_counted_against_its_spec(place, monkeypatch):
+    unheard = ["ended"]
+    real = JobEngine._heard
+
+    def heard(self: JobEngine, entry: Any, kind: str, event: dict[str, Any]) -> None:
+        if kind in unheard:
+            unheard.remove(kind)
+        else:
+            real(self, entry, kind, event)
+
+    monkeypatch.setattr(JobEngine, "_heard", heard)
+    place.engine().submit(order(fail="no"))
+    job = place.ended(digest(0))
+    assert (job.state, job.attempts, job.deaths) == ("failed", 2, 0) and job.error["message"] == "no"
 
 
 def test_two_engines_on_one_ledger_run_each_spec_once(place):
