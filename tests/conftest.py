@@ -119,11 +119,11 @@ def bucket_server() -> Iterator[BucketServer]:
 
 
 @pytest.fixture
-def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The URL of a store in a new bucket, with copies of its blobs in the test's own folder."""
+def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store in a new bucket."""
     for name, value in bucket_server.environment.items():
         monkeypatch.setenv(name, value)
-    return f"{bucket_server.bucket()}/some/prefix?copies={tmp_path}/copies&copies_gib=1"
+    return f"{bucket_server.bucket()}/some/prefix"
 
 
 @pytest.fixture(scope="module")

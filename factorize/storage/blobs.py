@@ -185,8 +185,6 @@ class Blobs:
         chunk = self._chunks.get((record.token, index))
         if chunk is None:
             chunk = self._same_chunk(sha256, record, index)
-            if chunk is None and self._objects.forget(blob_key(sha256)):
-                chunk = self._same_chunk(sha256, record, index)
             if chunk is None:
                 raise self._found_damage(sha256, f"chunk {index} has changed since it was verified")
             self._chunks.put((record.token, index), chunk)
@@ -227,8 +225,8 @@ class Blobs:
                 del self._pending[sha256]
         return record
 
-    def _pass(self, sha256: str, *, again: bool = True) -> Record:
-        """Hash all of a blob; keep its record, and its chunks if they fit. Where a near copy is wrong, read `again`."""
+    def _pass(self, sha256: str) -> Record:
+        """Hash all of a blob; keep its record, and its chunks if they fit."""
         token, states, digests = object(), [], []
         state = hashlib.sha256()
         with self._objects.open(blob_key(sha256)) as reader:
@@ -240,8 +238,6 @@ class Blobs:
                 if keep:
                     self._chunks.put((token, index), chunk)  # out of reach until a record has the token
         if state.hexdigest() != sha256:
-            if self._objects.forget(blob_key(sha256)) and again:
-                return self._pass(sha256, again=False)  # from the medium itself
             raise self._found_damage(sha256, f"its {reader.entry.size} bytes hash to {state.hexdigest()}")
         record = Record(token, reader.entry.size, reader.entry.version, tuple(states), tuple(digests))
         self._records.put(sha256, record)

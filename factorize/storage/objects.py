@@ -110,9 +110,6 @@ class Objects(Protocol):
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Keep exclusive holders of an object's lock away from each other and from shared ones."""
 
-    def forget(self, key: str) -> bool:
-        """Drop a copy that is kept nearer than the medium, since its bytes are wrong; whether there was one."""
-
     def watch(self, *keys: str) -> Watch | None:
         """Return what says in microseconds which version of each object stands now; None where that takes longer."""
 

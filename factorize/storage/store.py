@@ -369,7 +369,5 @@ def open_store(
 def _bucket(url: str) -> Objects:
     from factorize.storage.medium.bucket import Bucket
     from factorize.storage.medium.bucket_calls import connect
-    from factorize.storage.medium.near_copies import NearCopies
 
-    address, folder, size = bucket_of(url)
-    return Bucket(connect(address), None if folder is None else NearCopies(folder, size))
+    return Bucket(connect(bucket_of(url)))

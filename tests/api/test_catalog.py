@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     server: BucketServer = request.getfixturevalue("bucket_server")
     for name, value in server.environment.items():
         request.getfixturevalue("monkeypatch").setenv(name, value)
-    return open_store(f"{server.bucket()}/results?copies=")
+    return open_store(f"{server.bucket()}/results")
 
 
 @pytest.fixture

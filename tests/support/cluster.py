@@ -113,7 +113,7 @@ class Cluster:
         self.postgres = postgres or stack.enter_context(postgres_server.running())
         self.buckets = buckets or stack.enter_context(bucket_server.running())
         self.database = self.postgres.database()
-        self.store = f"{self.buckets.bucket()}/results?copies={folder}/copies&copies_gib=1"
+        self.store = f"{self.buckets.bucket()}/results"
         self.scheduler_port, *self.service_ports = free_ports(3)
         self.scheduler = f"tcp://127.0.0.1:{self.scheduler_port}"
         stack.callback(self._end)

@@ -21,7 +21,6 @@ from factorize.storage.medium.bucket_calls import BucketCalls, Meta
 from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.local_files import StagedFile
-from factorize.storage.medium.near_copies import NearCopies
 from factorize.storage.medium.scratch_folders import ScratchFolder
 from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged, Watch
 
@@ -39,12 +38,10 @@ class Bucket:
 
     Args:
         calls: the requests.
-        copies: copies of blobs on this machine's disk; None keeps none.
     """
 
-    def __init__(self, calls: BucketCalls, copies: NearCopies | None = None) -> None:
+    def __init__(self, calls: BucketCalls) -> None:
         self._calls = calls
-        self._copies = copies
 
     @contextmanager
     def stage(self) -> Iterator[StagedFile]:
@@ -82,15 +79,9 @@ class Bucket:
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
-        """Open an object, from this machine's disk if a copy of this version is there."""
-        if self._copies is None or not _BLOB.fullmatch(key):
-            meta, data = self._calls.get(key, WHOLE_BYTES)
-            yield BucketReader(self._calls, entry_of(meta), meta.get("e_tag"), data)
-            return
-        meta = self._calls.head(key)
-        entry = entry_of(meta)
-        with self._copies.open(entry, BucketReader(self._calls, entry, meta.get("e_tag"), None)) as reader:
-            yield reader
+        """Open an object; a small one comes with one request, of a larger one ranges are asked for."""
+        meta, data = self._calls.get(key, WHOLE_BYTES)
+        yield BucketReader(self._calls, entry_of(meta), meta.get("e_tag"), data)
 
     def status(self, key: str) -> ObjectEntry:
         """Ask what the bucket knows of an object."""
@@ -131,10 +122,6 @@ class Bucket:
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Lock the store across machines; see `BucketLock`."""
         return BucketLock(self._calls, exclusive=exclusive).held()
-
-    def forget(self, key: str) -> bool:
-        """Remove the copy on this machine's disk."""
-        return self._copies is not None and self._copies.forget(key)
 
     def watch(self, *_keys: str) -> Watch | None:
         """Return None: each look is a request."""

@@ -175,10 +175,6 @@ class Directory:
                 with suppress(OSError):  # it is let go of all the same
                     self._files.close(descriptor)
 
-    def forget(self, key: str) -> bool:
-        """No copy is kept anywhere."""
-        return False
-
     def watch(self, *keys: str) -> Watch | None:
         """Look at paths, symbolic links not followed."""
         paths = [self.root / key for key in keys]

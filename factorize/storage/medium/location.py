@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
@@ -14,7 +13,6 @@ from factorize.storage.publication import Publisher
 
 MARKER = "store.json"
 BUCKETS = ("s3", "gs", "az")
-COPIES_GIB = 8.0
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._=+-]+)*/?")
 FORMAT = {"format": "factorize-store", "version": 1}
@@ -25,36 +23,21 @@ def in_bucket(url: str) -> bool:
     return url.partition("://")[0] in BUCKETS and "://" in url
 
 
-def bucket_of(url: str) -> tuple[str, Path | None, int]:
-    """Return what a bucket's URL says: the URL without its query, the folder for copies or None, and their bytes.
-
-    `?copies=FOLDER` names the folder (none with an empty name), `?copies_gib=N` how large it may grow.
+def bucket_of(url: str) -> str:
+    """Return the URL of a bucket and a prefix in it.
 
     Raises:
-        InvalidParameter: another query, a user or a port in it, or a name that no bucket has.
+        InvalidParameter: it has a query, a user or a port, or a name that no bucket has.
     """
     parts = urlsplit(url)
-    if not _BUCKET.fullmatch(parts.netloc) or not _PREFIX.fullmatch(parts.path) or ".." in parts.path or parts.fragment:
+    plain = not parts.query and not parts.fragment and ".." not in parts.path
+    if not plain or not _BUCKET.fullmatch(parts.netloc) or not _PREFIX.fullmatch(parts.path):
         raise InvalidParameter(
             f"{parts.scheme}://... is not a bucket and a prefix; write {parts.scheme}://bucket/prefix, and give "
             "credentials and endpoint in the environment",
             field="store",
         )
-    try:
-        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-        folder, size = given.pop("copies", None), float(given.pop("copies_gib", COPIES_GIB))
-    except ValueError:
-        given, folder, size = {"": ""}, None, 0.0
-    if given or not 0 <= size < 1 << 20 or (folder and not Path(folder).is_absolute()):
-        message = "a bucket's URL takes ?copies=/absolute/folder and ?copies_gib=N, and nothing else"
-        raise InvalidParameter(message, field="store")
-    where = default_copies() if folder is None else Path(folder) if folder else None
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), where, int(size * (1 << 30))
-
-
-def default_copies() -> Path:
-    """Return the folder for copies of blobs: `factorize/blobs` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize" / "blobs"
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
 def directory_of(url: str) -> Path:

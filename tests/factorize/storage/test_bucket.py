@@ -1,8 +1,7 @@
-"""Stores in buckets: cut short at every request, locked across machines, copied near, refused where they are unsafe."""
+"""Stores in buckets: cut short at every request, locked across machines, refused where they are unsafe."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -117,7 +116,7 @@ while True:
 def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch):
     """On the real server; every second one dies when the request was carried out already."""
     monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
-    url = bucket_of(bucket)[0]
+    url = bucket_of(bucket)
     paths = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
     done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
@@ -139,7 +138,7 @@ def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch
 def test_twenty_machines_put_one_spec_and_one_answer_stands(bucket):
     store = open_store(bucket)
     candidates = [factorization(4, strategy=toeplitz(4, decay=0.04 * (1 + k))) for k in range(20)]
-    others = [store_on(connect(bucket_of(bucket)[0]), store.url) for _ in candidates]
+    others = [store_on(connect(bucket_of(bucket)), store.url) for _ in candidates]
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda pair: pair[0].put(pair[1]), zip(others, candidates, strict=True)))
     assert {other.digest_of(candidates[0].spec_digest) for other in others} <= {c.digest for c in candidates}
@@ -244,7 +243,7 @@ def test_what_is_revoked_while_another_machine_stores_it_falls_too():
             store.manifest(digest)
 
 
-# Reading, and copies near
+# Reading
 
 
 @pytest.fixture
@@ -259,60 +258,25 @@ def large(bucket: str) -> tuple[Store, bytes, str]:
     return store, data, key
 
 
-def test_ranges_are_read_once_from_the_bucket_and_then_from_the_disk(large, tmp_path):
-    store, data, key = large
-    blob = store.blob(sha256(data))
-    assert b"".join(blob.read(CHUNK_BYTES - 5, CHUNK_BYTES + 5)) == data[CHUNK_BYTES - 5 : CHUNK_BYTES + 5]
-    (copy,) = (tmp_path / "copies").iterdir()
-    assert copy.read_bytes() == data
-    another = open_store(store.url, cache_bytes=1)
-    copy.write_bytes(data[:100] + b"?" + data[101:])
-    assert b"".join(another.blob(sha256(data)).read()) == data, "a copy that is damaged is fetched anew"
-    assert copy.read_bytes() == data
-    blob = another.blob(sha256(data))
-    copy.write_bytes(data[:100] + b"?" + data[101:])
-    assert b"".join(blob.read()) == data
+def test_ranges_are_read(large):
+    store, data, _ = large
+    for reader in (store, open_store(store.url, cache_bytes=1)):
+        blob = reader.blob(sha256(data))
+        assert b"".join(blob.read(CHUNK_BYTES - 5, CHUNK_BYTES + 5)) == data[CHUNK_BYTES - 5 : CHUNK_BYTES + 5]
+        assert b"".join(blob.read()) == data
 
 
 def test_damage_in_the_bucket_is_found_and_not_served(large):
     store, data, key = large
     store.blob(sha256(data))
     store.objects._calls.write(key, data[:-1] + b"?")
-    store.objects.forget(key)
     with pytest.raises(CorruptObject, match="is damaged"):
         open_store(store.url).blob(sha256(data))
 
 
-def test_copies_stay_below_their_limit_and_the_latest_stay(bucket, tmp_path):
-    store = open_store(bucket.replace("copies_gib=1", "copies_gib=0.00001"))  # 10,737 bytes
-    names = []
-    for number in range(5):
-        data = bytes([number]) * 4000
-        names.append(sha256(data))
-        with store.objects.stage() as staged:
-            staged.write(data)
-            store.objects.put(blob_key(names[-1]), staged)
-        assert b"".join(store.blob(names[-1]).read()) == data
-        kept = sorted(path.name for path in (tmp_path / "copies").iterdir())
-        assert kept == sorted(names[-2:])
-        os.utime(tmp_path / "copies" / names[-1], (number, number))
-    large = b"x" * 20_000
-    with store.objects.stage() as staged:
-        staged.write(large)
-        store.objects.put(blob_key(sha256(large)), staged)
-    assert b"".join(store.blob(sha256(large)).read()) == large
-    assert len(list((tmp_path / "copies").iterdir())) == 2
-
-
-def test_a_store_without_copies_reads_on(bucket):
-    store = open_store(bucket.partition("?")[0] + "?copies=")
-    store.put(factorization(5))
-    assert store.load(factorization(5).digest).digest == factorization(5).digest
-
-
 def test_a_large_blob_goes_in_parts_and_is_not_sent_twice(bucket, monkeypatch):
     monkeypatch.setattr("factorize.storage.medium.bucket.PARTS_BYTES", 1 << 10)
-    calls = WatchedCalls(connect(bucket_of(bucket)[0])._store)
+    calls = WatchedCalls(connect(bucket_of(bucket))._store)
     store = store_on(calls)
     store.put(factorization(40))
     assert calls.calls.count("upload") == 1
@@ -387,8 +351,7 @@ def test_a_server_that_is_gone_is_unavailable(bucket, monkeypatch):
     "url",
     [
         "s3://", "s3:///prefix", "s3://bucket/../up", "s3://user:secret@bucket/x", "s3://bucket/a b", "s3://bucket?x=1",
-        "s3://bucket?copies=relative", "s3://bucket?copies_gib=-1", "s3://bucket?copies_gib=nan", "s3://bucket#part",
-        "s3://bucket?copies_gib=many", "s3://bucket?copies", "ftp://bucket/x",
+        "s3://bucket#part", "ftp://bucket/x",
     ],
 )  # fmt: skip
 def test_other_urls_are_refused_without_repeating_a_secret(url):
