@@ -16,7 +16,7 @@ FILE = Path(__file__).parents[1] / "docs" / "pictures" / "choose.png"
 LINES: tuple[tuple[str, tuple[str | None, ...], str, str], ...] = (
     ("public order", (None,), "#4c566a", "o"),
     ("Poisson: DP-SGD, or few bands", ("poisson", "cyclic_poisson"), "#d08770", "s"),
-    ("bins drawn anew, or k steps of n", ("redrawn_bins", "random_allocation"), "#5e81ac", "^"),
+    ("random allocation", ("random_allocation",), "#5e81ac", "^"),
     ("balls in bins", ("balls_in_bins",), "#2e7d32", "D"),
 )
 

@@ -1,6 +1,6 @@
-"""Claims of laws known by bounds alone: forged ones are refused, and true ones are checked at full size.
+"""Claims known by bounds alone: forged ones are refused, and true ones are checked at full size.
 
-A claim about re-drawn bins or random allocation has no samples, so that a forgery is refused or is true: 1 % less
+A claim about random allocation has no samples, so that a forgery is refused or is true: 1 % less
 noise, 5 % less delta, a smaller epsilon, fewer bins, a larger divisor or clipping norm the other way, another file.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Report, at_least, at_most
-from factorize.accounting.laws.bounded_calibration import calibrate_bounded
+from factorize.accounting.allocation.allocation_calibration import calibrate_allocation
 from factorize.exact.sampling.calibrations import check_calibration
 
 EPSILON, DELTA = 2.0, 1e-6
 SIZES = (1024, 2048)
-FORGED = 40  # of each law
+FORGED = 40  # of them
 _FLOATS: dict[str, tuple[float, float]] = {
     "sigma": (0.9, 0.99),
     "delta": (0.5, 0.95),
@@ -30,53 +30,50 @@ _FLOATS: dict[str, tuple[float, float]] = {
 
 
 def run(report: Report, make: Callable[[np.ndarray, int], Any], data_of: Callable[[Any], bytes]) -> None:
-    """Forge and time claims of both laws.
+    """Forge and time claims.
 
     Args:
         report: gets the rows.
         make: certified factors of a first column and a number of epochs.
         data_of: a factor file's bytes.
     """
-    from benchmarks.forged_claims import truncated_root
-
     sizes = (64,) if report.quick else SIZES
     for n in sizes:
         one = np.zeros(n)
         one[0] = 1.0
-        for sampling, column in (("redrawn_bins", truncated_root(n, 32)), ("random_allocation", one)):
-            factors, other = make(column, 8), data_of(make(column * 2.0, 8))
-            data = data_of(factors)
-            began = time.process_time()
-            claim = calibrate_bounded(factors, sampling, epsilon=EPSILON, delta=DELTA).claim.document()
-            making, began = time.process_time() - began, time.process_time()
-            found = check_calibration(data, claim)
-            checking = time.process_time() - began
-            report.row(
-                f"check a claim, {sampling}, n={n}, {n // 8} bins, ({EPSILON:g}, {DELTA:g})",
-                seconds=checking,
-                ratio=checking / making,
-                of="the making",
-                note=f"processor; made in {making:.2f} s; {'accepted' if found.supported else 'REFUSED'}",
-                goals=[
-                    at_least("accepted", float(found.supported), 1.0),
-                    at_most("times the making", checking / making, 2.0),
-                ],
-            )
-            if n == sizes[0]:
-                _forge(report, sampling, data, other, claim)
+        factors, other = make(one, 8), data_of(make(one * 2.0, 8))
+        data = data_of(factors)
+        began = time.process_time()
+        claim = calibrate_allocation(factors, epsilon=EPSILON, delta=DELTA).claim.document()
+        making, began = time.process_time() - began, time.process_time()
+        found = check_calibration(data, claim)
+        checking = time.process_time() - began
+        report.row(
+            f"check a claim, random_allocation, n={n}, {n // 8} bins, ({EPSILON:g}, {DELTA:g})",
+            seconds=checking,
+            ratio=checking / making,
+            of="the making",
+            note=f"processor; made in {making:.2f} s; {'accepted' if found.supported else 'REFUSED'}",
+            goals=[
+                at_least("accepted", float(found.supported), 1.0),
+                at_most("times the making", checking / making, 2.0),
+            ],
+        )
+        if n == sizes[0]:
+            _forge(report, data, other, claim)
 
 
-def _forge(report: Report, sampling: str, data: bytes, other: bytes, claim: dict[str, Any]) -> None:
+def _forge(report: Report, data: bytes, other: bytes, claim: dict[str, Any]) -> None:
     rng, began, refused = np.random.default_rng(21), time.perf_counter(), 0
     forged = [_forgery(claim, rng) for _ in range(FORGED - 1)]
     for one in forged:
         found = check_calibration(data, one)
         refused += not found.supported
         if found.supported:
-            report.remark(f"{sampling}: accepted {one}")
+            report.remark(f"accepted {one}")
     refused += not check_calibration(other, claim).supported
     goals = [at_least(f"refused of {FORGED}", refused, FORGED)]
-    title = f"forged claims, {sampling}"
+    title = "forged claims, random_allocation"
     report.row(title, seconds=time.perf_counter() - began, ratio=refused / FORGED, of="the forgeries", goals=goals)
 
 

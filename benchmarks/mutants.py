@@ -39,7 +39,7 @@ TESTS = {
     "exact": (
         *("test_exact*.py", "test_endless.py", "test_golden.py", "test_golden_claims.py", "test_certificates.py"),
         *("test_computed_toeplitz.py", "test_given_noise.py", "test_joint_moments.py", "test_random_allocation.py"),
-        *("test_reader_mutations.py", "test_redrawn_calibration.py", "test_rounded.py", "test_wrapping.py"),
+        *("test_reader_mutations.py", "test_rounded.py", "test_wrapping.py"),
     ),
     "client.recurrences": (
         "test_client_law.py",

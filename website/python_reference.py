@@ -11,7 +11,7 @@ NAMES = {
     "factorize.privacy": ["calibrate", "Calibration", "PrivacyTarget", "Adjacency"],
     "factorize.accounting.amplification": ["calibrate_amplified", "AmplifiedCalibration"],
     "factorize.auditor": ["ParticipationAuditor"],
-    "factorize.training.orders": ["Order", "fixed_order", "min_sep_order", "balls_in_bins", "redrawn_bins"],
+    "factorize.training.orders": ["Order", "fixed_order", "min_sep_order", "balls_in_bins", "random_allocation"],
     "factorize.training.sampling": ["CyclicPoisson"],
     "factorize.training.bins_audit": ["BinsAuditor"],
     "factorize.training.audited": ["AuditedBatches"],

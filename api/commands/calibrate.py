@@ -35,7 +35,7 @@ Sampling = Annotated[
     str,
     typer.Option(
         "--sampling",
-        metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|random_allocation|poisson",
+        metavar="fixed|cyclic_poisson|balls_in_bins|random_allocation|poisson",
         help="What epsilon counts on.",
     ),
 ]
@@ -47,7 +47,7 @@ Bins = Annotated[
     int | None,
     typer.Option(
         "--bins",
-        help="Of balls_in_bins, redrawn_bins and random_allocation. Default: the steps of an epoch.",
+        help="Of balls_in_bins and random_allocation. Default: the steps of an epoch.",
         show_default=False,
     ),
 ]

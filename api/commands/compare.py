@@ -43,7 +43,7 @@ Samplings = Annotated[
     list[str] | None,
     typer.Option(
         "--sampling",
-        metavar="cyclic_poisson|balls_in_bins|redrawn_bins|random_allocation|poisson",
+        metavar="cyclic_poisson|balls_in_bins|random_allocation|poisson",
         help="What rows may count on, once for each; default: all, where sizes are given.",
         show_default=False,
     ),

@@ -15,7 +15,6 @@ COLOURS = {
     "cyclic_poisson": "#8a6d1d",
     "poisson": "#6b4c9a",
     "balls_in_bins": "#2a7f4f",
-    "redrawn_bins": "#17a2b8",
     "random_allocation": "#8c564b",
 }
 """Of the samplings, each its own."""

@@ -201,7 +201,7 @@ def _notes(row: Mapping[str, Any], sampling: str) -> list[str]:
         notes.append(
             "the search stopped before its tolerance, or at a local optimum; the numbers hold for what it found"
         )
-    if sampling in ("balls_in_bins", "redrawn_bins", "random_allocation"):
+    if sampling in ("balls_in_bins", "random_allocation"):
         notes.append(
             "the code for torch and JAX charges up to 1/1024 of delta for batches that do not fit into its parts, so "
             "that its sigma is a little larger"

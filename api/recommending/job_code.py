@@ -47,22 +47,8 @@ def _imports(spec_lines: list[str], *more: str) -> list[str]:
     return [*plain, *more, "", *spec_lines]
 
 
-def _allocated(asked: TrainingQuestion, sampling: str) -> tuple[list[str], str]:
-    """Return the lines for a calibration of random allocation, whose batches re-drawn bins are, and the argument."""
-    if sampling != "random_allocation":
-        return [], ""
-    delta = asked.delta * (1 - 1 / 1024)  # the rest is for keys whose batches do not fit
-    lines = [
-        "factors = factorize.solve(spec)",
-        f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={delta!r}, batch_size={asked.batch_size}, "
-        f'sampling="random_allocation")',
-    ]
-    return lines, "calibration=scale, "
-
-
 def _torch(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
-    lines, given = _allocated(asked, sampling)
-    named = {"poisson": "cyclic_poisson", "random_allocation": "redrawn_bins"}.get(sampling, sampling)
+    named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
     momentum = _momentum(spec)
     head = _imports(
         _spec_lines(spec),
@@ -72,12 +58,11 @@ def _torch(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
     )
     return _text(
         *head,
-        *lines,
         f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{momentum})",
         "model, optimizer, loader, statement = make_private(",
-        f"    model, optimizer, data, {'factors' if lines else 'spec'}, solve=factorize.solve, "
+        f"    model, optimizer, data, spec, solve=factorize.solve, "
         f"epsilon={asked.epsilon!r}, delta={asked.delta!r}, epochs={asked.epochs},",
-        f'    batch_size={asked.batch_size}, sampling="{named}", {given}seed={_SECRET})',
+        f'    batch_size={asked.batch_size}, sampling="{named}", seed={_SECRET})',
         f"for epoch in range({asked.epochs}):",
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
@@ -94,11 +79,9 @@ def _momentum(spec: Mapping[str, Any]) -> str:
 
 
 def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
-    lines, given = _allocated(asked, sampling)
     momentum = _momentum(spec)
     if sampling in ("poisson", "cyclic_poisson"):
         return _jax_sampled(asked, spec, sampling, momentum)
-    named = {"random_allocation": "redrawn_bins"}.get(sampling, sampling)
     head = _imports(
         _spec_lines(spec),
         "import factorize, jax, optax",
@@ -107,11 +90,10 @@ def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str
     )
     return _text(
         *head,
-        *lines,
         "noise, batches, statement = make_private(",
-        f"    {'factors' if lines else 'spec'}, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
+        f"    spec, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
         f"delta={asked.delta!r}, epochs={asked.epochs},",
-        f'    batch_size={asked.batch_size}, sampling="{named}", {given}seed={_SECRET})',
+        f'    batch_size={asked.batch_size}, sampling="{sampling}", seed={_SECRET})',
         f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
@@ -174,7 +156,7 @@ def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
             "order.check(scale.sensitivity.participation, factors.steps)",
         ]
     else:
-        module, name = "orders", {"random_allocation": "redrawn_bins"}.get(sampling, sampling)
+        module, name = "orders", sampling
         batches = "for batch in (order[step] for step in range(len(order))):     # secret, and so are its sizes"
         bins = asked.examples // asked.batch_size
         lines = [

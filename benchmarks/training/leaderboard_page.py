@@ -83,11 +83,9 @@ def measured(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _absent(document: dict[str, Any], epochs: int) -> list[str]:
-    """Return a sentence on what was not run at a number of epochs, re-drawn bins in a single one aside."""
+    """Return a sentence on what was not run at a number of epochs."""
     run = {row["system"] for row in document["rows"] if row["epochs"] == epochs}
     missing = [one.name for one in SYSTEMS if one.name not in run]
-    if epochs == 1:
-        missing = [one for one in missing if "re-drawn" not in one]
     return [f"Not run with {epochs} epoch{'s' if epochs > 1 else ''}: {'; '.join(missing)}.", ""] if missing else []
 
 
@@ -185,7 +183,6 @@ LOOKS = {
     "optimum, momentum, lambda_T": ("#e6194b", ">"),
     "banded, cyclic Poisson": ("#f032e6", "d"),
     "BLT, 2 buffers, balls in bins": ("#006400", "h"),
-    "BLT, 2 buffers, re-drawn bins": ("#911eb4", "p"),
 }
 """Colour and marker of every system, each its own."""
 WIDTH = 0.84

@@ -17,10 +17,10 @@ from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers.solving import solve
 from factorize.spec import parse_spec
-from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation, redrawn_bins
+from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation
 from factorize.training.sampling import CyclicPoisson
 
-BINNED = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins, "random_allocation": random_allocation}
+BINNED = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
 TOLERANCE = 1e-3
 FREE = "without privacy"
 """What all systems are held against."""
@@ -186,6 +186,5 @@ SYSTEMS = (
         "balls_in_bins",
         ({"kind": "blt", "buffers": 2, "normalization": "fitted"},),
     ),
-    System("BLT, 2 buffers, re-drawn bins", "redrawn_bins", ({"kind": "blt", "buffers": 2},)),
 )
 """The one list."""

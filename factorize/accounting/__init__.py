@@ -20,8 +20,7 @@ _HOMES = {
     "calibrate_bins": "factorize.accounting.bins_calibration",
     "calibrate_sampling": "factorize.accounting.schemes",
     "epsilon_bins": "factorize.accounting.bins_calibration",
-    "calibrate_allocation": "factorize.accounting.laws.bounded_calibration",
-    "calibrate_redrawn": "factorize.accounting.laws.bounded_calibration",
+    "calibrate_allocation": "factorize.accounting.allocation.allocation_calibration",
     "examine": "factorize.accounting.claim_test",
     "loss_distribution": "factorize.accounting.levels.loss_distribution",
     "renyi_divergence": "factorize.accounting.star_bound",
@@ -29,11 +28,11 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from factorize.accounting.allocation.allocation_calibration import calibrate_allocation
     from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
     from factorize.accounting.bins_claim import BinsClaim
     from factorize.accounting.claim_test import examine
     from factorize.accounting.gram_matrix import BinGram, bin_gram
-    from factorize.accounting.laws.bounded_calibration import calibrate_allocation, calibrate_redrawn
     from factorize.accounting.levels.loss_distribution import loss_distribution
     from factorize.accounting.schemes import calibrate_sampling
     from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence, renyi_epsilon
@@ -50,7 +49,6 @@ __all__ = [
     "bins_sigma",
     "calibrate_allocation",
     "calibrate_bins",
-    "calibrate_redrawn",
     "calibrate_sampling",
     "epsilon_bins",
     "examine",

@@ -9,7 +9,7 @@ from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.bins_calibration import Method
-from factorize.accounting.laws.binned_schemes import AllocationScheme, BinsScheme, RedrawnScheme
+from factorize.accounting.laws.binned_schemes import AllocationScheme, BinsScheme
 from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.accounting.levels.given_noise import GivenNoise, Question, level_without_sampling
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
@@ -123,7 +123,6 @@ SCHEMES: dict[str, SamplingScheme] = {
         FixedScheme(),
         CyclicScheme(),
         BinsScheme(),
-        RedrawnScheme(),
         PoissonScheme(),
         AllocationScheme(),
     )
@@ -135,7 +134,7 @@ SAMPLINGS = tuple(SCHEMES)
 _UNCOVERED = {
     "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
     "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
-    "that is not I; use redrawn_bins, or cyclic_poisson for a banded C",
+    "that is not I; use balls_in_bins, or cyclic_poisson for a banded C",
     "b_min_sep": "its pair is known and its evaluator is not here; use balls_in_bins, or cyclic_poisson for a banded C",
 }
 
@@ -172,12 +171,12 @@ def calibrate_sampling(
         target: (epsilon, delta), and for `fixed` any other target too; or a `GivenNoise`, whose epsilon or delta is
             found.
         sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
-            `redrawn_bins`, for any C of at most 4096 steps; `random_allocation`, for C = I.
+            `random_allocation`, for C = I.
         clip_norm: see `SamplingOptions`, as for all that follow.
         batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
         adjacency: `zero_out`, and for `fixed` also `replace_one`.
         dataset_size: N, public, of the Poisson schemes.
-        bins: of `balls_in_bins`, `redrawn_bins` and `random_allocation`; by default the steps of an epoch.
+        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
 
     Raises:

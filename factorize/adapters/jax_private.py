@@ -52,7 +52,7 @@ def make_private(
     batch_size: int,
     clip_norm: float = 1.0,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
+    sampling: Literal["fixed", "balls_in_bins", "random_allocation"] = "fixed",
     workload: Callable[[int], dict[str, Any]] | None = None,
     memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
@@ -85,8 +85,8 @@ def make_private(
         clip_norm: bound on an example's gradient, `l2_clip_norm` of jax_privacy's `clipped_grad`.
         physical_batch_size: examples per part, None for one part.
         sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
-            epoch once, in secret, and every step computes equally many padded parts; or `redrawn_bins`, where it draws
-            in every epoch anew; or `random_allocation`, for C = I, where it draws as many steps among all.
+            epoch once, in secret, and every step computes equally many padded parts; or `random_allocation`, for
+            C = I, where it draws in every epoch anew.
         workload: for n steps, that `auto` asks the optimum of; running sums by default.
         memory: vectors of noise state that `auto` may ask for; None for any number, which warns where the noise takes
             all earlier rows (`DenseNoise`).

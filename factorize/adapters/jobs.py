@@ -21,14 +21,14 @@ from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_keys import derived_key
 from factorize.training.draws.bin_sizes import capacity_for
 from factorize.training.memory.noise_memory import spec_within, warn_of_dense
-from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation, redrawn_bins
+from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation
 from factorize.training.sampling import CyclicPoisson
 
 AnyOrder = Order | CyclicPoisson | BallsInBins
 AnyAuditor = ParticipationAuditor | BinsAuditor
 
 _SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
-_ORDERS = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins, "random_allocation": random_allocation}
+_ORDERS = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
 BINNED = tuple(_ORDERS)
 """Samplings in which an example draws bins."""
 _OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
@@ -134,7 +134,7 @@ class TrainingJob:
 
         Args:
             find: gives the factorization for (steps, participation).
-            sampling: `balls_in_bins`, `redrawn_bins`, or `random_allocation`, for which `auto` asks for C = I.
+            sampling: `balls_in_bins`, or `random_allocation`, for which `auto` asks for C = I.
             seed: secret, of the key.
             public_seed: of the run.
             physical: examples per part; None for whole batches, padded to the capacity unless that is unlimited.
@@ -210,7 +210,7 @@ def _participation(epochs: int) -> dict[str, Any]:
 
 
 def amplified_by(sampling: str, epsilon: float, delta: float) -> dict[str, Any] | None:
-    """Return what C is optimised for under bins, kept or drawn again; None under other samplings."""
+    """Return what C is optimised for under bins, kept or drawn anew; None under other samplings."""
     return {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta} if sampling in BINNED else None
 
 

@@ -64,7 +64,7 @@ def make_private(
     clip_norm: float = 1.0,
     batch_size: int | None = None,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
+    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "random_allocation"] = "fixed",
     bands: int | None = None,
     memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
@@ -104,8 +104,7 @@ def make_private(
             yields the batch in parts, and `step()` acts after the last.
         sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C;
             `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret;
-            `redrawn_bins`: it draws in every epoch anew; or `random_allocation`, for C = I: it takes part in as many
-            steps as there are epochs, chosen in secret among all.
+            or `random_allocation`, for C = I: it draws in every epoch anew.
         bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
         memory: vectors of noise state, each as large as the model, that `auto` may ask for; None for any number, which
             warns where the noise takes all earlier rows (`DenseNoise`).

@@ -19,7 +19,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.bins import BallsInBins
 from factorize.training.draws.bin_keys import checked_key
 from factorize.training.draws.bin_sizes import equal_sizes_probability, regularity
-from factorize.training.draws.redrawn_bins import RedrawnBins
+from factorize.training.draws.random_allocation import RandomAllocation
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64
@@ -34,7 +34,7 @@ _MOVED = (
 _OTHER = "examples come in other steps than the order's: epsilon counts on what the order's key draws"
 _KEPT = (
     "every example is in the bin of the epoch before, as with balls in bins, or a shuffle that is made once: epsilon "
-    "counts on bins that every epoch draws anew"
+    "counts on steps that every epoch draws anew"
 )
 _MISSING = (
     "examples of the bin are missing, as where a batch is truncated, or padded so that it drops some: then the bins of "
@@ -73,10 +73,10 @@ class BinsAuditor:
         examples: N.
         bins: b.
         epochs: n / b.
-        order: that the job uses; with random allocation there has to be one.
+        order: that the job uses.
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
         divisor: of the means, the calibration's `batch_size`; None takes the first that is recorded.
-        sampling: `balls_in_bins`, or `redrawn_bins`, where every epoch has bins of its own; with an order the order's.
+        sampling: `balls_in_bins`, or `random_allocation`, where every epoch has bins of its own; with an order its own.
 
     Attributes:
         covered: samplings whose calibrations hold for batches that pass.
@@ -100,8 +100,8 @@ class BinsAuditor:
         divisor: int | None = None,
         sampling: str = "balls_in_bins",
     ) -> None:
-        if sampling not in ("balls_in_bins", "redrawn_bins"):
-            message = f"sampling={sampling[:20]!r} is not balls_in_bins or redrawn_bins"
+        if sampling not in ("balls_in_bins", "random_allocation"):
+            message = f"sampling={sampling[:20]!r} is not balls_in_bins or random_allocation"
             raise InvalidParameter(message, field="sampling")
         if min(examples, bins, epochs) < 1:
             message = f"examples={examples}, bins={bins}, epochs={epochs}: give at least one of each"
@@ -115,15 +115,14 @@ class BinsAuditor:
         self.examples, self.bins, self.epochs, self.steps = examples, bins, epochs, bins * epochs
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
-        self._redrawn = self.sampling == "redrawn_bins"
-        law: Any = order or (RedrawnBins if self._redrawn else BallsInBins)
+        self._anew = self.sampling == "random_allocation"
+        law: Any = order or (RandomAllocation if self._anew else BallsInBins)
         self.covered: tuple[str, ...] = law.covered
-        self._called = {"redrawn_bins": "re-drawn bins"}.get(self.sampling, self.sampling.replace("_", " "))
         self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
         self._begin(0)
         likely = equal_sizes_probability(examples, bins)
         self._refuses_equal = order is None and likely < REFUSED_BELOW
-        self.tau = min(1.0, likely * (epochs if self._redrawn else 1)) if self._refuses_equal else 0.0
+        self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
         self.step, self.divisor = 0, divisor
 
     @classmethod
@@ -162,14 +161,16 @@ class BinsAuditor:
             raise InvalidParticipation(
                 f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
             )
-        if self._redrawn and self.step and self.step % self.bins == 0:
+        if self._anew and self.step and self.step % self.bins == 0:
             self._begin(self.step // self.bins)
-        learning = self._order is None and (self._redrawn or self.step < self.bins)
+        learning = self._order is None and (self._anew or self.step < self.bins)
         reason = self._reason_to_learn(who) if learning else self._reason(who)
         if divisor is not None and self.divisor not in (None, divisor):
             reason = _DIVISOR
         if reason:
-            raise InvalidParticipation(f"step {self.step} is not {self._called}: {reason}; {_REMEDY}", field="order")
+            raise InvalidParticipation(
+                f"step {self.step} is not {self.sampling.replace('_', ' ')}: {reason}; {_REMEDY}", field="order"
+            )
         if learning:
             own = self.step % self.bins
             self._bin[who], self._sizes[own] = own, len(who)
@@ -232,7 +233,7 @@ class BinsAuditor:
             return _MISSING if len(who) < len(expected) else None
         own = self.step % self.bins
         if (self._bin[who] != own).any():
-            return _OTHER if self._redrawn else _MOVED
+            return _OTHER if self._anew else _MOVED
         return _MISSING if len(who) < self._sizes[own] else None
 
     def _reason_to_learn(self, who: np.ndarray) -> str | None:

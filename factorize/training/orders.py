@@ -11,7 +11,6 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.participation import read_participation
 from factorize.training.bins import BallsInBins
 from factorize.training.draws.random_allocation import RandomAllocation
-from factorize.training.draws.redrawn_bins import RedrawnBins
 
 
 class Order:
@@ -242,49 +241,6 @@ def balls_in_bins(
     )
 
 
-def redrawn_bins(
-    examples: int,
-    bins: int,
-    epochs: int,
-    secret_key: bytes | None = None,
-    *,
-    public_seed: int | None = None,
-    physical_batch: int | None = None,
-    capacity: int | None = None,
-    overflow: Literal["abort", "unlimited"] = "abort",
-) -> RedrawnBins:
-    """Return the secret order in which each example draws one step of every epoch anew, uniformly and independently.
-
-    It is for calibrations with `sampling="redrawn_bins"` alone: those for balls in bins count on one bin for the whole
-    run. Everything else is as for `balls_in_bins`.
-
-    Args:
-        examples: N.
-        bins: b, the steps of one epoch.
-        epochs: in each of which an example takes part once.
-        secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
-        public_seed: of the run, where it has one; a key that is this number is refused.
-        physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
-        capacity: examples that the parts of a step have room for; by default so many that in any epoch a bin holds more
-            with probability below 2^-50.
-        overflow: see `balls_in_bins`; `tau` is that of all epochs together.
-
-    Raises:
-        InvalidParameter: sizes below 1, or a key that cannot be secret.
-        InvalidParticipation: a bin holds more than the capacity.
-    """
-    return RedrawnBins(
-        examples,
-        bins,
-        epochs,
-        secret_key,
-        public_seed=public_seed,
-        physical_batch=physical_batch,
-        capacity=capacity,
-        overflow=overflow,
-    )
-
-
 def random_allocation(
     examples: int,
     bins: int,
@@ -296,22 +252,21 @@ def random_allocation(
     capacity: int | None = None,
     overflow: Literal["abort", "unlimited"] = "abort",
 ) -> RandomAllocation:
-    """Return the secret order in which each example takes part in k of all n steps, chosen uniformly, for C = I.
+    """Return the secret order in which each example draws one step of every epoch anew, uniformly, for C = I.
 
-    k = epochs and n = bins x epochs, so that a step holds N / bins examples on average. An example may have several
-    steps in one pass, and none in another. It is for calibrations with `sampling="random_allocation"` alone. Everything
-    else is as for `balls_in_bins`.
+    It is for calibrations with `sampling="random_allocation"` alone: those for balls in bins count on one bin for the
+    whole run. Everything else is as for `balls_in_bins`.
 
     Args:
         examples: N.
-        bins: n / k.
-        epochs: k, the steps of each example.
+        bins: b, the steps of one epoch.
+        epochs: k, in each of which an example takes part once.
         secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
         public_seed: of the run, where it has one; a key that is this number is refused.
         physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
-        capacity: examples that the parts of a step have room for; by default so many that any step holds more with
-            probability below 2^-50.
-        overflow: see `balls_in_bins`; `tau` is that of all steps together.
+        capacity: examples that the parts of a step have room for; by default so many that in any epoch a step holds
+            more with probability below 2^-50.
+        overflow: see `balls_in_bins`; `tau` is that of all epochs together.
 
     Raises:
         InvalidParameter: sizes below 1, or a key that cannot be secret.

@@ -10,9 +10,8 @@ import pytest
 
 from factorize import load
 from factorize.accounting import BinsClaim, bin_gram, examine
-from factorize.accounting.laws.bounded_calibration import CALIBRATIONS
-from factorize.accounting.laws.bounded_claim import CLAIMS as BOUNDED
-from factorize.accounting.laws.bounded_claim import examine_bounded
+from factorize.accounting.allocation.allocation_claim import AllocationClaim, examine_allocation
+from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.exact.sampling.calibrations import check_calibration
 from factorize.exact.sampling.star_claim import SAMPLINGS
 
@@ -39,9 +38,9 @@ def test_a_claim_of_a_release_is_accepted_by_the_checker_and_its_makers_test(pat
     assert report.supported, report.failed
     assert report.calibration["claim_digest"] == held["claim_digest"]
     strategy = load(file).strategy
-    if claim["sampling"] in BOUNDED:
-        anew = BOUNDED[claim["sampling"]].from_document(claim)
-        tests = examine_bounded(anew, CALIBRATIONS[claim["sampling"]].law.of(strategy, anew.bins))
+    if claim["sampling"] == "random_allocation":
+        anew = AllocationClaim.from_document(claim)
+        tests = examine_allocation(anew, AllocationLaw.of(strategy, anew.bins))
         assert anew.digest == held["claim_digest"]
     else:
         kept = BinsClaim.from_document(claim)

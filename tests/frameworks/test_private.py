@@ -15,7 +15,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
-from factorize.accounting.laws.bounded_calibration import AllocationCalibration, RedrawnCalibration
+from factorize.accounting.allocation.allocation_calibration import AllocationCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
@@ -27,7 +27,6 @@ from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.random_allocation import RandomAllocation
-from factorize.training.draws.redrawn_bins import RedrawnBins
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
@@ -523,30 +522,36 @@ class TestBallsInBins:
         assert again.statement == made.statement
 
     def test_bins_that_every_epoch_draws_anew(self):
-        made = private("auto", solve=solve, sampling="redrawn_bins", seed=SECRET)
-        c = made.statement.calibration
-        assert isinstance(c, RedrawnCalibration) and (c.bins, c.epochs, c.batch_size) == (BINS, EPOCHS, SIZE)
-        assert c.delta + made.statement.overflow_delta <= 1e-5 and "(redrawn_bins order" in str(made.statement)
-        order = made.loader.order
-        assert isinstance(order, RedrawnBins) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
-        assert len(train(made)) == N and made.optimizer.auditor.sampling == "redrawn_bins"
-        users = private("auto", solve=solve, sampling="redrawn_bins", seed=SECRET, users=list(range(EXAMPLES)))
-        assert users.statement.unit == "user"
-        for wrong in (bins_noise(), c):  # each law's calibration is refused by the other
-            other = "redrawn_bins" if wrong is not c else "balls_in_bins"
-            with pytest.raises(InvalidParameter, match=f"sampling='{other}'"):
-                private("auto", solve=solve, sampling=other, seed=SECRET, calibration=wrong)
-        optimizer = torch.optim.SGD(network().parameters())
-        kept = BinsAuditor(EXAMPLES, BINS, EPOCHS)
-        with pytest.raises(InvalidParameter, match="counts on redrawn bins"):
-            CorrelatedOptimizer(optimizer, factors(), c, seed=SECRET, auditor=kept)
-
-    def test_steps_chosen_among_all(self):
         made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
         c, order = made.statement.calibration, made.loader.order
         assert isinstance(c, AllocationCalibration) and (c.bins, c.epochs, c.batch_size) == (BINS, EPOCHS, SIZE)
         assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
-        assert isinstance(order, RandomAllocation) and order.steps_of_each().shape == (EXAMPLES, EPOCHS)
+        assert isinstance(order, RandomAllocation) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
+        users = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, users=list(range(EXAMPLES)))
+        assert users.statement.unit == "user" and made.optimizer.auditor.sampling == "random_allocation"
+        for wrong in (bins_noise(), c):  # each law's calibration is refused by the other
+            other = "random_allocation" if wrong is not c else "balls_in_bins"
+            with pytest.raises(InvalidParameter, match=f"sampling='{other}'"):
+                private("auto", solve=solve, sampling=other, seed=SECRET, calibration=wrong)
+        plain = solve(
+            {
+                "workload": {"kind": "prefix", "n": N},
+                "participation": {"kind": "fixed_epochs", "epochs": EPOCHS},
+                "mechanism": {"kind": "identity"},
+            }
+        )
+        with pytest.raises(InvalidParameter, match="counts on random allocation"):
+            CorrelatedOptimizer(
+                torch.optim.SGD(network().parameters()),
+                plain,
+                c,
+                seed=SECRET,
+                auditor=BinsAuditor(EXAMPLES, BINS, EPOCHS),
+            )
+
+    def test_a_restart_draws_the_same_steps(self):
+        made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
+        c = made.statement.calibration
         whole = train(made)
         first = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, calibration=c)
         train(first, epochs=1)

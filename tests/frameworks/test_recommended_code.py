@@ -26,7 +26,7 @@ CASES = [
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {"kind": "momentum", "momentum": 0.9}),
     ("cyclic_poisson", {"kind": "banded_square_root", "bands": 2}, {}),
     ("poisson", {"kind": "identity"}, {}),
-    ("redrawn_bins", {"kind": "banded_square_root", "bands": 2}, {}),
+    ("balls_in_bins", {"kind": "banded_square_root", "bands": 2}, {}),
     ("random_allocation", {"kind": "identity"}, {}),
 ]
 X = np.random.default_rng(0).normal(size=(JOB.examples, 3)).astype(np.float32)

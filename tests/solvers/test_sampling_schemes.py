@@ -58,9 +58,9 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sampling": "random_allocation"}, ConditionNotMet, "for C = I.*use redrawn_bins or balls_in_bins"),
+        ({"sampling": "random_allocation"}, ConditionNotMet, "for C = I.*use balls_in_bins"),
         ({"sampling": "shuffle"}, InvalidParameter, "gives away the last bin"),
-        ({"sampling": "poisson_per_epoch"}, InvalidParameter, "no accountant.*use redrawn_bins"),
+        ({"sampling": "poisson_per_epoch"}, InvalidParameter, "no accountant.*use balls_in_bins"),
         ({"sampling": "b_min_sep"}, InvalidParameter, "its evaluator is not here; use"),
         ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
         ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),

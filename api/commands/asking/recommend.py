@@ -41,7 +41,7 @@ Samplings = Annotated[
     list[str] | None,
     typer.Option(
         "--sampling",
-        metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|random_allocation|poisson",
+        metavar="fixed|cyclic_poisson|balls_in_bins|random_allocation|poisson",
         help="What the loader can do, once for each; default: all. A fixed order always counts.",
         show_default=False,
     ),

@@ -9,7 +9,7 @@ a sum over how often each step is drawn by m copies. For eta >= 1, with phi(u) =
     E L^-eta = (1 / Gamma(eta)) int_0^inf t^(eta-1) phi(t / b)^b dt.
 
 phi and phi^b fall and are convex, so that chords are above them; what is left of the integral beyond some time has a
-bound of its own, and any such time will do (theorem 10 of docs/notes/amplification-proofs.md).
+bound of its own, and any such time will do (theorem 9 of docs/notes/amplification-proofs.md).
 """
 
 from __future__ import annotations

@@ -73,18 +73,33 @@ class BinsScheme(SamplingScheme):
         return None if participation.passes is None else n // participation.passes
 
 
-class BoundedScheme(BinsScheme):
-    """A law that is known by bounds alone."""
+class AllocationScheme(BinsScheme):
+    """Each example draws one step of every epoch anew: for C = I, by bounds."""
 
+    name = "random_allocation"
+    title = "random allocation"
+    loader = (
+        "Let each example draw one step in every epoch anew, uniformly, independently and from a secret seed; "
+        "divide by a public constant, never by the batch's size."
+    )
+    secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
     claimed = False
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: more than one band, or no epochs."""
+        if strategy.bandwidth() > 1:
+            return f"is for C = I, and C has {strategy.bandwidth()} bands; use balls_in_bins"
+        bins = self.bins(participation, strategy.n)
+        if bins is None:
+            return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
+        return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
         """Return the noise by bounds."""
-        from factorize.accounting.laws.bounded_calibration import calibrate_bounded
+        from factorize.accounting.allocation.allocation_calibration import calibrate_allocation
 
-        return calibrate_bounded(
+        return calibrate_allocation(
             factorization,
-            self.name,
             **level_of(target, self.name),
             clip_norm=asked.clip_norm,
             adjacency=asked.adjacency,
@@ -96,52 +111,11 @@ class BoundedScheme(BinsScheme):
         self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
     ) -> list[float]:
         """Return them by the bounds."""
-        from factorize.accounting.laws.bounded_calibration import bounded_deltas
+        from factorize.accounting.allocation.allocation_calibration import allocation_deltas
 
         ratio: dict[str, Any] = {"bins": asked.bins, "batch_size": asked.batch_size, "clip_norm": asked.clip_norm}
-        return bounded_deltas(held, self.name, sigma=sigma, epsilons=epsilons, **ratio)
+        return allocation_deltas(held, sigma=sigma, epsilons=epsilons, **ratio)
 
     def called(self, epochs: int) -> str:
         """Return the title."""
         return self.title
-
-
-class RedrawnScheme(BoundedScheme):
-    """Each example draws a step in every epoch anew: for every C of at most 4096 steps, by bounds."""
-
-    name = "redrawn_bins"
-    title = "re-drawn bins"
-    loader = (
-        "Let each example draw one step in every epoch anew, uniformly, independently and from a secret seed; "
-        "divide by a public constant, never by the batch's size."
-    )
-    secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
-
-    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: no or one epoch, too many steps, or too few or too many bins."""
-        if participation.single:
-            return "is balls_in_bins where there is one epoch; use balls_in_bins"
-        if strategy.n > LARGEST_BINS:
-            return f"takes up to {LARGEST_BINS} steps, and there are {strategy.n}; use balls_in_bins"
-        return super().misfit(participation, strategy, asked)
-
-
-class AllocationScheme(BoundedScheme):
-    """Each example takes part in k of all n steps, chosen uniformly: for C = I."""
-
-    name = "random_allocation"
-    title = "random allocation"
-    loader = (
-        "Let each example choose k of all n steps (k epochs of n / k), every choice as likely as any other, "
-        "independently and from a secret seed; divide by a public constant, never by the batch's size."
-    )
-    secret = "the choices, which examples are in a batch, and the sizes of batches, for ever"
-
-    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: more than one band, or no epochs."""
-        if strategy.bandwidth() > 1:
-            return f"is for C = I, and C has {strategy.bandwidth()} bands; use redrawn_bins or balls_in_bins"
-        bins = self.bins(participation, strategy.n)
-        if bins is None:
-            return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
-        return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"

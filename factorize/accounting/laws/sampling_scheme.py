@@ -25,7 +25,7 @@ class SamplingOptions:
         batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
         adjacency: `zero_out`, and for `fixed` also `replace_one`.
         dataset_size: N, public, of the Poisson schemes.
-        bins: of `balls_in_bins` and `redrawn_bins`; by default the steps of an epoch.
+        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
     """
 

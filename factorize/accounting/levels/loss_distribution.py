@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.bins_calibration import OpenedFactors, bins_of
 from factorize.accounting.gram_matrix import bin_gram
-from factorize.accounting.laws.bounded_calibration import CALIBRATIONS
 from factorize.accounting.levels.given_noise import multiplier_of
 from factorize.accounting.star_bound import BinsDelta, StarEvaluator
 from factorize.errors import InvalidParameter, UnsupportedProblem
@@ -53,7 +53,7 @@ def loss_distribution(
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
         sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
-        sampling: `balls_in_bins`, `redrawn_bins` or `random_allocation`.
+        sampling: `balls_in_bins` or `random_allocation`.
         bins: b; by default the steps of an epoch.
         batch_size: the fixed public divisor of means; None for sums.
         clip_norm: bound on one contribution.
@@ -72,11 +72,11 @@ def loss_distribution(
     multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
     if sampling == "balls_in_bins":
         return distribution_of(StarEvaluator(bin_gram(held.strategy, steps)), multiplier, gap, points)
-    if sampling in CALIBRATIONS:
-        return distribution_of(CALIBRATIONS[sampling].law.of(held.strategy, steps), multiplier, gap, points)
+    if sampling == "random_allocation":
+        return distribution_of(AllocationLaw.of(held.strategy, steps), multiplier, gap, points)
     raise InvalidParameter(
-        f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins, redrawn_bins or "
-        "random_allocation, and use dp_accounting's own for Gaussian and Poisson-sampled runs",
+        f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins or random_allocation, "
+        "and use dp_accounting's own for Gaussian and Poisson-sampled runs",
         field="sampling",
     )
 

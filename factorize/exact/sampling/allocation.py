@@ -1,4 +1,4 @@
-"""Bounds on what random allocation leaks where C has one band: moments of independent blocks (theorem 10).
+"""Bounds on what random allocation leaks where C has one band: moments of independent blocks (theorem 9).
 
 An example takes part in k of n steps, chosen uniformly. docs/notes/amplification-proofs.md reduces it to k independent
 blocks of b = n / k steps. With c the largest squared entry of C over sigma^2, and one block's L = mean_j e^{Y_j}, Y_j

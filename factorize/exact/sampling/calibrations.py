@@ -29,8 +29,7 @@ MOST_NORMALS = 1 << 37
 _NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
 _DRAWN = {
     "balls_in_bins": "draws one of {bins} bins and keeps it",
-    "redrawn_bins": "draws one of {bins} bins in every epoch anew",
-    "random_allocation": "chooses one in {bins} of all steps, every choice of as many steps as likely as any other",
+    "random_allocation": "draws one of the {bins} steps of every epoch anew",
 }
 _TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from factorize.exact.arithmetic.enclosures import context
-from factorize.exact.sampling import allocation, bets, epoch_chain, star
+from factorize.exact.sampling import allocation, bets, star
 from factorize.exact.sampling.bins import gram
 from factorize.exact.sampling.shared_bets import shared_addition, shared_removal
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, real, require
@@ -119,35 +119,8 @@ class BinBounds(Bounds):
             return {"star_bound": {"m": bound.order, "delta": float(min(bound.logarithm.exp(), Decimal(1)))}}
 
 
-class RedrawnBounds(Bounds):
-    """Bins that every epoch draws anew, by the Gram matrix of all columns."""
-
-    def __init__(self, claim: Claim, strategy: Strategy) -> None:
-        super().__init__(claim, strategy)
-        self._gram = gram(strategy, claim.n)
-        self.proved = f"the products of all {claim.n} columns of |C|, rounded up from the bytes of C"
-
-    @cached_property
-    def _epochs(self) -> epoch_chain.Epochs:
-        return epoch_chain.Epochs(star.covariance(self._gram, self.claim.scale), self.claim.bins)
-
-    def norm(self) -> Fraction:
-        """Of any one step of every epoch."""
-        return epoch_chain.Epochs(self._gram.high, self.claim.bins).norm()
-
-    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
-        """Theorem 9 or 7."""
-        epsilon = self.claim.epsilon
-        if part["rule"] == "closed_form":
-            found = epoch_chain.addition(self._gram, self.claim.bins, self.claim.scale, epsilon).high
-            return Shown(found, "the closed form of theorem 7")
-        order = integer(part, "m", 2, star.MOST_ORDER)
-        with localcontext(context()):
-            return Shown(epoch_chain.log_ceiling(self._epochs, order, epsilon).exp(), f"the star bound with m={order}")
-
-
 class AllocationBounds(Bounds):
-    """K of all steps, chosen uniformly, by the largest entry of a C with one band."""
+    """One step of every epoch, drawn anew, by the largest entry of a C with one band."""
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         super().__init__(claim, strategy)
@@ -168,7 +141,7 @@ class AllocationBounds(Bounds):
         return self._square * self._number
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
-        """Theorem 10."""
+        """Theorem 9."""
         if direction == "pq":
             order = integer(part, "m", 2, allocation.MOST_ORDER)
             return Shown(self._blocks.removal(order, self.claim.epsilon), f"the moment of order m={order}")
@@ -179,7 +152,6 @@ class AllocationBounds(Bounds):
 
 BOUNDS: dict[str, type[Bounds]] = {
     "balls_in_bins": BinBounds,
-    "redrawn_bins": RedrawnBounds,
     "random_allocation": AllocationBounds,
 }
 """By the law of sampling."""

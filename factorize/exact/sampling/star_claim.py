@@ -13,7 +13,6 @@ SAMPLINGS = {
     "star-1": "balls_in_bins",
     "star-2": "balls_in_bins",
     "star-3": "balls_in_bins",
-    "redrawn-1": "redrawn_bins",
     "allocation-1": "random_allocation",
 }
 """Protocols, each with the sampling that it is about."""
@@ -45,7 +44,6 @@ _KNOWN = {
     "star-1": {"bet", "star_bound", "closed_form", "gaussian"},
     "star-2": {"shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
     "star-3": {"thinned_bet", "shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
-    "redrawn-1": {"star_bound", "closed_form", "gaussian"},
     "allocation-1": {"moment", "gaussian"},
 }
 """Rules of each protocol."""

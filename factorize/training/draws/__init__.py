@@ -1,1 +1,1 @@
-"""Draws of bins: keys and what they draw, sizes of independent bins, and bins that every epoch draws anew."""
+"""Draws of bins: keys and what they draw, sizes of independent bins, and random allocation."""

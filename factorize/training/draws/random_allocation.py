@@ -1,30 +1,25 @@
-"""Random allocation: each example takes part in k of all n steps, every choice as likely as any other."""
+"""Random allocation: each example draws one step of every epoch anew, from one secret key."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar, NoReturn
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-import numpy as np
-
-from factorize.errors import InvalidParameter
-from factorize.training.draws.bin_keys import draw_bins
-from factorize.training.draws.redrawn_bins import RedrawnBins
+from factorize.training.bins import BallsInBins
 
 _DOMAIN = b"factorize random allocation 1\0"
 
 
-class RandomAllocation(RedrawnBins):
+class RandomAllocation(BallsInBins):
     """Batches of random allocation; make it with `factorize.training.orders.random_allocation`, which says what it is.
 
-    The steps of example i are a function of (key, n, k, i) alone: Floyd's choice (Bentley, Floyd, A sample of
-    brilliance, 1987) from uniform draws of a key of its own. All steps are held, k numbers for each example.
+    The step of example i in epoch e is a function of (key, e, bins, i) alone. One epoch's steps are held at a time.
 
     Attributes:
         sampling: the law of participation.
         covered: whose calibrations hold for these draws.
-        epochs: k, steps of each example; they are not one in each pass.
-        tau: probability, rounded up, that a key is refused since some step overflows.
+        tau: probability, rounded up, that a key is refused since in some epoch a step overflows.
     """
 
     sampling: ClassVar[str] = "random_allocation"
@@ -32,38 +27,27 @@ class RandomAllocation(RedrawnBins):
 
     __slots__ = ()
 
-    def _draw(self, epoch: int) -> None:
-        """Hold the examples of all steps."""
-        if self._drawn == 0:
-            return
-        steps = self.steps_of_each().reshape(-1)
-        by_step = np.argsort(steps, kind="stable")
-        self._members = by_step // self.epochs
-        self._starts = np.concatenate([[0], np.cumsum(np.bincount(steps, minlength=len(self)))])
-        self._drawn = 0
+    @property
+    def _draws(self) -> int:
+        return self.epochs
 
-    def __getitem__(self, step: int) -> np.ndarray:
-        """Return the indices of the examples of one step, ascending. They are secret, and so is their number."""
-        if not 0 <= step < len(self):
-            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
-        start, stop = self._starts[step : step + 2]
-        return self._members[start:stop]
+    def _key_of(self, epoch: int) -> bytes:
+        """Return a key of this epoch's own: SHA-256 of the run's and the epoch's number."""
+        framed = len(self._key).to_bytes(8, "little") + self._key
+        return hashlib.sha256(_DOMAIN + framed + epoch.to_bytes(8, "little")).digest()
 
-    def steps_of_each(self) -> np.ndarray:
-        """Return the steps of each example, in no order, shape (examples, k). They are secret, for ever."""
-        key = hashlib.sha256(_DOMAIN + len(self._key).to_bytes(8, "little") + self._key).digest()
-        chosen = np.empty((self.examples, self.epochs), dtype=np.int64)
-        for i in range(self.epochs):
-            last = len(self) - self.epochs + i
-            drawn = draw_bins(key, self.examples, last + 1)
-            taken = (chosen[:, :i] == drawn[:, None]).any(axis=1)
-            chosen[:, i] = np.where(taken, last, drawn)
-        return chosen
+    @property
+    def participation(self) -> dict[str, Any]:
+        """A participation of specs that allows every draw: any steps, one for each epoch."""
+        if self.epochs == 1:
+            return {"kind": "single"}
+        return {"kind": "min_sep", "min_sep": 1, "max_participations": self.epochs}
 
-    def bin_of_each(self, epoch: int = 0) -> NoReturn:
-        """Refuse: an example may have several steps of an epoch, or none.
-
-        Raises:
-            InvalidParameter: always.
-        """
-        raise InvalidParameter("an example has no bin of an epoch under random allocation; ask steps_of_each()")
+    def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
+        """Whether a sensitivity covers the draws; that of fixed epochs does not, for steps of an example move."""
+        kind, most = participation.get("kind"), participation.get("max_participations")
+        if kind == self.sampling:
+            return participation.get("bins") == self.bins
+        if kind == "min_sep":
+            return participation.get("min_sep") == 1 and (most is None or int(most) >= self.epochs)
+        return kind == "single" and self.epochs == 1

@@ -9,7 +9,6 @@ from command_line import CommandLine
 from specs import solved
 
 from factorize.accounting import epsilon_bins
-from factorize.accounting.redrawn.redrawn_bound import RedrawnLaw
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 
@@ -34,9 +33,6 @@ def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine,
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
     assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_for"] == "means"
     assert [point["delta"] for point in kept["profile"]] == pytest.approx([delta for _, delta in bounds], rel=1e-9)
-    star = RedrawnLaw.of(base.strategy, 8)
-    anew = command(*options, *listed, "--sampling", "redrawn_bins").json()["profile"]
-    assert [point["delta"] for point in anew] == pytest.approx([star.delta(2.0, e).delta for e in EPSILONS], rel=1e-9)
     fixed = command(*options, *listed).json()["profile"]
     exact = [gaussian_delta(e, 1.5 * base.certificate.sensitivity.value / 3) for e in EPSILONS]
     assert [point["delta"] for point in fixed] == pytest.approx(exact, rel=1e-9)
@@ -45,7 +41,7 @@ def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine,
         assert point["delta"] <= point["delta_without_secrecy"] == pytest.approx(plain["delta"], rel=1e-6)
 
 
-@pytest.mark.parametrize("sampling", ["balls_in_bins", "redrawn_bins", "fixed"])
+@pytest.mark.parametrize("sampling", ["balls_in_bins", "fixed"])
 def test_it_is_drawn_and_written_as_text(command: CommandLine, tmp_path: Path, sampling: str) -> None:
     picture = tmp_path / "profile.png"
     text = command("profile", tmp_path / "c.safetensors", "--sigma", "3", "--sampling", sampling, "--plot", picture).out

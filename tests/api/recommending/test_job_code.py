@@ -43,7 +43,7 @@ class Job:
         ("fixed", BANDED, {"kind": "momentum", "momentum": 0.9, "nesterov": True}),
         ("cyclic_poisson", BANDED, {}),
         ("poisson", IDENTITY, {}),
-        ("redrawn_bins", BANDED, {}),
+        ("balls_in_bins", BANDED, {}),
         ("random_allocation", IDENTITY, {}),
     ],
 )
@@ -61,7 +61,7 @@ def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workl
 
 
 def test_every_framework_has_some_ten_lines_that_python_reads() -> None:
-    for sampling in ("fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins", "poisson", "random_allocation"):
+    for sampling in ("fixed", "cyclic_poisson", "balls_in_bins", "poisson", "random_allocation"):
         for framework in FRAMEWORKS:
             text = job_code(framework, JOB, small_spec(BANDED), sampling)
             compile(text, framework, "exec")

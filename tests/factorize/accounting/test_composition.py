@@ -13,7 +13,6 @@ from scipy.stats import norm
 from factorize import solvers
 from factorize.accounting import bin_gram, calibrate_bins, renyi_divergence
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.laws.bounded_calibration import calibrate_redrawn
 from factorize.accounting.levels.loss_distribution import convex_minorant, distribution_of, loss_distribution
 from factorize.accounting.star_bound import StarEvaluator, renyi_epsilon
 from factorize.errors import InvalidParameter
@@ -69,12 +68,9 @@ def test_two_runs_of_two_bins_are_above_quadrature(multiplier: float, epsilon: f
 
 
 def test_one_run_keeps_its_calibration(base: Factorization) -> None:
-    for calibrate, sampling in ((calibrate_bins, "balls_in_bins"), (calibrate_redrawn, "redrawn_bins")):
-        given: dict[str, Any] = {"method": "deterministic"} if sampling == "balls_in_bins" else {}
-        held = calibrate(base, epsilon=4.0, delta=1e-5, batch_size=9, clip_norm=0.5, **given)
-        options: dict[str, Any] = {"sigma": held.sigma, "batch_size": 9, "clip_norm": 0.5, "interval": INTERVAL}
-        own = loss_distribution(base, sampling=sampling, **options)
-        assert 4.0 * (1 - 1e-6) <= own.get_epsilon_for_delta(1e-5) <= 4.05
+    held = calibrate_bins(base, epsilon=4.0, delta=1e-5, batch_size=9, clip_norm=0.5, method="deterministic")
+    own = loss_distribution(base, sigma=held.sigma, batch_size=9, clip_norm=0.5, interval=INTERVAL)
+    assert 4.0 * (1 - 1e-6) <= own.get_epsilon_for_delta(1e-5) <= 4.05
 
 
 def test_distributions_compose_tighter_than_renyi_divergences(base: Factorization) -> None:

@@ -24,7 +24,6 @@ def sound(protocol: str = "star-1") -> dict[str, Any]:
         "star-1": BET,
         "star-2": SHARED,
         "star-3": SHARED | {"rule": "thinned_bet"},
-        "redrawn-1": {"rule": "star_bound", "m": 3},
         "allocation-1": {"rule": "moment", "m": 3},
     }[protocol]
     return {
@@ -119,7 +118,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("protocol", ["star-1"], "is none of those known here"),
     ("protocol", "star-2", "a claim without a shared_bet is of star-1"),
     ("protocol", "star-3", "a claim without a thinned_bet is of star-1 or star-2"),
-    ("protocol", "redrawn-1", "pq.rule is 'bet'; redrawn-1 has"),
+    ("protocol", "allocation-1", "pq.rule is 'bet'; allocation-1 has"),
     ("more", 1, "the claim has the keys"),
     ("attempt", MISSING, "the claim has the keys"),
     ("mechanism", 3, "mechanism is not a JSON object"),
@@ -138,7 +137,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("pq/m", MISSING, "pq has the keys"),
     ("qp/m", 2, "qp has the keys"),
     ("adjacency", "replace_one", "the adjacency 'replace_one' is not 'zero_out'"),
-    ("sampling", "redrawn_bins", "the sampling 'redrawn_bins' is not balls_in_bins"),
+    ("sampling", "random_allocation", "the sampling 'random_allocation' is not balls_in_bins"),
     ("beta_log2", -127, "beta_log2 is -127"),
     ("beta_log2", -129, "beta_log2 is -129"),
     ("attempt", 0, "attempt is 0"),

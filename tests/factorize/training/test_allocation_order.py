@@ -1,25 +1,27 @@
-"""Random allocation: the law of the k-subsets, the auditor that holds a job to them, refusals, and a job from end to end."""
+"""Random allocation: the law of the draws, the auditor that tells them from kept bins, and a job from end to end."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from resumed_job import STEPS, Job, stopped_and_resumed
 
 from factorize import parse_spec
-from factorize.accounting.laws.bounded_calibration import calibrate_allocation, calibrate_redrawn
+from factorize.accounting import calibrate_allocation, calibrate_bins
+from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import check_own
 from factorize.solvers import solve
-from factorize.training.bins import TAU
+from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_sizes import overflow_probability
-from factorize.training.orders import balls_in_bins, random_allocation, redrawn_bins
+from factorize.training.orders import balls_in_bins, random_allocation
 
 KEY = hashlib.sha256(b"the tests").digest()
 SPEC = {
@@ -29,7 +31,7 @@ SPEC = {
 }
 
 
-def replay(auditor: BinsAuditor, batches: Any) -> str | None:
+def replay(auditor: BinsAuditor, batches: Iterable[np.ndarray]) -> str | None:
     try:
         for batch in batches:
             auditor.record(batch)
@@ -38,71 +40,102 @@ def replay(auditor: BinsAuditor, batches: Any) -> str | None:
     return None
 
 
-def test_every_choice_of_steps_is_as_likely_as_any_other() -> None:
-    """All 20 subsets of 3 of 6 steps, by a chi-square statistic of 19 degrees."""
-    order = random_allocation(60_000, 2, 3, KEY)
-    found = Counter(map(tuple, np.sort(order.steps_of_each(), axis=1).tolist()))
-    assert set(found) == set(itertools.combinations(range(6), 3))
-    assert sum((count - 3000) ** 2 / 3000 for count in found.values()) < 19 + 6 * np.sqrt(38)
+def test_draws_of_all_epochs_are_uniform_and_independent() -> None:
+    order = random_allocation(60_000, 3, 3, KEY)
+    draws = Counter(zip(*(order.bin_of_each(epoch).tolist() for epoch in range(3)), strict=True))
+    assert set(draws) == set(itertools.product(range(3), repeat=3))
+    mean = 60_000 / 27
+    assert sum((count - mean) ** 2 / mean for count in draws.values()) < 26 + 6 * np.sqrt(52)
 
 
-def test_steps_hold_whom_they_were_chosen_by() -> None:
+def test_every_example_has_one_step_in_each_epoch() -> None:
     order = random_allocation(50, 4, 3, KEY)
-    own = order.steps_of_each()
-    assert len(order) == 12 and (np.diff(np.sort(own, axis=1), axis=1) > 0).all()
-    for step, batch in enumerate(order):
-        assert batch.tolist() == np.flatnonzero((own == step).any(axis=1)).tolist()
-    assert order[0].tolist() != redrawn_bins(50, 4, 3, KEY)[0].tolist()  # a key may serve one law, not show another
-    everything = random_allocation(5, 1, 4, KEY)
-    assert all(batch.tolist() == list(range(5)) for batch in everything)
-    with pytest.raises(InvalidParameter, match="no bin of an epoch"):
-        order.bin_of_each()
-    with pytest.raises(IndexError):
-        order[12]
+    for epoch in range(3):
+        steps = [order[4 * epoch + j] for j in range(4)]
+        assert sorted(np.concatenate(steps).tolist()) == list(range(50))
+        for j, batch in enumerate(steps):
+            assert (order.bin_of_each(epoch)[batch] == j).all()
+    assert [batch.tolist() for batch in order] == [order[step].tolist() for step in reversed(range(12))][::-1]
+    assert order[0].tolist() != balls_in_bins(50, 4, 3, KEY)[0].tolist()  # a key may serve one law, not show another
 
 
-def test_capacity_is_charged_for_every_step() -> None:
+def test_capacity_is_charged_for_every_epoch() -> None:
     order = random_allocation(1000, 8, 5, KEY, physical_batch=10)
     assert order.capacity is not None and 0 < order.tau <= TAU
     assert order.tau == pytest.approx(5 * overflow_probability(1000, 8, order.capacity), rel=1e-9)
+    assert max(len(batch) for batch in order) <= order.capacity
     assert {order.micro_batches(step).mask.shape for step in range(40)} == {(order.capacity // 10, 10)}
-    fullest = max(len(batch) for batch in order)
-    random_allocation(1000, 8, 5, KEY, physical_batch=1, capacity=fullest)
     with pytest.raises(InvalidParticipation, match="holds more than capacity"):
-        random_allocation(1000, 8, 5, KEY, physical_batch=1, capacity=fullest - 1)
+        for last in range(200):  # the first epoch of some key fits, a later one does not
+            random_allocation(100, 4, 6, hashlib.sha256(b"%d" % last).digest(), physical_batch=1, capacity=34)
 
 
-def test_other_laws_and_checkpoints_are_refused() -> None:
+def test_checkpoints_and_calibrations_of_the_other_law_are_refused() -> None:
+    kept, anew = balls_in_bins(40, 4, 3, KEY), random_allocation(40, 4, 3, KEY)
+    with pytest.raises(InvalidParameter, match="sampling"):
+        anew.check_state(kept.state_dict())
     made = solve(parse_spec(SPEC))
-    order, target = random_allocation(40, 4, 3, KEY), {"epsilon": 4.0, "delta": 1e-5}
-    order.check_calibration(calibrate_allocation(made, **target), 12)
-    with pytest.raises(InvalidParameter, match="sampling='random_allocation'"):
-        order.check_calibration(calibrate_redrawn(made, **target), 12)
+    for order, other in (
+        (anew, calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")),
+        (kept, calibrate_allocation(made, epsilon=4.0, delta=1e-5)),
+    ):
+        with pytest.raises(InvalidParameter, match=f"sampling='{order.sampling}'"):
+            order.check_calibration(other, 12)
     with pytest.raises(InvalidParameter, match="12 bins|balls in 4 bins"):
-        order.check_calibration(calibrate_allocation(made, **target, bins=12), 12)
-    for other in (redrawn_bins(40, 4, 3, KEY), balls_in_bins(40, 4, 3, KEY)):
-        with pytest.raises(InvalidParameter, match="sampling"):
-            order.check_state(other.state_dict())
-    with pytest.raises(InvalidParameter, match="another secret key"):
-        order.check_state(random_allocation(40, 4, 3, hashlib.sha256(b"another").digest()).state_dict())
-    with pytest.raises(InvalidParameter, match="secret_key"):
-        random_allocation(40, 4, 3, b"short")
-    with pytest.raises(InvalidParameter, match="sampling='random_alloc"):
-        BinsAuditor(40, 4, 3, key=KEY, sampling="random_allocation")  # it could not tell who is missing
+        anew.check_calibration(calibrate_allocation(made, epsilon=4.0, delta=1e-5, bins=12), 12)
+    with pytest.raises(
+        InvalidParticipation, match="min_sep"
+    ):  # where keys become known, steps are not those of an order
+        anew.check({"kind": "fixed_epochs", "epochs": 3}, 12)
+    anew.check(anew.participation, 12)
+    with pytest.raises(InvalidParameter, match="BinsAuditor"):
+        ParticipationAuditor.of(calibrate_allocation(made, epsilon=4.0, delta=1e-5), 12)
 
 
-def test_the_auditor_takes_these_steps_and_no_others() -> None:
+def auditors(order: BallsInBins) -> list[BinsAuditor]:
+    sizes = (order.examples, order.bins, order.epochs)
+    return [BinsAuditor.of(order), BinsAuditor(*sizes, key=KEY, sampling="random_allocation")]
+
+
+@pytest.mark.parametrize(("examples", "bins", "epochs"), [(40, 4, 3), (30, 1, 2), (7, 5, 4), (25, 6, 1)])
+def test_the_auditor_takes_honest_draws(examples: int, bins: int, epochs: int) -> None:
+    order = random_allocation(examples, bins, epochs, KEY)
+    for auditor in auditors(order):
+        assert auditor.sampling == "random_allocation" and replay(auditor, order) is None
+        with pytest.raises(InvalidParticipation, match="past n"):
+            auditor.record([])
+
+
+def test_the_auditor_tells_what_is_not_drawn_anew() -> None:
+    kept, order = balls_in_bins(40, 4, 3, KEY), random_allocation(40, 4, 3, KEY)
+    with_order, without = auditors(order)
+    assert "other steps than the order's" in str(replay(with_order, kept))
+    assert "the bin of the epoch before" in str(replay(without, kept))
+    other = random_allocation(40, 4, 3, hashlib.sha256(b"another").digest())
+    assert "other steps than the order's" in str(replay(auditors(order)[0], other))
+    twice = [*(order[step] for step in range(5)), np.append(order[5], order[4][0])]
+    assert "twice in one epoch" in str(replay(auditors(order)[1], twice))
+    short = [*(order[step] for step in range(7)), order[7][:-1]]
+    assert "no step" in str(replay(auditors(order)[1], short))
+    assert "examples of the bin are missing" in str(replay(auditors(order)[0], short))
+    assert BinsAuditor(4000, 40, 2, sampling="random_allocation").tau > BinsAuditor(4000, 40, 2).tau
+    assert "equal" in str(
+        replay(BinsAuditor(4000, 40, 2, sampling="random_allocation"), np.arange(4000).reshape(40, 100))
+    )
+    with pytest.raises(InvalidParameter, match="not balls_in_bins or random_allocation"):
+        BinsAuditor(40, 4, 3, sampling="poisson")
+
+
+@pytest.mark.parametrize("at", [3, 4, 5, 8])
+def test_an_auditor_goes_on_from_a_checkpoint(at: int) -> None:
     order = random_allocation(40, 4, 3, KEY)
-    batches = list(order)
-    assert replay(BinsAuditor.of(order), batches) is None
-    assert "order's" in str(replay(BinsAuditor.of(order), redrawn_bins(40, 4, 3, KEY)))
-    assert "missing" in str(replay(BinsAuditor.of(order), [*batches[:7], batches[7][:-1]]))  # truncated
-    outside = np.setdiff1d(np.arange(40), batches[7])[:1]
-    assert "order's" in str(replay(BinsAuditor.of(order), [*batches[:7], np.append(batches[7], outside)]))
-    first, resumed = BinsAuditor.of(order), BinsAuditor.of(order)
-    assert replay(first, batches[:5]) is None and first.covered == ("random_allocation",)
-    resumed.load_state_dict(first.state_dict())
-    assert replay(resumed, batches[5:]) is None and resumed.step == 12
+    for first, resumed in zip(auditors(order), auditors(order), strict=True):
+        assert replay(first, (order[step] for step in range(at))) is None
+        resumed.load_state_dict(first.state_dict())
+        assert replay(resumed, (order[step] for step in range(at, 12))) is None and resumed.step == 12
+    kept = BinsAuditor(40, 4, 3, key=KEY)
+    with pytest.raises(InvalidParameter, match="sampling"):
+        kept.load_state_dict(auditors(order)[1].state_dict())
 
 
 def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path: Path) -> None:
@@ -113,3 +146,14 @@ def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path: Path) -> None:
         return Job(path, random_allocation(40, 4, 3, KEY, physical_batch=5), "random_allocation")
 
     assert stopped_and_resumed(job, 6).batches.step == STEPS
+
+
+def test_a_claim_is_for_one_factorization() -> None:
+    one, other = (
+        solve(parse_spec(SPEC)),
+        solve(parse_spec({**SPEC, "workload": {"kind": "momentum", "n": 12, "momentum": 0.9}})),
+    )
+    scale = calibrate_allocation(one, epsilon=4.0, delta=1e-5)
+    check_own(scale, one)
+    with pytest.raises(InvalidParameter, match="calibrate this one"):
+        check_own(scale, other)

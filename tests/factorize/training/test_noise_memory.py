@@ -55,7 +55,7 @@ def test_no_more_is_kept_than_the_memory(workload: Any, participation: Any, memo
 
 
 def test_bins_have_what_is_optimised_for_them() -> None:
-    amplified = amplified_by("redrawn_bins", 2.0, 1e-5)
+    amplified = amplified_by("random_allocation", 2.0, 1e-5)
     found = spec_within(running_sums(16), TWO_EPOCHS, 4, amplified)
     assert found["mechanism"] == {"kind": "blt", "buffers": 2} and found["sampling"]["epsilon"] == 2.0
     assert factorize.parse_spec(found).sampling is not None

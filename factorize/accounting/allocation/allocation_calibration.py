@@ -1,4 +1,4 @@
-"""The calibrations that count on laws known by bounds alone: sigma, epsilon or delta, and a claim that states them."""
+"""The calibration that counts on random allocation, by bounds alone: sigma, epsilon or delta, and a claim of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
+from factorize.accounting.allocation.allocation_claim import AllocationClaim, examine_allocation
 from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.bins_calibration import (
     BinsCalibration,
@@ -17,11 +18,8 @@ from factorize.accounting.bins_calibration import (
     prefixed,
     stated_numbers,
 )
-from factorize.accounting.laws.bounded_claim import CLAIMS, BoundedClaim, examine_bounded
-from factorize.accounting.laws.bounded_law import BoundedLaw
 from factorize.accounting.levels.bins_level import LEAST_EPSILON
 from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
-from factorize.accounting.redrawn.redrawn_bound import RedrawnLaw
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_epsilon, mu_of
@@ -32,64 +30,22 @@ _ROUNDING = 2.0**-44
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedCalibration(BinsCalibration):
-    """A calibration whose epsilon counts on a law that is known by bounds, without samples.
+class AllocationCalibration(BinsCalibration):
+    """A calibration whose epsilon counts on one step of each example in every epoch, drawn anew, known by bounds.
 
     Attributes:
-        law: the kind of law.
+        sampling: the law of participation.
     """
 
-    law: ClassVar[type[BoundedLaw]]
+    sampling: str = field(default="random_allocation", init=False)
 
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
         """Return the sensitivity of all choices that the law allows on this C."""
-        return self.law.of(strategy(), self.bins).stated()
+        return AllocationLaw.of(strategy(), self.bins).stated()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RedrawnCalibration(BoundedCalibration):
-    """A calibration whose epsilon counts on bins that every epoch draws anew.
-
-    Attributes:
-        sampling: the law of participation.
-    """
-
-    law: ClassVar[type[BoundedLaw]] = RedrawnLaw
-    sampling: str = field(default=RedrawnLaw.sampling, init=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllocationCalibration(BoundedCalibration):
-    """A calibration whose epsilon counts on k steps of each example, chosen uniformly of all.
-
-    Attributes:
-        sampling: the law of participation.
-    """
-
-    law: ClassVar[type[BoundedLaw]] = AllocationLaw
-    sampling: str = field(default=AllocationLaw.sampling, init=False)
-
-
-CALIBRATIONS = {kind.law.sampling: kind for kind in (RedrawnCalibration, AllocationCalibration)}
-"""By the law of participation."""
-
-
-def calibrate_redrawn(factorization: CertifiedFactors, **question: Any) -> BoundedCalibration:
-    """Return the noise where every epoch draws the bin of each example anew, for any C; see `calibrate_bounded`."""
-    return calibrate_bounded(factorization, RedrawnLaw.sampling, **question)
-
-
-def calibrate_allocation(factorization: CertifiedFactors, **question: Any) -> BoundedCalibration:
-    """Return the noise where each example takes part in k steps, chosen uniformly of all, for C = I.
-
-    k is the number of epochs: of the spec, or n / bins. See `calibrate_bounded`.
-    """
-    return calibrate_bounded(factorization, AllocationLaw.sampling, **question)
-
-
-def calibrate_bounded(
+def calibrate_allocation(
     factorization: CertifiedFactors,
-    sampling: str,
     *,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -98,14 +54,13 @@ def calibrate_bounded(
     batch_size: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-) -> BoundedCalibration:
-    """Return the noise under a law that is known by bounds, or what a given noise is worth.
+) -> AllocationCalibration:
+    """Return the noise where each example draws one step of every epoch anew, for C = I, or what a noise is worth.
 
     Two of epsilon, delta and sigma are given, and the third is found.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        sampling: `redrawn_bins` or `random_allocation`.
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
         sigma: standard deviation per entry of Z; None where it is asked for.
@@ -116,20 +71,18 @@ def calibrate_bounded(
 
     Raises:
         UnsupportedAdjacency: replace_one or add/remove.
-        InvalidParameter: a value outside its range, bins that are not known, or a C without end.
-        ConditionNotMet: a C that the law does not cover.
-        TooLarge: more steps than the law's bounds take.
+        InvalidParameter: a value outside its range, bins that are not known or do not divide n, or a C without end.
+        ConditionNotMet: a C with more than one band.
 
     Reference:
-        docs/notes/amplification-proofs.md, theorems 9 and 10.
+        docs/notes/amplification-proofs.md, theorem 9.
     """
     asked, clip = asked_of(epsilon, delta, sigma, clip_norm, adjacency)
     started = time.perf_counter()
-    kind = CALIBRATIONS[sampling]
     held: OpenedFactors = certified(factorization).opened()
-    law = kind.law.of(held.strategy, bins_of(held) if bins is None else bins)
+    law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
     claim = _claim(asked, law, prefixed(held.digest), clip, divisor_of(batch_size))
-    return kind(
+    return AllocationCalibration(
         **stated_numbers(claim, law, batch_size),
         sensitivity=law.stated(),
         method="deterministic",
@@ -140,9 +93,8 @@ def calibrate_bounded(
     )
 
 
-def bounded_deltas(
+def allocation_deltas(
     factorization: CertifiedFactors,
-    sampling: str,
     *,
     sigma: float,
     epsilons: Sequence[float],
@@ -150,17 +102,17 @@ def bounded_deltas(
     batch_size: int | None = None,
     clip_norm: float = 1.0,
 ) -> list[float]:
-    """Return deltas that all hold at once for a noise that is given, one for each epsilon; see `calibrate_bounded`."""
+    """Return deltas for a noise that is given, one for each epsilon; all hold at once."""
     held: OpenedFactors = certified(factorization).opened()
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
     multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
-    law = CALIBRATIONS[sampling].law.of(held.strategy, bins_of(held) if bins is None else bins)
+    law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
     levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons") for one in epsilons]
     return [law.delta(multiplier, level).delta for level in levels]
 
 
-def _claim(asked: Question, law: BoundedLaw, factors: str, clip: float, divisor: int) -> BoundedClaim:
+def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divisor: int) -> AllocationClaim:
     """Return the claim of what is asked, after its test.
 
     Raises:
@@ -186,7 +138,7 @@ def _claim(asked: Question, law: BoundedLaw, factors: str, clip: float, divisor:
             field="sigma",
         )
     (pq, _), (qp, _) = law.evidence(multiplier, epsilon)
-    claim = CLAIMS[law.sampling](
+    claim = AllocationClaim(
         factors=factors,
         gram=law.digest,
         steps=law.n,
@@ -201,6 +153,6 @@ def _claim(asked: Question, law: BoundedLaw, factors: str, clip: float, divisor:
         attempt=1,
         unamplified_epsilon=gaussian_epsilon(delta, mu_of(multiplier_of(noise, **ratio, sensitivity=law.sensitivity))),
     )
-    if not all(test.accepted for test in examine_bounded(claim, law).values()):
+    if not all(test.accepted for test in examine_allocation(claim, law).values()):
         raise CertificateError("the bounds fail their own test; report this with the factors' digest")
     return claim

@@ -1,41 +1,24 @@
-"""The claims of laws that are known by bounds alone: the document of balls in bins under other names, without bets."""
+"""The claim about random allocation: the document of balls in bins under other names, without bets."""
 
 from __future__ import annotations
 
 import math
 from typing import ClassVar
 
+from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.bins_claim import BinsClaim, Direction, Evidence
 from factorize.accounting.claim_test import ClaimTest
-from factorize.accounting.laws.bounded_law import BoundedLaw
 from factorize.errors import InvalidParameter
 
 
-class BoundedClaim(BinsClaim):
-    """A claim whose evidence is deterministic."""
-
-
-class RedrawnClaim(BoundedClaim):
-    """A claim of the protocol `redrawn-1`; `gram` is the digest of the Gram matrix of all n columns of |C|."""
-
-    sampling: ClassVar[str] = "redrawn_bins"
-    protocols: ClassVar[dict[str, frozenset[str]]] = {
-        "redrawn-1": frozenset({"star_bound", "closed_form", "gaussian"}),
-    }
-
-
-class AllocationClaim(BoundedClaim):
+class AllocationClaim(BinsClaim):
     """A claim of the protocol `allocation-1`; `gram` is the digest of the largest squared entry of C, a double."""
 
     sampling: ClassVar[str] = "random_allocation"
     protocols: ClassVar[dict[str, frozenset[str]]] = {"allocation-1": frozenset({"moment", "gaussian"})}
 
 
-CLAIMS: dict[str, type[BoundedClaim]] = {kind.sampling: kind for kind in (RedrawnClaim, AllocationClaim)}
-"""By the law of participation."""
-
-
-def examine_bounded(claim: BinsClaim, law: BoundedLaw) -> dict[Direction, ClaimTest]:
+def examine_allocation(claim: BinsClaim, law: AllocationLaw) -> dict[Direction, ClaimTest]:
     """Test a claim in both directions, from the C that is to be used.
 
     Args:
@@ -52,7 +35,7 @@ def examine_bounded(claim: BinsClaim, law: BoundedLaw) -> dict[Direction, ClaimT
             field="bins",
         )
     both: dict[Direction, Evidence] = {"pq": claim.pq, "qp": claim.qp}
-    found: dict[Direction, ClaimTest] = {}
+    tests: dict[Direction, ClaimTest] = {}
     for direction, evidence in both.items():
         if evidence.rule == "gaussian":
             above = law.plain(claim.multiplier, claim.epsilon)
@@ -60,5 +43,5 @@ def examine_bounded(claim: BinsClaim, law: BoundedLaw) -> dict[Direction, ClaimT
             above = law.log_bound(direction, evidence, claim.multiplier, claim.epsilon)
         gained = math.log(claim.delta) - above
         reason = "" if gained >= 0 else f"the bound of rule {evidence.rule} is above delta; use more noise"
-        found[direction] = ClaimTest(gained >= 0, evidence.rule, gained, 0, reason)
-    return found
+        tests[direction] = ClaimTest(gained >= 0, evidence.rule, gained, 0, reason)
+    return tests
