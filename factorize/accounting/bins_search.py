@@ -42,6 +42,7 @@ _CAREFUL = 4  # times the samples of an estimate, where more work than usual is 
 _ROUGH = 0.1  # relative error of an estimated delta, above which sigma is estimated by more samples
 _COARSE = 2e-3  # relative, of sigma: the first look, which decides how many samples the second one takes
 _CAP = 0.9  # of the largest lambda
+_LEAST_CEILING = 1.01  # of delta, for the stake alone: a ceiling at or below delta would allow any stake
 _ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounded sigma
 
 
@@ -361,7 +362,8 @@ def plan_bets(sampled: Sampled, delta: float, bins: int) -> Iterator[PlannedBet]
 def _stake(sampled: Sampled, chances: np.ndarray, delta: float, chunk: int) -> tuple[float, int] | None:
     """Return the stake of the largest rate of growth, and how many samples it takes; None where it does not grow.
 
-    One standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
+    Where the ceiling is at most delta every weight gains, and the stake is as if it were a hundredth above. One
+    standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
 
     Args:
         sampled: weights.
@@ -369,8 +371,8 @@ def _stake(sampled: Sampled, chances: np.ndarray, delta: float, chunk: int) -> t
         delta: to be claimed.
         chunk: of which the samples are a multiple.
     """
-    ceiling = sampled.ceiling * (1 + 1e-6)
-    if not delta < ceiling < math.inf:
+    ceiling = max(sampled.ceiling * (1 + 1e-6), delta * _LEAST_CEILING)
+    if not ceiling < math.inf:
         return None
     more = min(sampled.relative_error, 1.0) * sampled.delta / ceiling
     kept = np.minimum(sampled.weights / np.maximum(chances, 1e-300), ceiling)

@@ -36,6 +36,7 @@ from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.exact.sampling.calibrations import check_calibration
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.structures.dense import DenseMatrix
 
@@ -50,6 +51,15 @@ def gram() -> BinGram:
 @pytest.fixture(scope="module")
 def found(gram: BinGram) -> FoundClaim:
     return find_claim(BinsQuestion(factors=NAME, gram=gram, epsilon=4.0, delta=1e-4, clip_norm=0.5, divisor=3))
+
+
+def test_a_claim_is_found_where_no_weight_is_above_delta(tmp_path: Path) -> None:
+    """Long sums over ten epochs: the ceiling of the weights is below delta, and the bounds are 6 % above."""
+    made = solved({"kind": "prefix", "n": 40}, "square_root", 10)
+    held = calibrate_bins(made, epsilon=1.0, delta=1e-6)
+    assert held.method == "verified" and held.sigma < 0.96 * held.deterministic_sigma
+    made.save(path := tmp_path / "c.safetensors")
+    assert check_calibration(path.read_bytes(), held.document()).supported
 
 
 def test_a_claim_is_found_close_to_the_estimate_and_passes(gram: BinGram, found: FoundClaim) -> None:
