@@ -1,8 +1,7 @@
-"""Verified reading: a byte leaves only from a buffer that was hashed.
+"""Verified reading: a byte leaves only from a blob that was hashed against its name.
 
-The first access to a blob hashes all of it against its name before anything is handed out. What is kept of that pass is
-the state of sha256 before each chunk and the digest after it, so that one chunk that is read again later can be checked
-alone, and the whole costs one sha256 over the file. Chunks stay in a bounded cache, already verified and immutable.
+The first access to a blob hashes all of it before anything is handed out. Then ranges are read, while the file is the
+one that was hashed: same inode, size and time. One that was touched is hashed again. Chunks stay in a bounded cache.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from factorize.encoding import check_digest
-from factorize.errors import CorruptObject, InvalidParameter, NotFound
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage.objects import Objects, Reader
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 CHUNK_BYTES = 1 << 22
 CACHE_BYTES = 1 << 28
-_RECORD_BYTES = 1 << 24
-_STATE_BYTES = 512  # what one sha256 state and its digest take in memory, roughly
+_MOST_HASHED = 1 << 16
+_LOCKS = 64
+_TRIES = 3
 
 Value = TypeVar("Value")
 
@@ -75,22 +72,16 @@ class Cache(Generic[Value]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Record:
-    """What one pass over a blob leaves behind.
+class Hashed:
+    """One pass over a blob that hashed to its name; stands for it in the cache of chunks.
 
     Attributes:
-        token: stands for this pass in the cache of chunks.
         size: bytes.
         version: of the file that was read.
-        states: sha256 of everything before each chunk, unfinished.
-        digests: sha256 of everything up to the end of each chunk.
     """
 
-    token: object
     size: int
     version: tuple[int, ...]
-    states: tuple[_Hash, ...]
-    digests: tuple[bytes, ...]
 
 
 class Blob:
@@ -101,11 +92,11 @@ class Blob:
         size: bytes.
     """
 
-    def __init__(self, blobs: Blobs, sha256: str, record: Record) -> None:
+    def __init__(self, blobs: Blobs, sha256: str, hashed: Hashed) -> None:
         self.sha256 = sha256
-        self.size = record.size
+        self.size = hashed.size
         self._blobs = blobs
-        self._record = record
+        self._hashed = hashed
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Iterate over bytes start..stop-1 as read-only views of verified buffers, each at most 4 MiB; no copies.
@@ -116,7 +107,7 @@ class Blob:
 
         Raises:
             InvalidParameter: at once, if the range is not within the blob.
-            CorruptObject: while iterating, before the first byte of a chunk that no longer hashes to what it was.
+            CorruptObject: while iterating, where the file was touched and does not hash to its name any more.
         """
         stop = self.size if stop is None else stop
         if not 0 <= start <= stop <= self.size:
@@ -127,7 +118,7 @@ class Blob:
     def _views(self, start: int, stop: int) -> Iterator[memoryview]:
         while start < stop:
             index, offset = divmod(start, CHUNK_BYTES)
-            chunk = memoryview(self._blobs.chunk(self.sha256, self._record, index))
+            chunk = memoryview(self._blobs.chunk(self.sha256, self._hashed, index))
             yield chunk[offset : min(CHUNK_BYTES, offset + stop - start)]
             start += CHUNK_BYTES - offset
 
@@ -144,10 +135,9 @@ class Blobs:
         self._objects = objects
         self._cache_bytes = cache_bytes
         self._chunks: Cache[bytes] = Cache(cache_bytes, len)
-        self._records: Cache[Record] = Cache(_RECORD_BYTES, lambda record: _STATE_BYTES * len(record.states))
-        self._pending: dict[str, Future[Record]] = {}
+        self._hashed: Cache[Hashed] = Cache(_MOST_HASHED, lambda hashed: 1)
         self._damaged: set[str] = set()
-        self._lock = threading.Lock()
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def open(self, sha256: str) -> Blob:
         """Return a blob, hashed against its name now unless it was before and its file has not been touched since.
@@ -157,13 +147,11 @@ class Blobs:
             CorruptObject: its bytes do not hash to its name.
             StoreUnavailable: it cannot be read.
         """
-        version = self._objects.status(blob_key(sha256)).version
-        record = self._record(sha256, version) or self._verified_once(sha256, version)
-        return Blob(self, sha256, record)
+        return Blob(self, sha256, self._verified(sha256))
 
     def verify(self, sha256: str) -> int:
         """Read a blob anew, hash it against its name and return its size; raises as `open` does."""
-        return self._pass(sha256).size
+        return self._hash(sha256).size
 
     def sound(self, sha256: str) -> bool:
         """Whether a blob is there and hashes to its name, read anew."""
@@ -176,80 +164,51 @@ class Blobs:
         """Whether the last look at this blob found that it does not hash to its name."""
         return sha256 in self._damaged
 
-    def chunk(self, sha256: str, record: Record, index: int) -> bytes:
-        """Return one verified chunk, from memory or from the medium.
+    def chunk(self, sha256: str, hashed: Hashed, index: int) -> bytes:
+        """Return one chunk of a blob as it was hashed, from memory or from the medium.
 
         Raises:
-            CorruptObject: the chunk is not the one that was hashed.
+            CorruptObject: the file was touched since, and does not hash to its name any more.
         """
-        chunk = self._chunks.get((record.token, index))
-        if chunk is None:
-            chunk = self._same_chunk(sha256, record, index)
-            if chunk is None:
-                raise self._found_damage(sha256, f"chunk {index} has changed since it was verified")
-            self._chunks.put((record.token, index), chunk)
-        return chunk
+        chunk = self._chunks.get((hashed, index))
+        if chunk is not None:
+            return chunk
+        for _ in range(_TRIES):
+            with self._objects.open(blob_key(sha256)) as reader:
+                chunk, version = reader.read(_length(hashed.size, index), index * CHUNK_BYTES), reader.entry.version
+            if version == hashed.version:
+                self._chunks.put((hashed, index), chunk)
+                return chunk
+            hashed = self._verified(sha256)  # the file was touched
+        raise StoreUnavailable(f"the file of the blob {sha256} is touched again and again while it is read; try again")
 
-    def _same_chunk(self, sha256: str, record: Record, index: int) -> bytes | None:
-        """Read one chunk; None if it is not the one that was hashed."""
-        with self._objects.open(blob_key(sha256)) as reader:
-            chunk = reader.read(_length(record.size, index), index * CHUNK_BYTES)
-        state = record.states[index].copy()
-        state.update(chunk)
-        return chunk if state.digest() == record.digests[index] else None
+    def _verified(self, sha256: str) -> Hashed:
+        """Hash a blob, unless its file was hashed before; of several threads that want the same, one does."""
+        version = self._objects.status(blob_key(sha256)).version
+        with self._locks[int(sha256[:2], 16) % _LOCKS]:
+            hashed = self._hashed.get(sha256)
+            return hashed if hashed is not None and hashed.version == version else self._hash(sha256)
 
-    def _record(self, sha256: str, version: tuple[int, ...]) -> Record | None:
-        record = self._records.get(sha256)
-        return record if record is not None and record.version == version else None
-
-    def _verified_once(self, sha256: str, version: tuple[int, ...]) -> Record:
-        """Hash a blob, or wait for the thread that is at it."""
-        with self._lock:
-            record = self._record(sha256, version)
-            if record is not None:
-                return record  # that thread has just finished
-            pending = self._pending.get(sha256)
-            if pending is None:
-                mine = self._pending[sha256] = Future()
-        if pending is not None:
-            return pending.result()
-        try:
-            record = self._pass(sha256)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        else:
-            mine.set_result(record)
-        finally:
-            with self._lock:
-                del self._pending[sha256]
-        return record
-
-    def _pass(self, sha256: str) -> Record:
-        """Hash all of a blob; keep its record, and its chunks if they fit."""
-        token, states, digests = object(), [], []
+    def _hash(self, sha256: str) -> Hashed:
+        """Hash all of a blob, and keep its chunks if they fit."""
         state = hashlib.sha256()
         with self._objects.open(blob_key(sha256)) as reader:
-            keep = reader.entry.size <= self._cache_bytes
+            hashed = Hashed(reader.entry.size, reader.entry.version)
+            keep = hashed.size <= self._cache_bytes
             for index, chunk in enumerate(read_chunks(reader)):
-                states.append(state.copy())
                 state.update(chunk)
-                digests.append(state.digest())
                 if keep:
-                    self._chunks.put((token, index), chunk)  # out of reach until a record has the token
+                    self._chunks.put((hashed, index), chunk)  # out of reach unless the blob hashes to its name
         if state.hexdigest() != sha256:
-            raise self._found_damage(sha256, f"its {reader.entry.size} bytes hash to {state.hexdigest()}")
-        record = Record(token, reader.entry.size, reader.entry.version, tuple(states), tuple(digests))
-        self._records.put(sha256, record)
+            self._hashed.drop(sha256)
+            self._damaged.add(sha256)
+            raise CorruptObject(
+                f"the blob {sha256} is damaged: its {hashed.size} bytes hash to {state.hexdigest()}; it is not served, "
+                "run fsck --repair and post its spec again"
+            )
+        self._hashed.put(sha256, hashed)
         self._damaged.discard(sha256)
-        return record
-
-    def _found_damage(self, sha256: str, what: str) -> CorruptObject:
-        self._records.drop(sha256)
-        self._damaged.add(sha256)
-        return CorruptObject(
-            f"the blob {sha256} is damaged: {what}; it is not served, run fsck --repair and post its spec again"
-        )
+        return hashed
 
 
 def blob_key(sha256: str) -> str:
