@@ -71,16 +71,16 @@ class Bidiagonal:
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """``X[i, i]`` for ``X = sum_j w_j (G G^T + t_j V)^-1``, shape (n,)."""
-        return self._sweep(v, poles, track=False)[0]
-
-    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
-        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
-        x, error = self._sweep(v, poles, track=True)
-        # first-order count, in units of u; the factor covers the products of errors as long as they are small
-        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
-        if not np.all(bound < 1e-3):
-            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
-        return x, bound
+        count, pays = poles.nodes.size, self._pays(poles)
+        cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
+        parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        x, chunk = np.zeros((len(parts), self.size)), max(32, _CHUNK_BYTES // (8 * count))
+        sweep = partial(two_sweep.diagonal, self._p2, self._q2, v)
+        run(
+            [partial(sweep, poles.nodes[s], poles.weights[s], chunk, self._back, x[k]) for k, s in enumerate(parts)],
+            together=pays,
+        )
+        return x.sum(axis=0)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -114,32 +114,6 @@ class Bidiagonal:
         inputs *= (poles.weights / poles.nodes)[:, None]
         np.sqrt(inputs, out=inputs)
         return Generators(decay[..., None], inputs, np.ones_like(inputs))
-
-    def _sweep(self, v: Array, poles: Poles, *, track: bool) -> tuple[Array, Array]:
-        count, pays = poles.nodes.size, self._pays(poles)
-        cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
-        parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
-        x = np.zeros((len(parts), self.size))
-        error = np.zeros((len(parts), self.size if track else 1))
-        chunk = max(32, _CHUNK_BYTES // (8 * count))
-        calls = [
-            partial(
-                two_sweep.diagonal,
-                self._p2,
-                self._q2,
-                v,
-                poles.nodes[s],
-                poles.weights[s],
-                chunk,
-                track,
-                self._back,
-                x[k],
-                error[k],
-            )
-            for k, s in enumerate(parts)
-        ]
-        run(calls, together=pays)
-        return x.sum(axis=0), error.sum(axis=0)
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK

@@ -56,5 +56,4 @@ class Cascade(Filtered):
             products=three_product,
             states=3,
             numbers=6,
-            tracked_lanes=4,
         )

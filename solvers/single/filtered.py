@@ -27,11 +27,10 @@ class Filtered:
 
     Args:
         steps: coefficients as the kernels want them, one row each, shape (coefficients, n).
-        filters: the module with `interval`, `predict`, `combine`, their tracked forms and `close`.
+        filters: the module with `interval`, `predict`, `combine` and `close`.
         products: the module with `product_above` and `product_below`.
         states: s, so that the closed loop holds s^2 + s numbers.
-        numbers: m that the filter from the end stores for each step; tracked ones take m^2 more.
-        tracked_lanes: poles per tracked sweep.
+        numbers: m that the filter from the end stores for each step.
     """
 
     def __init__(
@@ -42,12 +41,11 @@ class Filtered:
         products: ModuleType,
         states: int,
         numbers: int,
-        tracked_lanes: int,
     ) -> None:
         self.size = steps.shape[1]
         self._steps = steps
         self._filters, self._products = filters, products
-        self._states, self._numbers, self._tracked_lanes = states, numbers, tracked_lanes
+        self._states, self._numbers = states, numbers
         self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._work: Array = np.empty((self.size, states * (states + 1), 0))
 
@@ -69,39 +67,18 @@ class Filtered:
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""
-        return self._in_halves(self._add, v, poles, _LANES)[0]
-
-    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
-        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
-        x, error = self._in_halves(self._add_tracked, v, poles, self._tracked_lanes)
-        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
-        if not np.all(bound < 1e-3):
-            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
-        return x, bound
-
-    def _in_halves(
-        self, add: Callable[[Array, Poles, list[slice], Array, Array], None], v: Array, poles: Poles, lanes: int
-    ) -> tuple[Array, Array]:
-        parts = _blocks(poles.nodes.size, lanes)
+        parts = _blocks(poles.nodes.size, _LANES)
         halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]] if self._pays(poles) else [parts]
-        x, error = np.zeros((len(halves), self.size)), np.zeros((len(halves), self.size))
-        run([partial(add, v, poles, half, x[k], error[k]) for k, half in enumerate(halves)], together=True)
-        return x.sum(axis=0), error.sum(axis=0)
+        x = np.zeros((len(halves), self.size))
+        run([partial(self._add, v, poles, half, x[k]) for k, half in enumerate(halves)], together=True)
+        return x.sum(axis=0)
 
-    def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
+    def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array) -> None:
         filtered = np.empty((self.size, self._numbers, 0))
         for part in parts:
             filtered = _resized(filtered, part.stop - part.start)
             self._filters.predict(self._steps, v, poles.nodes[part], self._back, filtered)
             self._filters.combine(self._steps, v, poles.nodes[part], poles.weights[part], filtered, x)
-
-    def _add_tracked(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
-        filtered = np.empty((self.size, self._numbers * (self._numbers + 1), 0))
-        for part in parts:
-            nodes, weights = poles.nodes[part], poles.weights[part]
-            filtered = _resized(filtered, nodes.size)
-            self._filters.predict_tracked(self._steps, v, nodes, self._back, filtered)
-            self._filters.combine_tracked(self._steps, v, nodes, weights, filtered, x, error)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.

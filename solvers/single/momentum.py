@@ -60,5 +60,4 @@ class MomentumFilters(Filtered):
             products=two_product,
             states=2,
             numbers=3,
-            tracked_lanes=8,
         )

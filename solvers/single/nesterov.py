@@ -25,9 +25,9 @@ information on (m, c) before the observation ``e e1 e1^T + d (rho, 1)(rho, 1)^T`
 
 Only y and q subtract, and kappa, which depends on the rates alone.  Both are of the size of mu, and positive while
 ``eta[i+1] <= lam[i] eta[i]`` (their own recursions, multiplied out, then add positive terms); where rates rise they may
-change sign.  They enter as squares in sums of positive terms, so nothing is divided by them, and the tracked rounding
-counts what is lost.  A rate may rise by ``1 + 1 / mu`` at most in one step, so that kappa is not negative: a linear
-warm-up may double its first.
+change sign.  They enter as squares in sums of positive terms, so nothing is divided by them.
+A rate may rise by ``1 + 1 / mu`` at most in one step, so that kappa is not negative: a linear warm-up may double its
+first.
 
 Cost: O(n) per pole.  We found these recursions in no publication.
 """
@@ -79,7 +79,6 @@ class Nesterov(Filtered):
             products=two_product,
             states=2,
             numbers=3,
-            tracked_lanes=8,
         )
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients, dot
-from factorize.solvers.methods.poles import UNIT, Poles, zolotarev
+from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.problem import UNKEPT, Loop
 
 Array = NDArray[np.float64]
@@ -49,7 +49,6 @@ _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
 _TRUST = 1.0  # root mean square of dlog v, weighted with v, beyond which a direction is not followed
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
-_SUM_ROUNDING = 100 * UNIT  # pairwise sums of n < 2**40 products and the few operations around them
 
 
 class Structure(Protocol):
@@ -66,22 +65,19 @@ class Structure(Protocol):
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """The diagonal of ``sum_j w_j (L + t_j V)^-1``."""
 
-    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
-        """The same, and a bound on the relative rounding error of each entry."""
-
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product with ``sum_j w_j t_j ((L + t_j V)^-1)_ik^2``; good until the next call."""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Dual weights and what they prove.
+    """Dual weights and the bounds that follow from them, up to rounding; the certificate proves its own.
 
     Attributes:
         v: dual weights, shape (n,).
         lower_bound: below the minimum of ``tr(A^T A X^-1)`` over ``diag(X) <= 1``; allows for the error of the poles
-            everywhere on x > 0 and for the rounding of every operation.
-        upper_bound: above the loss of ``X / max(diag(X))``, ``X = sum_j w_j (L + t_j V)^-1``, with the same allowances.
+            everywhere on x > 0.
+        upper_bound: above the loss of ``X / max(diag(X))``, ``X = sum_j w_j (L + t_j V)^-1``, with the same allowance.
         poles: nodes t_j, weights w_j and their error ``delta``.
         iterations: evaluations of the bounds.
         products: products with the Hessian.
@@ -145,7 +141,7 @@ def maximise(
         loop: its part of unfinished work, which wins over `start`.
 
     Returns:
-        The best iterate with its certified bounds; ``relative_gap`` may exceed ``tolerance``.
+        The best iterate with its bounds; ``relative_gap`` may exceed ``tolerance``.
 
     Raises:
         ValueError: if ``tolerance`` or ``start`` is out of range.
@@ -274,7 +270,7 @@ def bounds(structure: Structure, v: Array, poles: Poles) -> tuple[float, float]:
 
     Lower: ``N_r = tr(r(T)) <= (1 + delta) ||A D||_*`` whatever the spectrum of T.  Upper: on the interval of the poles
     ``1 / (x r(x)) <= r(x) / (1 - delta)^2``, so the loss of ``X / max(diag(X))`` is at most
-    ``N_r max(diag(X)) / (1 - delta)^2``.  Rounding is allowed for entry by entry and in the sums.
+    ``N_r max(diag(X)) / (1 - delta)^2``.
 
     Args:
         structure: the workload.
@@ -288,11 +284,7 @@ def bounds(structure: Structure, v: Array, poles: Poles) -> tuple[float, float]:
         FloatingPointError: if the poles break their own promise at a sample of points.
     """
     poles.refute()
-    x, rounding = structure.certified_diagonal(v, poles)
-    weighted = v * x
-    total = float(weighted.sum())
-    slack = float((weighted * rounding).sum()) / total + _SUM_ROUNDING
-    lower = (total * (1.0 - slack) / (1.0 + poles.delta)) ** 2 / float(v.sum()) * (1.0 - _SUM_ROUNDING)
-    largest = float((x * (1.0 + rounding)).max())
-    upper = total * (1.0 + slack) / (1.0 - poles.delta) ** 2 * largest * (1.0 + _SUM_ROUNDING)
-    return lower, upper
+    x = structure.diagonal(v, poles)
+    total = float((v * x).sum())
+    lower = (total / (1.0 + poles.delta)) ** 2 / float(v.sum())
+    return lower, total / (1.0 - poles.delta) ** 2 * float(x.max())

@@ -1,9 +1,9 @@
-"""Kernels of `nesterov`: the two filters, their rounding errors, and the closed loop.
+"""Kernels of `nesterov`: the two filters and the closed loop.
 
 Variables are named as in the formulas at the head of `nesterov`.  ``steps`` holds mu, eta, lam and kappa, shape
 (4, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are those of `factorize.solvers.methods.rounding_errors`.  The differences y and q lose digits where
+The differences y and q lose digits where
 they are small, but then ``eta r`` and ``eta rho`` are not, and the loss is that of six roundings of r or rho.
 """
 
@@ -12,9 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.rounding_errors import OWN, reach, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -135,111 +133,6 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
             total += w[j] * _posterior(p, now, tau, mu, eta)[0]
             e[j], d[j], rho[j] = _forward(now, tau, mu, eta, lam)
         x[i] += total
-
-
-@compiled
-def _differentiate_backward(
-    p: Three, tau: float, after: float, mu: float, eta: float, lam: float, kappa: float, out: Array
-) -> None:
-    """Logarithmic derivatives of `_backward`: rows and columns for (a, r, c)."""
-    a, r, c = p
-    free = 1.0 / (1.0 + tau * a)
-    seen, u, y, g = a * free, mu + kappa * r, 1.0 - r * after, (1.0 + mu) * eta
-    of_u = kappa * r / u
-    first, new = seen * u * u, seen * u * u + c * kappa * kappa + g * g
-    cross, slope = seen * u * lam * r, seen * u * lam * r + c * kappa * lam + g
-    both, minor = seen * (c * lam * lam + y * y), seen * (c * lam * lam + y * y) + c * after * after
-    out[0, 0], out[0, 1], out[0, 2] = first * free / new, 2.0 * first * of_u / new, c * kappa * kappa / new
-    out[1, 0], out[1, 1], out[1, 2] = cross * free / slope, cross * (1.0 + of_u) / slope, c * kappa * lam / slope
-    out[2, 0] = both * free / minor
-    out[2, 1] = -2.0 * seen * y * r * after / minor
-    out[2, 2] = c * (seen * lam * lam + after * after) / minor
-    for k in range(3):
-        out[1, k] -= out[0, k]
-        out[2, k] -= out[0, k]
-
-
-@compiled
-def _differentiate_forward(p: Three, tau: float, mu: float, eta: float, out: Array) -> None:
-    """Logarithmic derivatives of `_forward`: rows and columns for (e, d, rho)."""
-    e, d, rho = p
-    k, q = 1.0 + rho * eta, mu - rho * eta
-    whole = eta * eta * (tau * (1.0 + mu) * (1.0 + mu) + e) + d * k * k
-    gamma = eta * (tau * mu * (1.0 + mu) + e) + d * rho * k
-    minor = e * d + tau * (e * eta * eta + d * q * q)
-    kept = 1.0 / (1.0 + whole)
-    out[1, 0], out[1, 1], out[1, 2] = e * eta * eta / whole, d * k * k / whole, 2.0 * d * k * rho * eta / whole
-    out[2, 0], out[2, 1], out[2, 2] = e * eta / gamma, d * rho * k / gamma, d * rho * (1.0 + 2.0 * rho * eta) / gamma
-    if minor > 0.0:
-        out[0, 0] = e * (d + tau * eta * eta) / minor
-        out[0, 1] = d * (e + tau * q * q) / minor
-        out[0, 2] = -2.0 * tau * d * q * rho * eta / minor
-    else:  # before the first step nothing is known of the momentum, and nothing is rounded
-        out[0, 0], out[0, 1], out[0, 2] = out[1, 0], out[1, 1], out[1, 2]
-    for m in range(3):
-        out[0, m] -= out[1, m]
-        out[2, m] -= out[1, m]
-        out[1, m] *= kept
-
-
-@compiled
-def _differentiate_posterior(p: Three, f: Three, tau: float, mu: float, eta: float, out: Array) -> None:
-    """Logarithmic derivatives of the posterior variance: rows for the two filters."""
-    a, r, c = p
-    e, d, rho = f[0] / (mu * mu), f[1] / (mu * mu), f[2]
-    q, y = mu - rho * eta, 1.0 - r * eta
-    w, one = rho + r * q, 1.0 + a * tau
-    of_e, of_d = c * e * eta * eta, c * d * q * q
-    both = 1.0 + of_e + of_d
-    early, late, last = a * e * y * y, a * d * w * w, a * c * e * d * mu * mu
-    den = one * both + early + late + last
-    turn = -2.0 * c * d * q * rho * eta
-    out[0, 0] = both / den
-    out[0, 1] = (2.0 * a * e * y * r * eta - 2.0 * a * d * w * r * q) / den
-    out[0, 2] = (of_e + of_d) / both - (one * (of_e + of_d) + last) / den
-    out[1, 0] = of_e / both - (one * of_e + early + last) / den
-    out[1, 1] = of_d / both - (one * of_d + late + last) / den
-    out[1, 2] = turn / both - (one * turn + 2.0 * a * d * w * rho * y) / den
-
-
-@compiled
-def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
-    """As `predict`, with the ellipsoid of the errors behind the three numbers, shape (n, 12, poles)."""
-    predict(steps, v, t, back, filtered)
-    n = v.size
-    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-    for j in range(t.size):
-        ellipsoid[:], derivative[:] = 0.0, 0.0
-        spread(ellipsoid, derivative, moved)
-        assign(filtered[n - 1, 3:, j], ellipsoid.ravel())
-        for step in range(1, n):
-            i = back[step]
-            p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
-            mu, eta, lam, kappa, after = steps[0, i], steps[1, i], steps[2, i], steps[3, i], steps[1, i + 1]
-            _differentiate_backward(p, t[j] * v[i + 1], after, mu, eta, lam, kappa, derivative)
-            spread(ellipsoid, derivative, moved)
-            assign(filtered[i, 3:, j], ellipsoid.ravel())
-
-
-@compiled
-def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
-    """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
-    combine(steps, v, t, w, filtered, x)
-    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-    slope = np.empty((2, 3))
-    for j in range(t.size):
-        now = (0.0, 0.0, 0.0)
-        ellipsoid[:] = 0.0
-        for i in range(v.size):
-            mu, eta, lam, tau = steps[0, i], steps[1, i], steps[2, i], t[j] * v[i]
-            p = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j])
-            _differentiate_posterior(p, now, tau, mu, eta, slope)
-            _differentiate_forward(now, tau, mu, eta, derivative)
-            value, _, lost = _posterior(p, now, tau, mu, eta)
-            own = OWN + 8.0 * lost
-            x_error[i] += w[j] * value * (reach(3, slope, filtered, i, j, ellipsoid) + own)
-            spread(ellipsoid, derivative, moved)
-            now = _forward(now, tau, mu, eta, lam)
 
 
 @compiled

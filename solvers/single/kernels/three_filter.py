@@ -1,25 +1,20 @@
-"""Kernels of `cascade`: both filters with three states, their rounding errors, and the Hessian product.
+"""Kernels of `cascade`: both filters with three states, and the Hessian product.
 
 Variables are named as in the formulas at the head of `cascade`.  ``steps`` holds beta, eta, lam and decay,
 shape (4, n).  Arrays with one row per step have the poles last, for the vector units.
-
-Tracked errors are those of `factorize.solvers.methods.rounding_errors`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.rounding_errors import OWN, STEP, reach, record, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-Six = tuple[Any, ...]  # of floats, or of complex numbers for derivatives
+Six = tuple[float, float, float, float, float, float]
 
 
 @compiled
@@ -111,7 +106,7 @@ def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
 
 
 @compiled
-def _posterior(p: Six, e: Six) -> tuple[Any, Any, Any]:
+def _posterior(p: Six, e: Six) -> tuple[float, float, float]:
     """``(K^-1)[i, i]`` and its covariances with the second and third state."""
     d1, d2, d3, r1, a, b = p
     r2, s, q = r1 * a, a + b, r1 * b
@@ -165,70 +160,6 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
             state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
             state[4, j], state[5, j] = new[4], new[5]
         x[i] += total
-
-
-@compiled
-def _turned(p: Array, j: int, k: int) -> Six:
-    """Column j of p with entry k moved by the complex step, relative to its size."""
-    step = complex(1.0, STEP)
-    return (
-        p[0, j] * (step if k == 0 else complex(1.0)),
-        p[1, j] * (step if k == 1 else complex(1.0)),
-        p[2, j] * (step if k == 2 else complex(1.0)),
-        p[3, j] * (step if k == 3 else complex(1.0)),
-        p[4, j] * (step if k == 4 else complex(1.0)),
-        p[5, j] * (step if k == 5 else complex(1.0)),
-    )
-
-
-@compiled
-def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
-    """As `predict`, with the ellipsoid of the errors behind the six numbers, shape (n, 42, poles)."""
-    predict(steps, v, t, back, filtered)
-    n = v.size
-    derivative, moved, ellipsoid = np.zeros((6, 6)), np.empty((6, 6)), np.empty((6, 6))
-    for j in range(t.size):
-        ellipsoid[:] = 0.0
-        spread(ellipsoid, derivative, moved)
-        assign(filtered[n - 1, 6:, j], ellipsoid.ravel())
-        for step in range(1, n):
-            i = back[step]
-            beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
-            for k in range(6):
-                turned = _turned(filtered[i + 1], j, k)
-                record(_backward(turned, t[j] * v[i + 1], beta, eta, lam, decay), k, derivative)
-            spread(ellipsoid, derivative, moved)
-            assign(filtered[i, 6:, j], ellipsoid.ravel())
-
-
-@compiled
-def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
-    """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
-    combine(steps, v, t, w, filtered, x)
-    derivative, moved, ellipsoid = np.zeros((6, 6)), np.empty((6, 6)), np.empty((6, 6))
-    slope, state = np.empty((2, 6)), np.empty((6, 1))
-    for j in range(t.size):
-        state[:], ellipsoid[:] = 0.0, 0.0
-        for i in range(v.size):
-            beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
-            before = state[0, 0]
-            state[0, 0] += t[j] * v[i]
-            for k in range(6):
-                ellipsoid[0, k] *= before / state[0, 0]
-            for k in range(6):
-                ellipsoid[k, 0] *= before / state[0, 0]
-            p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
-            for k in range(6):
-                moving = _posterior(_turned(filtered[i], j, k), e)[0]
-                slope[0, k] = moving.imag / STEP / moving.real
-                turned = _turned(state, 0, k)
-                moving = _posterior(p, turned)[0]
-                slope[1, k] = moving.imag / STEP / moving.real
-                record(_forward(turned, beta, eta, lam, decay), k, derivative)
-            x_error[i] += w[j] * _posterior(p, e)[0].real * (reach(6, slope, filtered, i, j, ellipsoid) + OWN)
-            spread(ellipsoid, derivative, moved)
-            for m, entry in enumerate(_forward(e, beta, eta, lam, decay)):
-                state[m, 0] = entry.real
 
 
 @compiled

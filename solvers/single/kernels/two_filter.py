@@ -1,10 +1,7 @@
-"""Kernels of `momentum`: the two filters, their rounding errors, and the closed loop.
+"""Kernels of `momentum`: the two filters and the closed loop.
 
 Variables are named as in the formulas at the head of `momentum`.  ``steps`` holds beta, eta and lam, shape
 (3, n).  Arrays with one row per step have the poles last, for the vector units.
-
-Tracked errors are those of `factorize.solvers.methods.rounding_errors`, with derivatives by hand: complex steps would
-cost more than the solve.
 """
 
 from __future__ import annotations
@@ -12,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.rounding_errors import OWN, reach, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -97,7 +92,7 @@ def _posterior(p: Three, q: Three) -> float:
 
 @compiled
 def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
-    """Filter from the end: (a, r, c) of every step, shape (n, 3 or more, poles)."""
+    """Filter from the end: (a, r, c) of every step, shape (n, 3, poles)."""
     n, count = v.size, t.size
     a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
     a[:], r[:] = steps[1, n - 1] * steps[1, n - 1], 1.0 / steps[1, n - 1]
@@ -123,91 +118,6 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
             total += w[j] * _posterior((filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), now)
             e[j], d[j], rho[j] = _forward(now, beta, eta, lam)
         x[i] += total
-
-
-@compiled
-def _differentiate_backward(p: Three, tau: float, beta: float, eta: float, lam: float, out: Array) -> None:
-    """Logarithmic derivatives of `_backward`: rows and columns for (a, r, c)."""
-    a, r, c = p
-    free = 1.0 / (1.0 + tau * a)
-    u, c1 = beta + eta * lam * r, 1.0 + lam * lam * c
-    of_u, of_c1 = eta * lam * r / u, lam * lam * c / c1
-    through, cross = a * free * u * u, lam * r * a * free * u
-    first, second = through / (through + eta * eta * c1), cross / (cross + eta * c1)
-    out[0, 0], out[0, 1], out[0, 2] = (first * free, 2.0 * first * of_u, (1.0 - first) * of_c1)
-    out[1, 0], out[1, 1], out[1, 2] = (
-        (second - first) * free,
-        second * (1.0 + of_u) - 2.0 * first * of_u,
-        (first - second) * of_c1,
-    )
-    out[2, 0], out[2, 1], out[2, 2] = ((1.0 - first) * free, -2.0 * first * of_u, first * of_c1)
-
-
-@compiled
-def _differentiate_forward(p: Three, eta: float, out: Array) -> None:
-    """Logarithmic derivatives of `_forward`: rows and columns for (e, d, rho)."""
-    e, d, rho = p
-    k = 1.0 + rho * eta
-    of_k, delta = rho * eta / k, e * eta * eta + d * k * k
-    first, second = d * k * k / delta, d * rho * k / (e * eta + d * rho * k)
-    h = 1.0 / (1.0 + delta)
-    out[0, 0], out[0, 1], out[0, 2] = (first, 1.0 - first, -2.0 * first * of_k)
-    out[1, 0], out[1, 1], out[1, 2] = (h * (1.0 - first), h * first, h * 2.0 * first * of_k)
-    out[2, 0], out[2, 1], out[2, 2] = (first - second, second - first, second * (1.0 + of_k) - 2.0 * first * of_k)
-
-
-@compiled
-def _differentiate_posterior(p: Three, q: Three, out: Array) -> None:
-    """Logarithmic derivatives of `_posterior`: rows for the two filters."""
-    a, r, c = p
-    e, d, rho = q
-    both = (1.0 + a * e) * (1.0 + c * d)
-    last = a * d * (rho + r) * (rho + r)
-    share, of_e, of_cd = last / (both + last), a * e / (1.0 + a * e), c * d / (1.0 + c * d)
-    out[0, 0], out[0, 1], out[0, 2] = ((1.0 - share) * (1.0 - of_e), -2.0 * share * r / (rho + r), share * of_cd)
-    out[1, 0], out[1, 1], out[1, 2] = (-(1.0 - share) * of_e, -share * (1.0 - of_cd), -2.0 * share * rho / (rho + r))
-
-
-@compiled
-def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
-    """As `predict`, with the ellipsoid of the errors behind the three numbers, shape (n, 12, poles)."""
-    predict(steps, v, t, back, filtered)
-    n = v.size
-    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-    for j in range(t.size):
-        ellipsoid[:], derivative[:] = 0.0, 0.0
-        spread(ellipsoid, derivative, moved)
-        assign(filtered[n - 1, 3:, j], ellipsoid.ravel())
-        for step in range(1, n):
-            i = back[step]
-            p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
-            _differentiate_backward(p, t[j] * v[i + 1], steps[0, i], steps[1, i], steps[2, i], derivative)
-            spread(ellipsoid, derivative, moved)
-            assign(filtered[i, 3:, j], ellipsoid.ravel())
-
-
-@compiled
-def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
-    """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
-    combine(steps, v, t, w, filtered, x)
-    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-    slope, state = np.empty((2, 3)), np.empty(3)
-    for j in range(t.size):
-        state[:], ellipsoid[:] = 0.0, 0.0
-        for i in range(v.size):
-            beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
-            before = state[0]
-            state[0] += t[j] * v[i]
-            for k in range(3):
-                ellipsoid[0, k] *= before / state[0]
-            for k in range(3):
-                ellipsoid[k, 0] *= before / state[0]
-            p, e = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), (state[0], state[1], state[2])
-            _differentiate_posterior(p, e, slope)
-            _differentiate_forward(e, eta, derivative)
-            x_error[i] += w[j] * _posterior(p, e) * (reach(3, slope, filtered, i, j, ellipsoid) + OWN)
-            spread(ellipsoid, derivative, moved)
-            state[0], state[1], state[2] = _forward(e, beta, eta, lam)
 
 
 @compiled

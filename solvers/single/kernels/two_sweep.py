@@ -56,71 +56,43 @@ def interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
 
 
 @compiled
-def _forward(
-    p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, back: Index, e: Array, error: Array, track: bool
-) -> None:
-    """Rows 1.. of the buffers from row 0: row r holds index first + r - 1."""
+def _forward(p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, back: Index, e: Array) -> None:
+    """Rows 1.. of the buffer from row 0: row r holds index first + r - 1."""
     state, count = e[0].copy(), t.size
-    state_error = error[0].copy()
     for step in range(first, last):
         i = back[v.size - 1 - step]
         r = i - first + 1
         decay = p2[i - 1] if i > 0 else 1.0
-        if track:
-            for j in range(count):
-                own, passed = t[j] * v[i], q2[i] * state[j] / (decay + state[j])
-                growth = 5.0 + state_error[j] * decay / (decay + state[j])
-                state_error[j] = 1.0 + (own + passed * growth) / (own + passed)
-                error[r, j] = state_error[j]
         for j in range(count):
             state[j] = t[j] * v[i] + q2[i] * state[j] / (decay + state[j])
             e[r, j] = state[j]
 
 
 @compiled
-def diagonal(
-    p2: Array, q2: Array, v: Array, t: Array, w: Array, chunk: int, track: bool, back: Index, x: Array, x_error: Array
-) -> None:
-    """Fill ``x`` with ``sum_j w_j (K_j^-1)[i, i]``, and ``x_error`` if ``track``.
+def diagonal(p2: Array, q2: Array, v: Array, t: Array, w: Array, chunk: int, back: Index, x: Array) -> None:
+    """Fill ``x`` with ``sum_j w_j (K_j^-1)[i, i]``.
 
     The sweep from the end needs e at every step; it is swept again chunk by chunk from states saved at their starts,
     so that memory stays O(n) and the chunk in the cache.
-
-    Errors are first-order bounds in units of the roundoff u, weighted with the terms of x.  One step of e adds at
-    most 5 u to the error of its second term (two squares, a sum, a product, a quotient) and passes on the error of
-    e[i-1] with the factor p^2 / (p^2 + e) <= 1; sums average.  The same holds for f.  Per entry this stays far below
-    the worst case 6 n u, because the factors and averages contract over the correlation length.
     """
     n, count = v.size, t.size
     chunks = (n + chunk - 1) // chunk
-    saved = np.zeros((chunks, 2, count))
+    saved = np.zeros((chunks, count))
     e = np.zeros((chunk + 1, count))
-    error = np.zeros((chunk + 1 if track else 1, count))
     for c in range(chunks):
-        assign(saved[c, 0], e[-1])
-        assign(saved[c, 1], error[-1])
+        assign(saved[c], e[-1])
         if c + 1 < chunks:
-            assign(e[0], saved[c, 0])
-            assign(error[0], saved[c, 1])
-            _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, back, e, error, track)
-    f, f_error = np.full(count, p2[n - 1]), np.ones(count)
+            assign(e[0], saved[c])
+            _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, back, e)
+    f = np.full(count, p2[n - 1])
     for c in range(chunks - 1, -1, -1):
         first, last = c * chunk, min(n, (c + 1) * chunk)
-        assign(e[0], saved[c, 0])
-        assign(error[0], saved[c, 1])
-        _forward(p2, q2, v, t, first, last, back, e, error, track)
+        assign(e[0], saved[c])
+        _forward(p2, q2, v, t, first, last, back, e)
         for step in range(n - last, n - first):
             i = back[step]
             r = i - first + 1
-            total, total_error = 0.0, 0.0
-            if track:
-                for j in range(count):
-                    own = t[j] * v[i]
-                    h = own + f[j]
-                    inverse = 1.0 / (e[r, j] + f[j])
-                    total_error += w[j] * inverse * inverse * (e[r, j] * error[r, j] + f[j] * f_error[j])
-                    f_error[j] = 5.0 + (1.0 + (own + f[j] * f_error[j]) / h) * q2[i] / (q2[i] + h)
-                x_error[i] = total_error
+            total = 0.0
             before = p2[i - 1] if i > 0 else 0.0
             for j in range(count):
                 h = t[j] * v[i] + f[j]
