@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         max_connections: open connections; more are answered 503.
         max_working: requests that compute at once, those in line included; more are answered 429.
         max_working_per_key: those of one key.
-        question_seconds: wall limit of a prediction or a plan.
+        question_seconds: wall limit of a prediction.
         receive_seconds: how long a client may take over its header block, or stay silent in a body.
         keep_alive_seconds: how long an idle connection stays open.
         stall_seconds: how long a client may take nothing of an answer.

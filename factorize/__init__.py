@@ -21,7 +21,6 @@ _HOMES = {
     "load": "factorize.client.opening",
     "noise_of": "factorize.client.noise",
     "parse_spec": "factorize.spec",
-    "plan": "factorize.plan",
     "recommend": "factorize.api.python.advising",
     "solve": "factorize.api.python.calls",
 }
@@ -37,7 +36,6 @@ __all__ = [
     "compare",
     "load",
     "parse_spec",
-    "plan",
     "recommend",
     "solve",
 ]
@@ -46,8 +44,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'factorize' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    return home if callable(home) else getattr(home, name)  # `plan` is a module that can be called
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

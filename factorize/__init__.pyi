@@ -10,7 +10,6 @@ from factorize.certificate.certificate import certify as certify
 from factorize.client.noise import noise_of as noise_of
 from factorize.client.opening import load as load
 from factorize.factorization import Factorization as Factorization
-from factorize.plan import plan as plan
 from factorize.spec import Spec as Spec
 from factorize.spec import parse_spec as parse_spec
 
@@ -25,7 +24,6 @@ __all__ = [
     "compare",
     "load",
     "parse_spec",
-    "plan",
     "recommend",
     "solve",
 ]

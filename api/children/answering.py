@@ -1,6 +1,6 @@
-"""Answers of predictions and plans in a process of their own, bounded in memory and time: they store nothing.
+"""Answers of predictions in a process of their own, bounded in memory and time: they store nothing.
 
-It is asked `{"spec": {"what": "predict" | "plan", "request": ..., "digest": ..., "to": path}, "store": ...}`
+It is asked `{"spec": {"request": ..., "digest": ..., "to": path}, "store": ...}`
 (api/child_protocol.py), writes `{"answer": ...}` or `{"refused": {"type", "message", "pointer"}}` to the path and names
 its digest.
 """
@@ -27,10 +27,6 @@ def work_out(asked: Document, _tell: Tell) -> Document:
 
 
 def _answer(given: Document, store: str) -> dict[str, Any]:
-    if given["what"] == "plan":
-        from factorize.plan import plan
-
-        return plan(given["request"]).document()
     from factorize.predict import ask, parse_question
     from factorize.storage.store import open_store
 

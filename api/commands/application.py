@@ -27,7 +27,7 @@ from factorize.api.commands.operating.jobs import jobs
 from factorize.api.commands.operating.keys import keys
 from factorize.api.commands.operating.work import worker
 from factorize.api.commands.plot import plot
-from factorize.api.commands.predict import plan, predict
+from factorize.api.commands.predict import predict
 from factorize.api.commands.profile import profile
 from factorize.api.commands.serve import serve
 from factorize.api.commands.solve import estimate, solve
@@ -53,7 +53,6 @@ COMMANDS = (
     calibrate,
     profile,
     predict,
-    plan,
     serve,
     worker,
     fsck,

@@ -1,4 +1,4 @@
-"""The routes of predictions and plans: plain questions with plain answers, nothing solved and nothing stored."""
+"""The route of predictions: plain questions with plain answers, nothing solved and nothing stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
 from factorize.encoding import check_digest, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
-from factorize.plain_data import read_union
 
 router = APIRouter(default_response_class=Response)
 
@@ -35,21 +34,7 @@ async def predict(request: Request, service: RunningService, caller: AskingCalle
         about = None if name is None else await find(service, check_digest(name), caller)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    return json_response(await answered(request, service, caller, "predict", question, about))
-
-
-@router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422, 429, 503))
-async def plan(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-    """Turn a data set, a privacy target and a training system into a full parameter set with its spec."""
-    from factorize.plan import ADAPTER, AnyPlan
-
-    body = await read_body(request, limit=service.settings.max_json_bytes)
-    try:
-        asked = _object(read_json(body), "a plan request")
-        read_union(ADAPTER, asked, AnyPlan)
-    except FactorizeError as error:
-        raise problem_of(error, body=body) from error
-    return json_response(await answered(request, service, caller, "plan", asked))
+    return json_response(await answered(request, service, caller, question, about))
 
 
 def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:
@@ -58,7 +43,9 @@ def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:
     Raises:
         InvalidSpec: the body has other fields, or no question.
     """
-    document = _object(read_json(body), "a request")
+    document = read_json(body)
+    if not isinstance(document, dict):
+        raise InvalidSpec([Violation("", "a request is a JSON object")])
     unknown = sorted(set(document) - {"question", "factorization"})
     name = document.get("factorization")
     problems = [Violation(f"/{field[:40]}", "unknown field; use question and factorization") for field in unknown]
@@ -69,9 +56,3 @@ def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:
     if problems:
         raise InvalidSpec(problems)
     return document["question"], name
-
-
-def _object(document: Any, what: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise InvalidSpec([Violation("", f"{what} is a JSON object")])
-    return document

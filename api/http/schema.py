@@ -112,20 +112,14 @@ def describe(app: FastAPI, *, keys: bool) -> None:
 
 
 def _unions() -> dict[str, Any]:
-    """Return the schemas of questions, of plan requests, of what is asked about jobs, and of keys."""
+    """Return the schemas of questions, of what is asked about jobs, and of keys."""
     from factorize import predict
     from factorize.api.access.key_request import schemas as key_schemas
     from factorize.api.comparing.compare_request import CompareRequest
     from factorize.api.recommending.recommend_request import schemas as job_schemas
-    from factorize.plan import ADAPTER
 
-    found: dict[str, Any] = {}
-    for name, schema in (
-        ("Question", predict.ADAPTER.json_schema(ref_template=_REFERENCE)),
-        ("PlanRequest", ADAPTER.json_schema(ref_template=_REFERENCE)),
-    ):
-        found.update(schema.pop("$defs", {}))
-        found[name] = schema
+    schema = predict.ADAPTER.json_schema(ref_template=_REFERENCE)
+    found: dict[str, Any] = {**schema.pop("$defs", {}), "Question": schema}
     compare = CompareRequest.model_json_schema(ref_template=_REFERENCE)
     compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
     found["CompareRequest"] = compare

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from factorize.storage.incoming import Check
 
 _FIRST = (SOLVE, PROVE, "scipy.linalg", "numba")
-_ANSWERS = ("factorize.predict", "factorize.plan")
+_ANSWERS = ("factorize.predict",)
 _PREFIX = {"kind": "prefix", "n": 12}
 _MECHANISMS: tuple[dict[str, Any], ...] = (
     {"kind": "dense"},

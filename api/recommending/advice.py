@@ -1,4 +1,4 @@
-"""Advice for a training job: the plan's steps and the comparison's best row, with all that a job needs to use it."""
+"""Advice for a training job: its steps and the comparison's best row, with all that a job needs to use it."""
 
 from __future__ import annotations
 
@@ -54,20 +54,21 @@ def table_of(
 
 
 def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest]:
-    """Return what is to be known of the plan, and the comparison that answers the question; see `advise`."""
+    """Return what is to be known of the job, and the comparison that answers the question; see `advise`."""
     from factorize.api.comparing.compare_request import read_request
-    from factorize.plan import plan
 
-    privacy = {"epsilon": asked.epsilon, "delta": asked.delta}
-    sizes = {"examples": asked.examples, "batch_size": asked.batch_size, "epochs": asked.epochs}
-    found = plan(system="dp_ftrl", method="dp_mf", **sizes, **privacy)
-    compared = dict(found.comparison or {})
-    spec = {key: value for key, value in compared["spec"].items() if key in ("workload", "participation")}
-    if asked.workload:
-        spec["workload"] = {**asked.workload, "n": asked.steps}
+    fixed = {"kind": "fixed_epochs", "epochs": asked.epochs}
+    spec: dict[str, Any] = {
+        "workload": {"kind": "prefix", **asked.workload, "n": asked.steps},
+        "participation": {"kind": "single"} if asked.epochs == 1 else fixed,
+    }
     if asked.objective:
         spec["objective"] = dict(asked.objective)
     more: dict[str, Any] = {
+        "epsilon": asked.epsilon,
+        "delta": asked.delta,
+        "dataset_size": asked.examples,
+        "batch_size": asked.batch_size,
         "samplings": _samplings(asked),
         "max_seconds": asked.max_seconds,
         "parameters": asked.parameters,
@@ -75,8 +76,9 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
     several = len(asked.memory) > 1
     more |= {"budgets": list(asked.memory)} if several else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}
-    request = read_request({**compared, "spec": spec, **given})
-    notes = tuple(note for note in found.notes if "in no batch" in note)
+    request = read_request({"spec": spec, **given})
+    left = asked.examples % asked.batch_size
+    notes = (f"{left} of {asked.examples} examples are in no batch (drop-last)",) if left else ()
     if asked.delta > 1 / asked.examples:
         notes += (
             f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "

@@ -118,13 +118,11 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
     from factorize.api.access.key_request import KeyRequest, RotationRequest, read_key_request
     from factorize.api.comparing.compare_request import read_request
     from factorize.api.recommending.recommend_request import read_job
-    from factorize.plan import plan
     from factorize.predict import ask
 
     readers: dict[str, Any] = {
         "Spec": parse_spec,
         "PredictionRequest": lambda body: ask(body["question"]),
-        "PlanRequest": plan,
         "CompareRequest": read_request,
         "RecommendRequest": read_job,
         "CalibrationRequest": read_calibration_request,

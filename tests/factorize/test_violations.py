@@ -8,7 +8,6 @@ import pytest
 
 from factorize.errors import InvalidSpec
 from factorize.plain_data.fields import TAGS, fields_of, kinds_in, taken_by
-from factorize.plan import AnyPlan, plan
 from factorize.predict import AnyQuestion, parse_question
 from factorize.spec import Spec, parse_spec
 
@@ -74,9 +73,9 @@ def test_many_unknown_fields_are_told_in_no_time() -> None:
     assert len(refused({"workload": PREFIX, **{f"k{i}": 1 for i in range(20_000)}})) == 20
 
 
-def test_plans_and_questions_have_the_same_words() -> None:
-    assert {"dp_ftrl", "mu2"} <= set(kinds_in(AnyPlan)) and "clip_norm" in kinds_in(AnyQuestion)
-    with pytest.raises(InvalidSpec, match="unknown field 'exampels', near 'examples'; dp_ftrl takes"):
-        plan({"system": "dp_ftrl", "exampels": 4})
-    with pytest.raises(InvalidSpec, match="unknown kind 'clip_nrom', near 'clip_norm'"):
-        parse_question({"kind": "clip_nrom"})
+def test_questions_have_the_same_words() -> None:
+    assert "quadratic" in kinds_in(AnyQuestion)
+    with pytest.raises(InvalidSpec, match="unknown field 'eigenvalue', near 'eigenvalues'; quadratic takes"):
+        parse_question({"kind": "quadratic", "eigenvalue": [1.0]})
+    with pytest.raises(InvalidSpec, match="unknown kind 'quadratick', near 'quadratic'"):
+        parse_question({"kind": "quadratick"})

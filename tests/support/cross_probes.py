@@ -38,7 +38,7 @@ NAMING: dict[tuple[str, str], tuple[str, Any]] = {
     ("DELETE", "/v1/factorizations/{name}/calibrations"): ("?epsilon=2&delta=1e-6", None),
 }
 """Query and body of routes that need them; @ stands for the name."""
-UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}", "/v1/plan"}
+UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}"}
 UNNAMED |= {"/v1/matrices", "/v1/recommend", "/v1/caller", "/v1/keys", "/v1/keys/{key_id}"}
 UNNAMED |= {"/v1/keys/{key_id}/rotate", "/v1/keys/{key_id}/revoke"}
 """Routes that no name of a job or an upload is asked of."""

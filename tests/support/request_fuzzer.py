@@ -33,7 +33,7 @@ from factorize.storage.store import open_store
 
 MOST_GROWTH = 64.0
 """MiB that the memory of a service may grow by."""
-DEAR = {"/v1/compare", "/v1/recommend", "/v1/predict", "/v1/plan", "/v1/factorizations/{name}/calibrations"}
+DEAR = {"/v1/compare", "/v1/recommend", "/v1/predict", "/v1/factorizations/{name}/calibrations"}
 """Routes that start a process for a good request."""
 _TEXTS = [
     "",

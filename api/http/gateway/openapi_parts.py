@@ -86,7 +86,6 @@ _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] =
 BODIES: dict[str, Any] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
     "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
-    "PlanRequest": {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6},
     "CompareRequest": {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4},
     "RecommendRequest": {
         "examples": 6400,

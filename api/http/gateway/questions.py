@@ -30,7 +30,6 @@ async def answered(
     request: Request,
     service: SolverService,
     caller: Caller,
-    what: str,
     document: Mapping[str, Any],
     about: Result | None = None,
 ) -> dict[str, Any]:
@@ -40,7 +39,6 @@ async def answered(
         request: the request; when its client goes, the child ends.
         service: for the store and the limits.
         caller: who asks.
-        what: `predict` or `plan`.
         document: the question.
         about: the factorization that it is about, if it is about one.
 
@@ -51,10 +49,10 @@ async def answered(
     service.meter.check_left(caller)
     child = ChildQuestion(
         ANSWER,
-        {"what": what, "request": document, "digest": None if about is None else about.digest},
+        {"request": document, "digest": None if about is None else about.digest},
         service.settings.question_seconds,
         "answer",
-        f"ask for less, or ask `factorize {what}`, which has no limit",
+        "ask for less, or ask `factorize predict`, which has no limit",
         "invalid-parameter",
         memory_mb=_LEAST_MB if about is None else _memory(service, about),
         threads=1,

@@ -72,7 +72,6 @@ ROUTES = (
     RouteRow("POST", "/v1/compare", Scope.SUBMIT, "the caller's own uploads"),
     RouteRow("POST", "/v1/recommend", Scope.SUBMIT, _NOTHING),
     RouteRow("POST", "/v1/predict", Scope.READ, _SHARED),
-    RouteRow("POST", "/v1/plan", Scope.READ, _NOTHING),
     RouteRow("POST", f"{_NAMED}/calibrations", Scope.SUBMIT, _SHARED),
     RouteRow("GET", f"{_NAMED}/calibrations", Scope.SUBMIT, _SHARED),
     RouteRow("DELETE", f"{_NAMED}/calibrations", Scope.SUBMIT, "the calibrations that the caller has asked for"),

@@ -50,7 +50,6 @@ COMMANDS = (
     "plot",
     "calibrate",
     "predict",
-    "plan",
     "serve",
     "fsck",
 )

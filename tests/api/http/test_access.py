@@ -97,7 +97,7 @@ BAD_HEADERS = {
 def test_a_bad_header_is_refused_and_not_repeated(keyed: Keyed, kind: str) -> None:
     token = keyed.tokens["admin"]
     values = [value.replace(TOKEN, token).replace(TOKEN[:-1], token[:-1]) for value in BAD_HEADERS[kind]]
-    answer = keyed.live.send("POST", "/v1/plan", "{}", {"Authorization": values[0]})
+    answer = keyed.live.send("POST", "/v1/predict", "{}", {"Authorization": values[0]})
     problem = answer.problem(401, "unauthorized")
     assert token[:20] not in str(problem) and "aaaa" not in str(problem) and "eyJ" not in str(problem)
 
@@ -329,7 +329,6 @@ COMPUTING: list[tuple[str, str, object]] = [
     ("POST", "/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),
     ("POST", "/v1/recommend", BODIES["RecommendRequest"]),
     ("POST", "/v1/predict", BODIES["PredictionRequest"]),
-    ("POST", "/v1/plan", BODIES["PlanRequest"]),
     ("POST", "/v1/factorizations/{name}/calibrations", {"epsilon": 3.5, "delta": 1e-6}),
     ("GET", "/v1/factorizations/{name}/calibrations?epsilon=3.5&delta=1e-6", None),
     ("GET", "/v1/factorizations/{name}?dtype=float32", None),

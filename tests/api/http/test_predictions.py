@@ -1,4 +1,4 @@
-"""Questions and plans through the two doors: the command line and HTTP give the answers of the library."""
+"""Questions through the two doors: the command line and HTTP give the answers of the library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from command_line import CommandLine
 from servers import LiveService
 
 from factorize import load
-from factorize.plan import plan
 from factorize.predict import ask
 
 MEAN = {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}
 QUADRATIC = {"kind": "quadratic", "eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 0.5}
-PLAN = {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
 
 
@@ -37,29 +35,6 @@ def test_the_command_line_answers_like_the_library(factorize: CommandLine, tmp_p
     assert "/learning_rate" in factorize("predict", json.dumps({**MEAN, "learning_rate": "1"})).error(2)
 
 
-def test_the_command_line_plans_and_solves_the_plan(factorize: CommandLine) -> None:
-    document = factorize("plan", json.dumps(PLAN), "--output", "json").json()
-    assert document == plan(PLAN).document()
-    assert "noise_multiplier" in factorize("plan", json.dumps(PLAN)).out
-    assert factorize("solve", json.dumps(document["spec"]), "--output", "json").json()["certificate"]["converged"]
-    assert "/batch_size" in factorize("plan", json.dumps({**PLAN, "batch_size": 0})).error(2)
-    factorize("plan", "[1]").error(2)
-
-
-def test_a_plan_takes_the_recommendation_of_its_comparison(factorize: CommandLine) -> None:
-    """10 steps, one epoch: random allocation, and DP-SGD with Poisson."""
-    found = factorize("plan", json.dumps(PLAN), "--compare", "--memory", 1, "--output", "json").json()
-    best = found.pop("recommended")
-    assert found == plan(PLAN).document()
-    assert best["noise_vectors"] <= 1 and best["reason"] and best["loader"]
-    plain = factorize(
-        "compare", json.dumps(found["comparison"]["spec"]), "--epsilon", 1, "--delta", 1e-6, "--memory", 1
-    )
-    assert plain.code == 0
-    assert best["rmse_at_privacy"] <= best["rmse_without_secrecy"]
-    assert "no comparison" in factorize("plan", json.dumps({**PLAN, "adjacency": "replace_one"}), "--compare").error(2)
-
-
 def test_http_answers_like_the_library(live_service: LiveService) -> None:
     answer = live_service.send("POST", "/v1/predict", {"question": MEAN})
     assert (answer.status, answer.json()) == (200, ask(MEAN).document())
@@ -68,8 +43,6 @@ def test_http_answers_like_the_library(live_service: LiveService) -> None:
         about = live_service.send("POST", "/v1/predict", {"question": QUADRATIC, "factorization": name})
         assert about.status == 200
         assert about.json()["terms"]["noise"] > 0
-    made = live_service.send("POST", "/v1/plan", PLAN)
-    assert (made.status, made.json()) == (200, plan(PLAN).document())
 
 
 @pytest.mark.parametrize(
@@ -89,12 +62,9 @@ def test_a_bad_question_is_a_problem_at_its_field(live_service: LiveService, bod
 
 
 def test_other_bad_requests(live_service: LiveService) -> None:
-    predict, make = "/v1/predict", "/v1/plan"
+    predict = "/v1/predict"
     live_service.send("POST", predict, "{").problem(400, "malformed-json")
     live_service.send("POST", predict, {"question": QUADRATIC}).problem(422, "invalid-parameter")
     live_service.send("POST", predict, {"question": MEAN, "factorization": "0" * 64}).problem(404, "not-found")
     live_service.send("POST", predict, {"question": MEAN, "factorization": "x"}).problem(422, "invalid-parameter")
-    live_service.send("POST", make, {**PLAN, "system": "sgd"}).problem(422, "invalid-spec")
-    live_service.send("POST", make, {**PLAN, "batch_size": 5000}).problem(422, "invalid-parameter")
-    live_service.send("POST", make, "3").problem(422, "invalid-spec")
-    assert live_service.send("GET", make).status == 405
+    live_service.send("POST", "/v1/plan", {}).problem(404, "not-found")

@@ -102,18 +102,6 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         compare("prefix", n=8, epsilon=2.0)
 
 
-def test_a_plan_is_a_call_and_a_module() -> None:
-    asked = {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
-    found = factorize.plan(**asked)
-    assert found.document() == factorize.plan(asked).document() and found.document()["parameters"]["steps"] == 10
-    with pytest.raises(InvalidParameter, match="epochs beside a whole request"):
-        factorize.plan(asked, epochs=3)
-    assert sys.modules["factorize.plan"] is factorize.plan
-    from factorize.plan import plan
-
-    assert plan(**asked).document() == found.document()
-
-
 class Terminal(io.StringIO):
     """A stderr that says it is a terminal."""
 

@@ -12,7 +12,7 @@ from factorize import spec as specs
 from factorize.adapters.jobs import amplified_by, find_factors
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
-from factorize.mechanisms import DenseNoise, dense_note
+from factorize.mechanisms import DenseNoise
 from factorize.solvers import solve
 from factorize.training.memory import noise_memory
 from factorize.training.memory.noise_memory import spec_within
@@ -84,12 +84,3 @@ def test_python_warns_where_auto_has_named_dense(monkeypatch: pytest.MonkeyPatch
     assert [one.filename for one in told] == [__file__]
     factorize.solve("prefix", n=6, mechanism="dense")  # by name: a warning would be an error
     factorize.solve("prefix", n=5)
-
-
-def test_plans_note_what_dense_noise_costs() -> None:
-    asked = {"system": "dp_ftrl", "examples": 12_800, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
-    note = dense_note(128, "`factorize recommend --memory 4`")
-    assert note in factorize.plan(**asked).notes and "128 vectors" in note
-    few = factorize.plan(**asked | {"batch_size": 200})
-    independent = factorize.plan(**asked | {"method": "dp_sgd"})
-    assert not [text for plan in (few, independent) for text in plan.notes if "vectors" in text]
