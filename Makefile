@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
 
-.PHONY: demo cluster test test-cluster check test-products slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products slow-tests test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -47,6 +47,12 @@ slow-tests: $(STAMP)
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(SIDE_BY_SIDE)
+
+# The five papers' systems: their tests, and the quick form of every reproduction and of the leaderboard.
+papers: $(STAMP)
+	$(BIN)/python -m pytest papers/tests $(SIDE_BY_SIDE)
+	$(BIN)/python -m papers.reproductions --quick
+	$(BIN)/python -m papers.leaderboard --quick
 
 # By hand: transformers and peft are another 280 MB.
 test-huggingface: $(FRAMEWORKS)/.huggingface

@@ -288,7 +288,7 @@ def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
     """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, else running sums.
 
     Adam, AdamW and their kind make their second moments of the noisy gradients. So the noise of a single step counts,
-    and the optimum of running sums trains better than that of Adam's iterate (docs/reproductions.md has the numbers).
+    and the optimum of running sums trains better than that of Adam's iterate (papers/pages/reproductions.md).
 
     Args:
         optimizer: of torch, or wrapped by Opacus.

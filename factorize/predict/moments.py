@@ -13,7 +13,7 @@ from pydantic import Field
 
 from factorize.errors import InvalidParameter
 from factorize.plain_data import NonNegative, Positive, Real
-from factorize.predict.noise_sums import decayed_blocks, inverse_blocks
+from factorize.predict.inverse_rows import decayed_blocks, inverse_blocks
 from factorize.predict.prediction import Inverse, ScaledNoise
 
 SHOWN = 257

@@ -23,7 +23,7 @@ class Basis(StrEnum):
     """A closed form or a recursion, no inequality."""
 
     DERIVED = "derived constants"
-    """A bound proved with the constants that are used; docs/notes/predict.md has the proof."""
+    """A bound proved with the constants that are used; papers/pages/notes-predictions.md has the proof."""
 
     PAPER = "paper constants"
     """A bound with the constants that the paper prints or proves, slips noted."""

@@ -12,22 +12,16 @@ import torch
 from factorize.adapters.torch_gradients import ModuleGradients
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
-from factorize.training import (
+from factorize.training import FilteredNoise, LinearRegression, PlainSums, PrivateSums, Sgd, dp_ftrl, fixed_order
+from papers.algorithms import (
     Ball,
     BlockSketch,
-    FilteredNoise,
     Lengths,
-    LinearRegression,
     Machine,
-    PlainSums,
-    PrivateSums,
-    Sgd,
     accelerated_dp_sgd,
     accelerated_dp_srgd,
-    dp_ftrl,
     dp_skgd,
     dp_srg,
-    fixed_order,
     sketch_calibration,
     unaccelerated_dp_srgd,
     untrusted_mu2,

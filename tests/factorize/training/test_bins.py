@@ -27,7 +27,6 @@ from factorize.errors import InvalidParameter, InvalidParticipation, Unsupported
 from factorize.factorization import Factorization
 from factorize.privacy import Adjacency, Calibration, check_own
 from factorize.solvers import solve
-from factorize.training.algorithms.ftrl import dp_ftrl
 from factorize.training.audited import AuditedBatches
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
@@ -38,6 +37,7 @@ from factorize.training.draws.bin_sizes import (
     overflow_probability,
     regularity,
 )
+from factorize.training.ftrl import dp_ftrl
 from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order
 from factorize.training.private_sums import PrivateSums

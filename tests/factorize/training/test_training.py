@@ -23,8 +23,6 @@ from factorize.spec import parse_spec
 from factorize.training import (
     DIFFERENCED,
     INDEPENDENT,
-    Ball,
-    Box,
     FactorizationNoise,
     FilteredNoise,
     LinearRegression,
@@ -45,6 +43,7 @@ from factorize.training import (
     schedule_rates,
 )
 from factorize.training.correlated_noise import filtered_sensitivity
+from papers.algorithms import Ball
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}
@@ -406,12 +405,6 @@ def test_a_schedule_that_is_too_short_is_refused() -> None:
             PlainSums(),
             optimizer=Sgd(learning_rate=1.0, schedule=[1.0, 0.5]),
         )
-
-
-def test_projections() -> None:
-    np.testing.assert_allclose(Ball(1.0)(np.array([3.0, 4.0])), [0.6, 0.8])
-    np.testing.assert_array_equal(Ball(10.0)(np.array([3.0, 4.0])), [3.0, 4.0])
-    np.testing.assert_array_equal(Box(1.0)(np.array([3.0, -0.4])), [1.0, -0.4])
 
 
 # DP-FTRL

@@ -1,1 +1,0 @@
-"""Algorithms of the published methods, one file per method, on numpy alone."""

@@ -1,0 +1,290 @@
+"""Recursive gradients: DP-SRG-MEMF, Accelerated-DP-SRGD, and the two methods that it is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from specs import spec_of
+from training_cases import digits, nothing, unit_door
+
+from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solvers import solve
+from factorize.spec import parse_spec
+from factorize.training import (
+    FactorizationNoise,
+    PlainSums,
+    PrivateSums,
+    Quadratic,
+    Rows,
+    Sgd,
+    dp_ftrl,
+    fixed_order,
+    full_batch,
+    method_spec,
+    ones,
+    srg_workload,
+)
+from papers.algorithms import (
+    Ball,
+    accelerated_dp_sgd,
+    accelerated_dp_srgd,
+    accelerated_recipe,
+    dp_srg,
+    everywhere,
+    unaccelerated_dp_srgd,
+)
+
+TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
+LINE = Quadratic(np.array([1.0]), np.array([1.0]))  # f = (x - 1)^2 / 2
+START = np.zeros(1)
+
+
+# DP-SRG-MEMF
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 1.0, 1.5])
+def test_recursive_gradients_of_equal_examples_are_the_gradients(decay: float) -> None:
+    """nabla_t = c nabla_{t-1} + (g_t - c g_{t-1}) = g_t: without noise the run is that of plain SGD."""
+    problem = Quadratic(np.array([1.0, 0.2]), np.array([1.0, -1.0]))
+    common = (problem, np.zeros(2), full_batch(3, 6), PlainSums(batch_size=3))
+    optimizer = Sgd(learning_rate=0.4, momentum=0.5)
+    recursive = dp_srg(*common, decay=decay, optimizer=optimizer)
+    np.testing.assert_allclose(recursive.weights, dp_ftrl(*common, optimizer=optimizer).weights, rtol=1e-12)
+
+
+def test_without_decay_it_is_dp_memf_to_the_bit() -> None:
+    factors = solve(parse_spec(method_spec("dp_memf", ones(12), epochs=2)))
+    model, order = digits(), fixed_order(60, 10, epochs=2)
+    results = []
+    for train in (dp_ftrl, dp_srg):
+        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, batch_size=10, seed=4))
+        options: dict[str, Any] = {"decay": 0.0} if train is dp_srg else {}
+        run = train(model, np.zeros(model.shape), order, sums, optimizer=Sgd(learning_rate=0.3), **options)
+        results.append(run.weights)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.9, 0.5), (0.0, 0.7), (0.9, np.exp(-2.5))])
+def test_the_workload_of_the_increments_is_m_a_l(momentum: float, decay: float) -> None:
+    """With zero gradients and unit noise the weights are rows of M A L: the noise is added once, not twice."""
+    n, rows = 7, []
+    dp_srg(
+        nothing,
+        np.zeros(n),
+        full_batch(1, n),
+        unit_door(n),
+        decay=decay,
+        optimizer=Sgd(learning_rate=1.0, momentum=momentum),
+        observe=lambda step, weights, release: rows.append(-weights),
+    )
+    workload = spec_of(srg_workload(n, momentum=momentum, decay=decay)).workload
+    np.testing.assert_allclose(np.array(rows), workload.row_block(0, n), atol=1e-13)
+
+
+def test_the_true_workload_is_a_problem_of_its_own() -> None:
+    true = srg_workload(12, momentum=0.9, decay=0.6)
+    own, borrowed = (
+        solve(parse_spec(method_spec("dp_memf", true, epochs=2, optimize_for=other))) for other in (None, ones(12))
+    )
+    assert own.certificate.loss.objective < 0.95 * borrowed.certificate.loss.objective
+
+
+def test_the_difference_is_clipped_and_not_the_gradients() -> None:
+    """Gradients of norm 10 whose difference is 0.5: the first step clips to 1, the second releases 0.5 whole."""
+
+    def gradient(weights: np.ndarray, batch: np.ndarray) -> Rows:
+        return Rows(np.full((1, 1), 10.0 if weights[0] == 0 else 10.5))
+
+    released: list[float] = []
+    dp_srg(
+        gradient,
+        np.zeros(1),
+        full_batch(1, 2),
+        PlainSums(batch_size=1, clip_norm=1.0),
+        decay=1.0,
+        optimizer=Sgd(learning_rate=0.1),
+        observe=lambda step, weights, release: released.append(float(release[0])),
+    )
+    assert released == [1.0, 0.5]
+
+
+def test_both_gradients_are_taken_on_the_same_batch() -> None:
+    seen: list[tuple[float, int]] = []
+
+    def gradient(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        seen.append((float(weights[0]), int(batch[0])))
+        return weights[None] - 1.0
+
+    dp_srg(gradient, START, fixed_order(3, 1), PlainSums(batch_size=1), decay=0.5, optimizer=Sgd(learning_rate=0.5))
+    assert [index for _, index in seen] == [0, 1, 1, 2, 2]
+    assert [point for point, _ in seen] == [0.0, 0.5, 0.0, 0.75, 0.5]
+
+
+@pytest.mark.parametrize(("decay", "match"), [([0.1, 0.2], "2 decays for 3"), (-0.5, "not finite"), (np.nan, "finite")])
+def test_decays_that_are_none_are_refused(decay: Any, match: str) -> None:
+    with pytest.raises(InvalidParameter, match=match):
+        dp_srg(LINE, START, full_batch(1, 3), PlainSums(batch_size=1), decay=decay, optimizer=Sgd(learning_rate=0.1))
+
+
+def test_a_calibration_for_sums_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="stated for means"):
+        dp_srg(LINE, START, full_batch(1, 3), PlainSums(), decay=0.5, optimizer=Sgd(learning_rate=0.1))
+
+
+def test_recursive_gradients_learn_digits_privately() -> None:
+    """One epoch of 24 batches at (8, 1e-5): far above the 10 % of chance, the same for the same seed."""
+    model = digits()
+    factors = solve(parse_spec({**method_spec("dp_mf", srg_workload(24, momentum=0.9, decay=0.1)), "tolerance": 1e-4}))
+
+    def train() -> np.ndarray:
+        target = PrivacyTarget(epsilon=8.0, delta=1e-5)
+        sums = PrivateSums(FactorizationNoise(factors, target, model.shape, batch_size=60, seed=1))
+        optimizer = Sgd(learning_rate=0.2, momentum=0.9)
+        order = fixed_order(1440, 60, seed=0)
+        return dp_srg(model, np.zeros(model.shape), order, sums, decay=0.1, optimizer=optimizer).weights
+
+    assert model.accuracy(train()) > 0.7
+    np.testing.assert_array_equal(train(), train())
+
+
+# Accelerated-DP-SRGD
+
+
+def test_two_accelerated_steps_by_hand() -> None:
+    """Beta = 2: S_0 = -1, z_1 = y_1 = x_1 = 1/2; eta_1 grad = -1 = S_1, so z_2 = 1 and y_2 = 1/2 + 1/4."""
+    order, sums = full_batch(4, 2), PlainSums(batch_size=4)
+    assert accelerated_dp_srgd(LINE, START, order, sums, beta=2.0, project=everywhere).weights[0] == pytest.approx(0.75)
+    assert accelerated_dp_sgd(LINE, START, order, sums, beta=2.0, project=everywhere).weights[0] == pytest.approx(0.75)
+
+
+def test_without_noise_recursive_and_independent_gradients_agree() -> None:
+    problem = Quadratic(np.array([1.0, 0.05]), np.array([2.0, -1.0]))
+    common = (problem, np.zeros(2), full_batch(2, 20), PlainSums(batch_size=2))
+    runs = [train(*common, beta=1.5, project=Ball(5.0)).weights for train in (accelerated_dp_srgd, accelerated_dp_sgd)]
+    np.testing.assert_allclose(*runs, rtol=1e-10)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, 0.25])
+def test_without_noise_the_error_falls_like_the_square_of_the_steps(factor: float) -> None:
+    """Potential 2 beta |z - x*|^2 and z-step 1/4 (section 4.1): f(y_T) - f* <= 2 beta |x*|^2 / eta_{0:T-1}."""
+    curvature = 10.0 ** -np.arange(6.0)
+    problem = Quadratic(curvature, np.ones(6))
+    for steps in (10, 100):
+        run = accelerated_dp_srgd(
+            problem,
+            np.zeros(6),
+            full_batch(1, steps),
+            PlainSums(batch_size=1),
+            beta=1.0,
+            project=Ball(10.0),
+            z_step_factor=factor,
+        )
+        assert problem.loss(run.weights) <= 2 * 6 / (steps * (steps + 1) / 2)
+
+
+def test_one_noisy_running_sum_enters_both_iterates() -> None:
+    """Unit noise in step 0 stays in S: z_t = -t/beta, y_2 = x_1 - 1/(2 beta), with x_1 = y_1 = z_1 = -1/beta."""
+    ys: list[np.ndarray] = []
+    accelerated_dp_srgd(
+        nothing,
+        np.zeros(2),
+        full_batch(1, 2),
+        unit_door(2),
+        beta=4.0,
+        project=everywhere,
+        observe=lambda step, weights, release: ys.append(weights.copy()),
+    )
+    np.testing.assert_allclose(ys[0], [-0.25, 0.0])
+    np.testing.assert_allclose(ys[1], [-0.25 - 1 / 8, -1 / 8])
+
+
+def test_the_bound_of_claim_4_2_is_never_clipped() -> None:
+    """L = M = 1, D = 2: with the recipe's beta no difference exceeds R = 4L + 8MD, so clipping changes nothing."""
+    recipe = accelerated_recipe(400, lipschitz=1.0, smoothness=1.0, diameter=2.0, epsilon=1.0, delta=1e-6)
+    generator = np.random.default_rng(0)
+    centres = generator.uniform(-0.5, 0.5, (400, 3))
+
+    def gradient(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        offset = weights - centres[batch]
+        return offset / np.maximum(1.0, np.linalg.norm(offset, axis=1, keepdims=True))  # Huber: 1-Lipschitz, 1-smooth
+
+    order = fixed_order(400, recipe.batch_size)
+    runs = [
+        accelerated_dp_srgd(
+            gradient,
+            np.zeros(3),
+            order,
+            PlainSums(batch_size=recipe.batch_size, clip_norm=clip),
+            beta=recipe.beta,
+            project=Ball(1.0),
+        ).weights
+        for clip in (recipe.clip_norm, np.inf)
+    ]
+    np.testing.assert_array_equal(*runs)
+
+
+def test_the_recipe_of_theorem_4_10(vectors: dict[str, Any]) -> None:
+    expected = vectors["J.recipe.n10000.B100.d50"]
+    recipe = accelerated_recipe(
+        10_000, lipschitz=1.0, smoothness=1.0, diameter=2.0, batch_size=100, epsilon=1.0, delta=1e-6
+    )
+    assert recipe.steps == expected["T"]
+    assert recipe.beta == pytest.approx(expected["beta"], rel=1e-12)
+    assert recipe.paper_sigma == pytest.approx(expected["sigma_printed"], rel=1e-12)
+    assert recipe.clip_norm / (recipe.batch_size * recipe.beta) == pytest.approx(expected["Cinc"], rel=1e-12)
+
+
+def test_exact_calibration_of_an_optimal_factorization_needs_less_noise_than_the_paper() -> None:
+    """The noise on S / beta, against the tree's node noise times the worst number of nodes, sqrt(log2 T)."""
+    recipe = accelerated_recipe(1600, lipschitz=1.0, smoothness=1.0, diameter=2.0, epsilon=1.0, delta=1e-6)
+    factors = solve(parse_spec(method_spec("dp_mf", ones(recipe.steps))))
+    noise = calibrate(
+        factors.certificate.sensitivity,
+        PrivacyTarget(epsilon=1.0, delta=1e-6),
+        clip_norm=recipe.clip_norm,
+        batch_size=recipe.batch_size,
+    )
+    rows = np.linalg.norm(factors.rows("B", 0, recipe.steps), axis=1).max()
+    assert noise.sigma / recipe.beta * rows < 0.5 * recipe.paper_sigma * np.sqrt(np.log2(recipe.steps))
+
+
+def test_batches_for_which_claim_4_2_fails_are_refused() -> None:
+    """N = 10^4, B = 1000: beta = 1 + 16 < 2 M T = 20."""
+    with pytest.raises(ConditionNotMet, match="batch_size <= sqrt"):
+        accelerated_recipe(
+            10_000, lipschitz=1e-9, smoothness=1.0, diameter=1.0, batch_size=1000, epsilon=1.0, delta=1e-6
+        )
+    for wrong in ({"lipschitz": 0.0}, {"batch_size": 101}):
+        options: dict[str, Any] = {"lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0, "batch_size": 10} | wrong
+        with pytest.raises(InvalidParameter):
+            accelerated_recipe(100, epsilon=1.0, delta=1e-6, **options)
+
+
+# The unaccelerated variant
+
+
+def test_the_unaccelerated_variant_without_noise_is_gradient_descent() -> None:
+    common = (LINE, START, full_batch(2, 5), PlainSums(batch_size=2))
+    for power in (0.0, 1.0, 2.0):
+        run = unaccelerated_dp_srgd(*common, learning_rate=0.3, project=everywhere, power=power)
+        assert run.weights[0] == pytest.approx(1 - 0.7**5, rel=1e-12)
+
+
+def test_noise_of_the_unaccelerated_variant_is_divided_by_the_weight() -> None:
+    """Unit noise in step 0 moves x by 1 + 1/2 + 1/3 times the rate."""
+    run = unaccelerated_dp_srgd(
+        nothing, np.zeros(3), full_batch(1, 3), unit_door(3), learning_rate=1.0, project=everywhere
+    )
+    np.testing.assert_allclose(-run.weights, [1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, np.inf])
+def test_a_scale_that_is_none_is_refused(beta: float) -> None:
+    common = (LINE, START, full_batch(1, 2), PlainSums(batch_size=1))
+    with pytest.raises(InvalidParameter):
+        accelerated_dp_srgd(*common, beta=beta, project=everywhere)
+    with pytest.raises(InvalidParameter):
+        unaccelerated_dp_srgd(*common, learning_rate=beta, project=everywhere)
