@@ -78,7 +78,8 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
     given = {name: value for name, value in more.items() if value is not None}
     request = read_request({"spec": spec, **given})
     left = asked.examples % asked.batch_size
-    notes = (f"{left} of {asked.examples} examples are in no batch (drop-last)",) if left else ()
+    told = f"{left} of {asked.examples} examples are in no batch (drop-last)"
+    notes: tuple[str, ...] = (told,) if left else ()
     if asked.delta > 1 / asked.examples:
         notes += (
             f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "

@@ -15,7 +15,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from factorize.adapters.ranks.opacus_ranks import refuse_tensor_parallel
 from factorize.adapters.torch import NoiseGenerator
 from factorize.privacy import PrivacyTarget, calibrate
 
@@ -55,8 +54,6 @@ def everything(_rank: int) -> dict[str, Any]:
         "tensor alone": alone,
         "both": rows_of(list(both.parameters())),
         "hybrid": rows_of(list(hybrid.parameters())),
-        "clips both": refused(lambda: refuse_tensor_parallel(list(both.parameters()))),
-        "clips hybrid": refused(lambda: refuse_tensor_parallel(list(hybrid.parameters()))),
     }
 
 
@@ -77,9 +74,3 @@ def test_the_bits_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
 def test_two_groups_that_do_not_know_of_each_other_are_refused(ranks: list[dict[str, Any]]) -> None:
     """Tensor parallelism on a part of the mesh, and nothing on the other: the groups might hold other values."""
     assert all("shard all parameters over meshes of all ranks" in each["tensor alone"] for each in ranks)
-
-
-def test_nobody_clips_layers_that_are_cut(ranks: list[dict[str, Any]]) -> None:
-    for each in ranks:
-        assert "leave out tensor parallelism" in each["clips both"]
-        assert each["clips hybrid"] == "not refused"
