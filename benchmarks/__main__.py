@@ -33,13 +33,9 @@ NAMES = tuple(
         "amplified",
         "forged_claims",
         "service",
-        "key_check",
         "path",
         "noise",
-        "ranks",
         "rows",
-        "figure3",
-        "choosing",
         "peer",
     )
     if find_spec(f"benchmarks.{name}")

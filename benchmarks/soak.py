@@ -5,7 +5,6 @@
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
     readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways
     law     what the client makes of unit vectors, n = 4096 for every structure and 10^6 steps of endless strategies
-    sockets 500 slow and 2,000 idle sockets: each closed within 10 s, honest requests answered within 0.5 s (p99)
     ranks   noise on 2, 3, 8 and 1 ranks has the bits of one process, also after a checkpoint of another number
             (skipped with a line where torch is missing: make .venv-frameworks/.installed)
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
@@ -40,7 +39,7 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("power", "flips", "kills", "readers", "law", "sockets", "ranks", "strace")
+PARTS = ("power", "flips", "kills", "readers", "law", "ranks", "strace")
 RANKS = "2,3,8,1"
 CHANGED_FILES = 50_000
 POSITIONS = 100_000
@@ -205,13 +204,6 @@ class Soak:
     def law(self) -> str:
         """Invert what generators make."""
         found: str = import_module("benchmarks.law").soak(self.end, self.demand)
-        return found
-
-    # sockets
-
-    def sockets(self) -> str:
-        """Hold a service up by slow and idle sockets."""
-        found: str = import_module("benchmarks.sockets").soak(self.end, self.demand, self.folder)
         return found
 
     # strace

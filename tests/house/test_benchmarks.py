@@ -10,15 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import serving
 
-from factorize.api.settings import Settings
-from factorize.solvers import choose, solve
+from factorize.solvers import choose
 from factorize.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -201,61 +198,6 @@ class TestScale:
         assert scale.apart(next(scale.specs(10)), 1e-3) == {"refused": "was ended after 0.001 s"}
 
 
-def test_the_recommended_row_is_the_best_of_all_options(benchmark_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The quick form of `choosing`: two jobs of six steps in a public order, and one of eight in two epochs."""
-    choosing = benchmark_of("choosing")
-    monkeypatch.setattr(choosing, "SCHEMES_OF", {"public order": ("fixed",)})
-    monkeypatch.setattr(choosing, "MEMORIES", (1,))
-    found = [
-        job for asked in (("prefix", 6, 1), ("decay 0.9", 6, 1), ("prefix", 8, 2)) for job in choosing.jobs(*asked)
-    ]
-    assert len(found) == 3 and all(-1e-3 < share <= choosing.WITHIN for _, share, _ in found), found
-
-
-def test_a_change_of_the_checker_meets_every_test_of_the_package_that_asks_it(benchmark_of: Any) -> None:
-    asking = {path for path in (ROOT / "tests/factorize").rglob("test_*.py") if "factorize.exact" in path.read_text()}
-    assert asking
-    assert asking <= {Path(name) for name in benchmark_of("mutants").tests_of(["exact"])}
-
-
-def test_what_is_listed_as_a_change_of_no_answer_is_a_change(benchmark_of: Any) -> None:
-    listed, mutants = benchmark_of("mutants").equivalents(), benchmark_of("code_changes").mutants
-    functions: dict[str, set[str]] = {}
-    for module, function, _ in listed:
-        functions.setdefault(module, set()).add(function)
-    every = (mutant for module, only in functions.items() for mutant in mutants(import_module(module), only))
-    found = {(mutant.module, mutant.function, mutant.text) for mutant in every}
-    assert sorted(listed.keys() - found) == []
-
-
-def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every change is another program, said in one line; messages, defaults and assertions are left alone."""
-    lines = (
-        "def smaller(a, b=1):",
-        "    assert a > 0",
-        "    if a < b:",
-        "        return a",
-        '    raise ValueError(f"{a + 1}")',
-    )
-    (tmp_path / "changed_here.py").write_text("\n".join(lines) + "\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    module = import_module("changed_here")
-    found = list(benchmark_of("code_changes").mutants(module))
-    assert [mutant.text for mutant in found] == [
-        "if not a < b:",
-        "if a <= b:",
-        "return None",
-        "left out: raise ValueError(f'{a + 1}')",
-    ]
-    original = module.smaller.__code__
-    outcomes = []
-    for mutant in found:
-        module.smaller.__code__ = mutant.code
-        outcomes.append(module.smaller(1, 2) if mutant.text != "if not a < b:" else module.smaller(2, 1))
-    module.smaller.__code__ = original
-    assert outcomes == [2, 1, None, 1]
-
-
 class TestPage:
     """The measured part of the page comes from the JSON files of one run."""
 
@@ -329,16 +271,6 @@ class TestPath:
             pytest.raises(ValueError, match="503"),
         ):
             posting.posts(host, posting.post_request(host, "/", b"{}"), clients=2, count=4)
-
-
-def test_sockets_are_held_until_they_are_closed(benchmark_of: Any, tmp_path: Path) -> None:
-    """One of each kind, at a service that waits for a second; the soak holds 2,500."""
-    sockets = benchmark_of("sockets")
-    with serving(Settings(store=str(tmp_path / "store"), receive_seconds=1, keep_alive_seconds=1)) as live:
-        digest = live.store.put(solve(parse_spec(sockets.SPEC)))["digest"]
-        seen = sockets.one_round(live.host, digest, slow=2, idle=2)
-    assert {kind: len(seconds) for kind, seconds in seen.held.items()} == dict.fromkeys(sockets.HELD, 1)
-    assert seen.wrong == [] and len(seen.honest) > 1
 
 
 @contextmanager
