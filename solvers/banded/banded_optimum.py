@@ -3,7 +3,7 @@
 Minimise tr(T^T T X^-1) over X = C^T C with ones on the diagonal and zeros at distance `bands` and beyond. If no two
 steps of one user lie within the band, the squared sensitivity is the number of participations whatever X is
 (docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the
-diagonal. The descent (descent.py) starts at the best banded Toeplitz matrix; for very many steps it moves columns at
+diagonal. The search starts at the best banded Toeplitz matrix; for very many steps it moves columns at
 knots (knots.py).
 """
 

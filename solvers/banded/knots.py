@@ -103,7 +103,7 @@ def _lagrange(nodes: Array, at: Array) -> Array:
 
 
 class KnotLandscape:
-    """The loss as a function of the columns of X at the knots; like `descent.Landscape` otherwise.
+    """The loss as a function of the columns of X at the knots; like `gram_descent.Landscape` otherwise.
 
     Args:
         target: T as a recursion.

@@ -1,7 +1,7 @@
 """Buffered linear Toeplitz strategies: C and C^-1 from the same few numbers, by closed forms where there are any.
 
-parameters.py says which numbers are varied, closed_loss.py and series_loss.py what they cost, descent.py how the
-smallest cost is found, solver.py what a spec makes of all that.
+parameters.py says which numbers are varied, closed_loss.py and series_loss.py what they cost, starts.py where the
+search begins, solver.py what a spec makes of all that.
 """
 
 from factorize.solvers.blt.solver import LARGEST_BUFFERS, estimate, solve, supports

@@ -1,6 +1,6 @@
 """Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
 
-For what `factorize.solvers.single.structured` and `optimum` have no form for: momentum, Nesterov and SRG over epochs,
+For what `factorize.solvers.single.structured` and `epochs_optimum` have no form for: momentum, Nesterov and SRG over epochs,
 coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
 `ring`, C from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and `decompositions`.
 

@@ -1,7 +1,7 @@
 """Requests that mean harm or are broken: each gets its documented problem, and the service stays as it was.
 
 The first table is what a FastAPI service answers as shipped, and must not here (500s, dropped connections, silent
-coercion); see docs/notes/service.md.
+coercion).
 """
 
 from __future__ import annotations

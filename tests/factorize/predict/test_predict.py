@@ -176,7 +176,7 @@ def test_too_many_rows_are_refused_before_they_are_read() -> None:
             raise AssertionError("no row is needed to know that there are too many")
 
     with pytest.raises(TooLarge, match="16384"):
-        ask(example("convex_descent"), Long())
+        ask(example("quadratic"), Long())
 
 
 def test_every_kind_is_on_the_page() -> None:
