@@ -1,12 +1,12 @@
 """C24, Figure 3: proven bounds for smooth and strongly convex losses against the condition number.
 
-`benchmarks.figure3` computes them. The paper states neither learning rate nor unit: shape and order are compared.
+The paper states neither learning rate nor unit: shape and order are compared.
 """
 
 from __future__ import annotations
 
-from benchmarks.figure3 import COLUMNS, CONDITIONS, bounds, draw
 from papers.reproductions.comparison import Comparison
+from papers.reproductions.convexity_bounds import COLUMNS, CONDITIONS, bounds, draw
 
 TITLE = "Choquette-Choo et al. 2024, Figure 3: bounds for strongly convex losses, L = G = 1, no gradient noise"
 

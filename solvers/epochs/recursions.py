@@ -1,8 +1,8 @@
 """Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
 
-For what `factorize.solvers.single.structured` and `epochs_optimum` have no form for: momentum, Nesterov and SRG over epochs,
-coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
-`ring`, C from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and `decompositions`.
+For what `factorize.solvers.single.structured` and `epochs_optimum` have no form for: momentum, Nesterov and SRG over
+epochs, coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come
+from `ring`, C from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and `decompositions`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
 rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
