@@ -23,6 +23,7 @@ from factorize.api.proof import inspect, prove
 from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
 from factorize.exact.structures import tree_selections
 from factorize.format.manifest import manifest_digest
+from factorize.numbers import blas_threads
 from factorize.spec import parse_spec
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
@@ -171,20 +172,21 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
         inspect(tmp_path / "f.safetensors", store.url, strict=True)
 
 
-def test_double_precision_is_asked_where_a_claim_is_not_proved_and_only_there(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mechanism", ["dense", {"kind": "blt", "buffers": 1}])
+def test_double_precision_is_awaited_whether_or_not_every_claim_is_proved(mechanism, store, tmp_path, monkeypatch):
     asked = []
     real = factorize.Factorization.verify
     monkeypatch.setattr(factorize.Factorization, "verify", lambda self: asked.append(self) or real(self))
-    for document, times in ((spec_of(6, "dense"), 0), (spec_of(6, {"kind": "blt", "buffers": 1}), 1)):
-        solvers.solve(document).save(tmp_path / "f.safetensors")
-        found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
-        unseen = [claim for claim in found["claims"] if claim["status"] != "proved"]
-        assert not found["failed"] and len(asked) == times and bool(unseen) == bool(times)
-        assert any("computed anew in double precision" in text for text in found["checked"]) == bool(times)
+    solvers.solve(spec_of(6, mechanism)).save(tmp_path / "f.safetensors")
+    found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
+    assert not found["failed"] and len(asked) == 1
+    assert any("computed anew in double precision" in text for text in found["checked"])
 
 
-def test_double_precision_is_asked_beside_the_proof_where_it_will_be_in_any_case(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("longest", "beside"), [(4096, True), (5, False)])
+def test_double_precision_is_asked_beside_the_proof_of_what_is_short(longest, beside, store, tmp_path, monkeypatch):
     threads = []
+    monkeypatch.setattr(blas_threads, "LARGEST", longest)
     real = factorize.Factorization.verify
 
     def asked(self):
@@ -194,7 +196,7 @@ def test_double_precision_is_asked_beside_the_proof_where_it_will_be_in_any_case
     monkeypatch.setattr(factorize.Factorization, "verify", asked)
     solvers.solve(spec_of(6, {"kind": "blt", "buffers": 1})).save(tmp_path / "f.safetensors")
     assert not inspect(tmp_path / "f.safetensors", store.url, strict=False)["failed"]
-    assert [name.startswith("reading") for name in threads] == [True]
+    assert [name.startswith("reading") for name in threads] == [beside]
 
     def refuse(self):
         raise CertificateError("double precision says otherwise")

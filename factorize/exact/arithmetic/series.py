@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -18,8 +18,10 @@ import numpy as np
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.roundings import outwards
 from factorize.exact.losses.residual import LIMITS, Losses, approximation
 from factorize.exact.losses.variances import Ends
+from factorize.exact.losses.widths import WIDEST, width_of_losses
 from factorize.exact.sensitivity import square_root_up
 from factorize.exact.spec import Weighing, weighing_of
 
@@ -63,7 +65,11 @@ def losses(
     if largest > allowed:
         raise CertificateError(f"B C differs from A by {float(largest):.3g}, above the limit {float(allowed):.3g}")
     error = square_root_up(largest**2) * sum_of_inverse(inverse, series) * (1 + _SLACK)
-    return Losses(rest, square_root_up(largest**2), *around(guess, error, weighing))
+    found = Losses(rest, square_root_up(largest**2), *around(guess, error, weighing))
+    if stored is None or width_of_losses(found[2:]) <= WIDEST:
+        return found
+    # A B in single precision is too far from A C^-1 for its column to say what the losses are.
+    return losses(series, workload, objective, None, limit)._replace(rest=rest, residual=found.residual)
 
 
 def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
@@ -78,8 +84,8 @@ def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
         NotEnclosed: restarts are too far apart to be followed.
     """
     rows = [_ends(guess, error, side) for side in (-1, 1)]
-    total = _outwards([math.fsum(np.arange(len(guess), 0, -1) * row) for row in rows])
-    last = _outwards([math.fsum(row) for row in rows])  # which is the longest row
+    total = outwards(_both(np.arange(len(guess), 0, -1) * row for row in rows), _SLACK)
+    last = outwards(_both(rows), _SLACK)  # which is the longest row
     if weighing.tau is not None:
         return Ends(total, last, last, _restarted(guess, error, weighing.tau))
     return Ends(total, last, last, _objective(weighing, rows, total, last))
@@ -154,8 +160,9 @@ def _ends(guess: np.ndarray, error: float, side: int) -> np.ndarray:
     return np.asarray(np.maximum(np.abs(guess) + side * error, 0.0) ** 2)
 
 
-def _outwards(ends: list[float]) -> tuple[float, float]:
-    return ends[0] * (1 - _SLACK), ends[1] * (1 + _SLACK)
+def _both(ends: Iterable[np.ndarray]) -> tuple[float, float]:
+    low, high = map(math.fsum, ends)
+    return low, high
 
 
 def _objective(
@@ -165,11 +172,9 @@ def _objective(
     if weighing.weights is None:
         return last
     if weighing.divisor is not None:
-        return total[0] / weighing.divisor * (1 - _SLACK), total[1] / weighing.divisor * (1 + _SLACK)
+        return outwards((total[0] / weighing.divisor, total[1] / weighing.divisor), _SLACK)
     from_here = np.cumsum(weighing.doubles[::-1])[::-1]
-    relative = n * 2.0**-50  # of the running sums
-    low, high = (math.fsum(from_here * row) for row in rows)
-    return low * (1 - relative), high * (1 + relative)
+    return outwards(_both(from_here * row for row in rows), n * 2.0**-50)  # of the running sums
 
 
 def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]:
@@ -177,7 +182,7 @@ def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]
     n = len(guess)
     if n * tau > LARGEST_RESTARTS:
         raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {LARGEST_RESTARTS}; got n={n}")
-    relative, ends = n * 2.0**-50, []  # of the running sums
+    ends = []
     for side in (-1, 1):
         terms = []
         for d in range(1, min(tau, n) + 1):
@@ -186,5 +191,5 @@ def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]
             sums = np.concatenate([[0.0], np.cumsum(moved)])[: n - d + 1 : tau]
             weight = 1.0 if d == tau else 1.0 / tau
             terms.append(weight * (len(sums) * fresh + math.fsum(sums)))
-        ends.append(math.fsum(terms) * (1 + side * relative))
-    return _outwards(ends)
+        ends.append(math.fsum(terms))
+    return outwards((ends[0], ends[1]), n * 2.0**-50 + _SLACK)  # of the running sums

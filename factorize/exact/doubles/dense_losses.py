@@ -28,9 +28,6 @@ from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.losses.variances import Ends, weighed
 from factorize.exact.spec import Weighing
 
-WIDEST = 1e-9
-"""Relative width of the losses above which they count as not enclosed."""
-
 
 class DenseLosses(NamedTuple):
     """Losses at sensitivity 1, and the largest entry of |B C - A| for the B that was made here, from above."""
@@ -244,8 +241,3 @@ def _around(norms: np.ndarray, errors: np.ndarray) -> np.ndarray:
     """
     ends = np.maximum(norms[0] - errors * (1 + SLACK), 0.0), (norms[1] + errors) * (1 + SLACK)
     return np.stack([ends[0] * ends[0] * (1 - SLACK), ends[1] * ends[1] * (1 + SLACK)])
-
-
-def width_of_losses(ends: Ends) -> float:
-    """Return the largest relative width of an enclosure."""
-    return max((high - low) / high if high else 0.0 for low, high in ends)

@@ -18,12 +18,13 @@ from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.arithmetic.pairs import LONGEST_IN_PAIRS
 from factorize.exact.bounds.bound import pieces_of, rows_of
 from factorize.exact.doubles.band_bound import band_evidence, cost_in_band
-from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
+from factorize.exact.doubles.dense_losses import DenseLosses, enclosed_losses
 from factorize.exact.doubles.polar_bound import norm_below, polar_guess
 from factorize.exact.doubles.triangles import inverse_of
 from factorize.exact.doubles.vector_bound import bound_by_vectors, cost_of, grouped
 from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
 from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.losses.widths import WIDEST, width_of_losses
 from factorize.exact.participation import allowed
 from factorize.exact.spec import weighing_of
 from factorize.exact.strategy import Rounded, Strategy

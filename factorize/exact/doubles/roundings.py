@@ -46,6 +46,12 @@ def norm_of(numbers: np.ndarray) -> float:
         return math.inf
 
 
+def outwards(ends: tuple[float, float], slack: float) -> tuple[float, float]:
+    """Return ends of a number that is not negative, moved apart by a part of themselves and by what underflows."""
+    low, high = ends
+    return max(low * (1 - slack) - TINY, 0.0), high * (1 + slack) + TINY
+
+
 def finite(*numbers: float) -> None:
     """Refuse to go on with bounds that left the range of doubles.
 

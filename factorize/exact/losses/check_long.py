@@ -23,10 +23,11 @@ from factorize.exact.claims import (
     check_losses,
 )
 from factorize.exact.doubles import toeplitz_losses
-from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, width_of_losses
+from factorize.exact.doubles.dense_losses import DenseLosses
 from factorize.exact.doubles.workload_rows import Near, nearly
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import residual, row_products, toeplitz_forms, variances
+from factorize.exact.losses.widths import WIDEST, width_of_losses
 from factorize.exact.participation import allowed
 from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
 from factorize.exact.sensitivity import Bracket, square_root_up

@@ -15,6 +15,8 @@ import numpy as np
 
 from factorize.errors import CertificateError, CorruptObject
 from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, split, squares
+from factorize.exact.doubles.roundings import outwards
+from factorize.exact.losses.widths import WIDEST, width_of_losses
 from factorize.exact.sensitivity import square_root_up
 from factorize.exact.spec import Weighing, weighing_of
 from factorize.exact.strategy import Strategy
@@ -91,18 +93,22 @@ def losses(
     if stored is not None and stored.shape[0] == stored.shape[1]:
         _check_rank(stored, workload)
     inverse_norm = _inverse_norm(approximate, strategy)
-    # Every row of B - A C^-1 is shorter than this; what was cut from B is in the residual.
-    error = inverse_norm * square_root_up(residual**2 * strategy.n)
+    # Row i of B - A C^-1 = R C^-1 is no longer than row i of R, in which what was cut from B is, times |C^-1|.
+    errors = [norm * inverse_norm * (1 + _SLACK) for norm in _row_norms_of(rest)]
     decoder = decoder._replace(radius=0)
-    rows = [_around(norm, error) for norm in _row_norms(decoder)]
-    return Losses(
+    rows = [_around(norm, error) for norm, error in zip(_row_norms(decoder), errors, strict=True)]
+    found = Losses(
         rest=rest,
         residual=square_root_up(residual**2),
         total=_sum(rows),
         largest=(max(low for low, _ in rows), max(high for _, high in rows)),
         last=rows[-1],
-        objective=_objective(weighing_of(objective, len(rows)), decoder, error, rows),
+        objective=_objective(weighing_of(objective, len(rows)), decoder, errors, rows),
     )
+    if stored is None or width_of_losses(found[2:]) <= WIDEST:
+        return found
+    # A B in single precision is too far from A C^-1 for its rows to say what the losses are.
+    return losses(strategy, workload, objective, None, limit)._replace(rest=rest, residual=found.residual)
 
 
 def approximation(numbers: Numbers) -> np.ndarray:
@@ -144,6 +150,13 @@ def _row_norms(matrix: Limbs) -> list[float]:
     return [square_root_up(int(total) * unit) for total in sums.values]
 
 
+def _row_norms_of(numbers: Numbers) -> list[float]:
+    """At least the norms of the rows."""
+    squared = ((abs(numbers.values) + numbers.radius) ** 2).sum(axis=1)
+    unit = numbers.fraction(1) ** 2
+    return [square_root_up(int(total) * unit) for total in squared]
+
+
 def _inverse_norm(approximate: np.ndarray, strategy: Strategy) -> float:
     """An upper bound of the spectral norm of C^-1: |N|_F / (1 - |N C - I|_F)."""
     guess = limbs(_solve(approximate, np.eye(strategy.n)), GUESS_BITS)._replace(radius=0)
@@ -164,18 +177,18 @@ def _check_rank(stored: np.ndarray, workload: Numbers) -> None:
 
 def _around(norm: float, error: float) -> tuple[float, float]:
     low, high = max(norm * (1 - _SLACK) - error * (1 + _SLACK), 0.0), (norm + error) * (1 + _SLACK)
-    return low * low * (1 - _SLACK), high * high * (1 + _SLACK)
+    return outwards((low * low, high * high), _SLACK) if high else (0.0, 0.0)
 
 
 def _sum(rows: list[tuple[float, float]], weights: list[float] | None = None) -> tuple[float, float]:
     factors = [1.0] * len(rows) if weights is None else weights
     low = math.fsum(w * row[0] for w, row in zip(factors, rows, strict=True))
     high = math.fsum(w * row[1] for w, row in zip(factors, rows, strict=True))
-    return low * (1 - _SLACK), high * (1 + _SLACK)
+    return outwards((low, high), _SLACK)
 
 
 def _objective(
-    weighing: Weighing, decoder: Limbs, error: float, rows: list[tuple[float, float]]
+    weighing: Weighing, decoder: Limbs, errors: list[float], rows: list[tuple[float, float]]
 ) -> tuple[float, float]:
     if weighing.weights is None:
         return max(low for low, _ in rows), max(high for _, high in rows)
@@ -184,9 +197,10 @@ def _objective(
         low, high = _sum(rows, weights)
         if weighing.divisor is None:
             return low, high
-        return low / weighing.divisor * (1 - _SLACK), high / weighing.divisor * (1 + _SLACK)
+        return outwards((low / weighing.divisor, high / weighing.divisor), _SLACK)
     before = np.array(weighing.references)
     differences = decoder.parts.copy()
     differences[:, before >= 0] -= decoder.parts[:, before[before >= 0]]
     doubled = split(Limbs(differences, decoder.exponent).numbers())  # back to limbs below 2^18
-    return _sum([_around(norm, 2 * error) for norm in _row_norms(doubled)], weights)
+    beside = [error + (errors[t] if t >= 0 else 0.0) for error, t in zip(errors, weighing.references, strict=True)]
+    return _sum([_around(norm, error) for norm, error in zip(_row_norms(doubled), beside, strict=True)], weights)

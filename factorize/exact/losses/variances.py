@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.roundings import outwards
 from factorize.exact.spec import Weighing, program_of, weighing_of
 from factorize.exact.spec.programs import Program, X
 from factorize.exact.strategy import Strategy
@@ -75,16 +76,15 @@ def _variances(strategy: Strategy, program: Program) -> np.ndarray | None:
 def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
     """The losses of variances, and the objective of others if those are what it weighs."""
     below, above = _outwards(ends)
-    total = (math.fsum(below) * (1 - _SLACK), math.fsum(above) * (1 + _SLACK))
+    total = outwards((math.fsum(below), math.fsum(above)), _SLACK)
     largest = (float(below.max()), float(above.max()))
     if weighing.weights is None:
         chosen = largest
     elif weighing.divisor is not None:
-        chosen = (total[0] / weighing.divisor * (1 - _SLACK), total[1] / weighing.divisor * (1 + _SLACK))
+        chosen = outwards((total[0] / weighing.divisor, total[1] / weighing.divisor), _SLACK)
     else:
-        weights = weighing.doubles
         low, high = (below, above) if since is None else _outwards(since)
-        chosen = (math.fsum(weights * low) * (1 - _SLACK), math.fsum(weights * high) * (1 + _SLACK))
+        chosen = outwards((math.fsum(weighing.doubles * low), math.fsum(weighing.doubles * high)), _SLACK)
     return Ends(total, largest, (float(below[-1]), float(above[-1])), chosen)
 
 

@@ -27,6 +27,7 @@ from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.losses import residual
+from factorize.exact.losses.widths import WIDEST
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
 
@@ -93,7 +94,7 @@ def test_losses_of_columns_with_factors_hold_those_of_integers(
         for name in ("total", "largest", "last", "objective"):
             (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
             assert low <= most and least <= high
-            assert high - low <= dense_losses.WIDEST * high
+            assert high - low <= WIDEST * high
 
 
 @settings(deadline=None, max_examples=30)
@@ -121,7 +122,7 @@ def test_losses_hold_those_of_integers(seed: int, n: int, spread: int, steep: fl
     for name in ("total", "largest", "last", "objective"):
         (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
         assert low <= most and least <= high and low <= high
-        assert high - low <= dense_losses.WIDEST * high
+        assert high - low <= WIDEST * high
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -72,11 +72,21 @@ def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool)
     assert holds or report.failed[0].startswith(f"loss.{name} is claimed as {LOSS[name] * factor!r}, and lies between ")
 
 
-def test_how_well_losses_are_known() -> None:
-    report = Report()
-    wide = FOUND._replace(total=(9.0, 12.0), last=(0.0, 0.0))
-    claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), wide, 4)
-    assert report.supported and report.checked[0].startswith("every loss enclosed to relative 0.25 ")
+@pytest.mark.parametrize("name", ["total", "largest", "last", "objective"])
+def test_losses_are_proved_by_narrow_enclosures_alone(name: str) -> None:
+    """What contains the claim and is wide proves nothing, and refutes what it does not contain."""
+    report, high = Report(stated=(LOSSES,)), getattr(FOUND, name)[1]
+    claims.check_ends(report, file_with(), FOUND._replace(**{name: (high * (1 - 2e-9), high)}), 4)
+    assert report.status(LOSSES) is Status.NOT_LOOKED_AT and report.supported
+    claims.check_ends(report, file_with(), FOUND._replace(**{name: (high * (1 + 1e-6), high * 2)}), 4)
+    assert report.status(LOSSES) is Status.FALSE
+    for wide in ((0.0, math.inf), (0.0, 5e-324)):
+        report = Report(stated=(LOSSES,))
+        claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), FOUND._replace(last=wide), 4)
+        assert report.status(LOSSES) is Status.NOT_LOOKED_AT
+    report = Report(stated=(LOSSES,))
+    claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), FOUND._replace(last=(0.0, 0.0)), 4)
+    assert report.status(LOSSES) is Status.PROVED
 
 
 def test_ends_are_rounded_outwards() -> None:

@@ -56,12 +56,11 @@ def test_coefficients_that_are_off() -> None:
     assert series._ends(guess, 0.5, 1).tolist() == [3.5**2, 1.5**2, 0.75**2]
 
 
-def test_losses_of_a_decoder_that_is_off() -> None:
-    """The last coefficient is off by 3 / 16, so each may be: C is the identity, whose inverse has the sum 1."""
+def test_losses_are_those_of_the_inverse_whatever_decoder_is_stored() -> None:
+    """The last coefficient of B is off by 3 / 16, which the residual says; the losses are those of A C^-1 = A."""
     off = np.array([1.0, 1.0, 1.0 + 3 / 16])
     found = series.losses(integers(np.array([1.0, 0.0, 0.0])), ONES, {"kind": "max"}, off, Fraction(1, 16))
-    ends = 2 * (13 / 16) ** 2 + 1, 2 * (19 / 16) ** 2 + (22 / 16) ** 2
-    assert found.last == pytest.approx(ends, rel=1e-12) and found.last == found.objective
+    assert found.residual == 3 / 16 and found.last == pytest.approx((3.0, 3.0), rel=1e-12)
 
 
 def test_products_of_doubles_do_not_wrap_around() -> None:
