@@ -19,7 +19,7 @@ import numpy as np
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.exact.arithmetic.enclosures import SLACK, context, decimal
 from factorize.exact.sampling.quantiles import normals
-from factorize.exact.sampling.star import log_moment, log_row_means
+from factorize.exact.sampling.star import log_moment, log_row_means, square_down
 
 CHUNK = 4096
 NEEDED = 128 * math.log(2) + 1e-6
@@ -95,7 +95,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
     """
     bins = len(gram)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        least = gram / (scale * scale) * (1 + 8 * UNIT)
+        least = np.nextafter(gram / square_down(scale) * (1 + 8 * UNIT), np.inf)
     if not (np.isfinite(least).all() and least.max() < 1e8):
         raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
     rest, tau = least - shared, 64 * UNIT * bins * float(least.max())

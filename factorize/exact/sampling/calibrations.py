@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
@@ -31,6 +32,7 @@ _DRAWN = {
     "balls_in_bins": "draws one of {bins} bins and keeps it",
     "random_allocation": "draws one of the {bins} steps of every epoch anew",
 }
+_SMALLEST = Fraction(1e-60)  # sensitivity of a certificate
 _TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
 
 
@@ -102,6 +104,9 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
     found = BOUNDS[claim.document["sampling"]](claim, strategy)
+    require(
+        found.norm() >= _SMALLEST**2, f"C has a sensitivity below {float(_SMALLEST):g}, which no certificate states"
+    )
     report.prove(found.proved)
     _check_unamplified(report, claim, found)
     least = found.least()
@@ -231,4 +236,7 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
         left.append("assumed: Philox acts as a random function of its key, and the drawn normals have the ideal law")
         if report.calibration["seed"] == "claim":
             left.append("assumed: SHA-256 acts as a random function of the claim; --seed fresh does without")
-    left.append("the certificate of the file: `factorize verify FILE --exact` checks it")
+    left.append(
+        "the file's own claims, its sensitivity and the mechanism that it names among them: `factorize verify FILE "
+        "--exact` checks these"
+    )

@@ -18,6 +18,8 @@ SAMPLINGS = {
 """Protocols, each with the sampling that it is about."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
+SCALES = 1e-30, 1e30
+"""Of a clip norm and of sigma: noise in single precision is neither zero nor infinite there."""
 _KEYS = {
     *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "divisor", "epsilon", "mechanism", "pq", "protocol"),
     *("qp", "sampling", "sigma", "unamplified"),
@@ -113,6 +115,12 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     integer(given, "attempt", 1, 16)
     clip, divisor = real(given, "clip_norm"), integer(given, "divisor", 1, 1 << 53)
     sigma, delta = real(given, "sigma"), real(given, "delta")
+    for name, value in (("clip_norm", clip), ("sigma", sigma)):
+        low, high = SCALES
+        require(low <= value <= high, f"{name} {value!r} is outside [{low:g}, {high:g}], where jobs draw noise")
+    n, bins = integer(mechanism, "n", 1, 1 << 53), integer(mechanism, "bins", 1, 1 << 53)
+    require(bins <= n, f"{bins} bins are more than n={n} steps, so that some examples would never be seen")
+    integer(mechanism, "epochs", 1, 1 << 53)
     require(delta < 1, f"delta {delta!r} is not below 1")
     epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
     require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
@@ -123,8 +131,8 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         delta,
         sigma,
         _down(unit),
-        integer(mechanism, "n", 1, 1 << 53),
-        integer(mechanism, "bins", 1, 1 << 53),
+        n,
+        bins,
         epsilons[1],
     )
     try:
@@ -144,13 +152,18 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     own |= {"epochs": claim.document["mechanism"]["epochs"], "sampling": claim.document["sampling"]}
     own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
     for name, value in own.items():
-        if name in calibration and calibration[name] != value:
+        if name in calibration and not _same(calibration[name], value):
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
-    if "batch_size" in calibration and (calibration["batch_size"] or 1) != claim.document["divisor"]:
-        stated = str(calibration["batch_size"])[:40]
-        raise ClaimRefused(
-            f"the calibration is for a batch size of {stated}, and its claim for {claim.document['divisor']}"
-        )
+    divisor = claim.document["divisor"]
+    stated = calibration.get("batch_size")
+    if "batch_size" in calibration and not _same(1 if stated is None else stated, divisor):
+        raise ClaimRefused(f"the calibration is for a batch size of {str(stated)[:40]}, and its claim for {divisor}")
+
+
+def _same(stated: object, value: object) -> bool:
+    """Whether a number is that of the claim, of its type: an integer may stand for a real, and nothing else does."""
+    kinds = (int, float) if isinstance(value, float) else (type(value),)
+    return type(stated) in kinds and stated == value
 
 
 def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
@@ -203,8 +216,5 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
 
 
 def _down(value: Fraction) -> float:
-    try:
-        found = float(value)
-    except OverflowError:
-        raise ClaimRefused("sigma * divisor / clip_norm is beyond the range of doubles") from None
+    found = float(value)
     return math.nextafter(found, 0.0) if Fraction(found) > value else found

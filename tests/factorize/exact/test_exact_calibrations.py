@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from factorize.accounting.claim_test import examine
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.sampling import bets, calibrations, star
+from factorize.exact.sampling.bins import Gram
 from factorize.exact.sampling.calibrations import check_calibration, read_claim
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
@@ -28,10 +30,14 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 N, BINS, EPSILON, DELTA = 24, 6, 4.0, 1e-4
 
 
-def file_of(column: np.ndarray) -> bytes:
+def result_of(column: np.ndarray) -> Factorization:
     spec = {"workload": {"kind": "prefix", "n": len(column)}, "mechanism": {"kind": "square_root"}}
     solution = Solution(ToeplitzMatrix(column, len(column)), Outcome.CLOSED_FORM, 0)
-    return sealed(*parts(Factorization.from_solution(parse_spec(spec), solution, solver=SOLVER)))
+    return Factorization.from_solution(parse_spec(spec), solution, solver=SOLVER)
+
+
+def file_of(column: np.ndarray) -> bytes:
+    return sealed(*parts(result_of(column)))
 
 
 COLUMN = np.cumprod([1.0, *((i - 0.5) / i for i in range(1, N))])
@@ -178,6 +184,13 @@ FALSE: dict[str, Any] = {
     "sigma beyond doubles": lambda c: changed(c, sigma=1e300, clip_norm=1e-300),
     "tiny sigma": lambda c: changed(c, sigma=1e-9),
     "delta of 1": lambda c: changed(c, delta=1.0),
+    "scales that no job has": lambda c: changed(c, sigma=float.fromhex(c["sigma"]) * 2.0**-120, clip_norm=2.0**-120),
+    "bins above n": lambda c: changed(c, mechanism__bins=N + 1, mechanism__epochs=1),
+    "a million bins": lambda c: changed(c, mechanism__bins=10**6, mechanism__epochs=1),
+    "epochs as a real": lambda c: changed(c, mechanism=c["mechanism"] | {"epochs": float(N // BINS)}),
+    "epochs as a truth value": lambda c: changed(c, mechanism=c["mechanism"] | {"bins": N, "epochs": True}),
+    "bins as a real beside the claim": lambda c: {"claim": c, "bins": float(BINS)},
+    "sigma as a text beside the claim": lambda c: {"claim": c, "sigma": c["sigma"]},
     "no secrecy, and epsilon understated": lambda c: changed(c, unamplified__epsilon_at_delta=EPSILON),
     "samples of no whole chunk": lambda c: changed(c, pq__samples=c["pq"]["samples"] + 1),
     "m as text": lambda c: changed(c, pq__m="3"),
@@ -192,6 +205,29 @@ FALSE: dict[str, Any] = {
 @pytest.mark.parametrize("name", FALSE)
 def test_false_claims_are_refused(claim: dict[str, Any], name: str) -> None:
     assert refusals(FALSE[name](claim))
+
+
+def test_strategies_and_noise_whose_squares_are_below_the_normal_numbers(claim: dict[str, Any]) -> None:
+    """C and sigma a power of two smaller, and true as before: refused, as no certificate states such a sensitivity."""
+    manifest, tensors = parts(result_of(COLUMN))
+    tensors["C.coefficients"] = np.ldexp(tensors["C.coefficients"], -340)
+    data = sealed(manifest, tensors)
+    own = json.loads(json.dumps(claim))
+    own["mechanism"]["factors"] = "sha256:" + manifest["digest"]
+    own |= {"sigma": (2.0**-99).hex(), "clip_norm": (2.0**99).hex()}
+    assert "sensitivity below 1e-60" in refusals(own, data)
+
+
+@pytest.mark.parametrize("power", [-525, -520, -512, -100, 0, 100])
+def test_covariances_are_never_below_the_gram_matrix_over_sigma_squared(power: int) -> None:
+    """In fractions, for squares of sigma that have all their places, few of them, or none."""
+    rng = np.random.default_rng(power + 600)
+    for _ in range(20):
+        sigma, sums = float(np.ldexp(1 + rng.random(), power)), np.ldexp(rng.random((3, 3)), power)
+        near = sums.T @ sums
+        exact = [Fraction(entry) / Fraction(sigma) ** 2 for entry in near.ravel().tolist()]
+        for kernel in (star.covariance(Gram(near, near, near[0]), sigma), bets.covariance(near, sigma).kernel):
+            assert all(Fraction(k) >= least for k, least in zip(kernel.ravel().tolist(), exact, strict=True))
 
 
 ODD = (None, True, 0, -1, 10**14, 1.5, "", [], {}, "nan", "0x1p-1074", "0x0.0p+0", (1e308).hex(), (5e-324).hex())

@@ -81,7 +81,7 @@ def test_text_beyond_ascii_is_escaped() -> None:
 
 
 def test_what_json_does_not_hold() -> None:
-    for path in ("pq/m", "pq/samples", "mechanism/epochs", "mechanism/gram"):
+    for path in ("pq/m", "pq/samples", "mechanism/gram"):
         for value in (math.nan, math.inf, {1, 2}):
             refused(changed(sound(), path, value), "the claim holds something that JSON does not")
 
@@ -90,10 +90,10 @@ RIGHT: list[tuple[str, Any]] = [
     ("attempt", 16),
     ("divisor", 1),
     ("divisor", 1 << 53),
-    ("mechanism/n", 1),
+    ("mechanism/n", 3),
     ("mechanism/n", 1 << 53),
     ("mechanism/bins", 1),
-    ("mechanism/bins", 1 << 53),
+    ("mechanism/bins", 6),
     ("epsilon", (0.0).hex()),
     ("epsilon", (1e6).hex()),
     ("unamplified/epsilon_at_delta", (0.0).hex()),
@@ -191,8 +191,20 @@ def test_the_unit_noise_is_rounded_down() -> None:
         a, b = found.as_integer_ratio()
         above, c = math.nextafter(found, math.inf).as_integer_ratio()
         assert a * true_d <= true_n * b and above * true_d > true_n * c
-    huge = changed(changed(sound(), "sigma", (1e300).hex()), "clip_norm", (1e-300).hex())
-    refused(huge, "beyond the range of doubles")
+
+
+@pytest.mark.parametrize("name", ["sigma", "clip_norm"])
+def test_scales_that_calibrations_refuse(name: str) -> None:
+    for value in (math.nextafter(1e-30, 0.0), math.nextafter(1e30, math.inf)):
+        refused(changed(sound(), name, value.hex()), "is outside [1e-30, 1e+30]")
+    for value in (1e-30, 1e30):
+        assert read_claim(changed(sound(), name, value.hex()))
+
+
+def test_bins_are_at_most_the_steps_and_epochs_are_counted() -> None:
+    refused(changed(sound(), "mechanism/bins", 7), "7 bins are more than n=6")
+    for value in (1.0, 2.0, True, None, "2", 0):
+        refused(changed(sound(), "mechanism/epochs", value), "epochs is")
 
 
 class TestBeside:
