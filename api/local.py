@@ -19,7 +19,6 @@ from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
 from factorize.storage.incoming import Check
-from factorize.storage.neighbours import nearest
 from factorize.storage.store import Store
 from factorize.storage.unfinished import SECONDS
 
@@ -81,11 +80,10 @@ def obtain(
     """
     if planned.known is not None:
         return store.manifest(planned.known)
-    near = nearest(planned.spec, store)
     stages = Stages(progress, check or partial(prove, store=store.url))
     unfinished = unfinished_of(planned.spec, store, estimate=cost(planned)[0], seconds=SECONDS)
     spec = bound(planned.spec, store)
-    solved = solvers.solve(spec, progress=stages.step, warm_start=near, unfinished=unfinished)
+    solved = solvers.solve(spec, progress=stages.step, unfinished=unfinished)
     manifest = store.put(solved, check=stages.check)
     if unfinished is not None:
         unfinished.clear()

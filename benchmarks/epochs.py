@@ -1,7 +1,6 @@
 """Fixed epochs: seconds of the dual, of C, and of the certificate; the certified gap; growth.
 
-First the prefix sum, then momentum, Nesterov and SRG, whose filters carry two and three states for each epoch; then
-what a start from a stored neighbour saves.
+First the prefix sum, then momentum, Nesterov and SRG, whose filters carry two and three states for each epoch.
 
 Seconds are the smallest of a few runs; CPU seconds of that run say more on a busy machine. With C, the gap is that of
 the certificate. Without, for n = 10^4, it is the distance from the certificate's lower bound to the loss of a feasible
@@ -13,7 +12,6 @@ within 0.058 s (300 times faster than the 17.5 s of jax_privacy 2.0 to 1e-9 on a
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,16 +23,13 @@ from benchmarks.report import Goal, Machine, Report, at_most, duration
 from factorize.certificate.certificate import certify
 from factorize.certificate.lower_bounds.block_resolvents import nuclear_norm_below
 from factorize.solution import Solution
-from factorize.solvers import choose, solve
+from factorize.solvers import choose
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
 from factorize.solvers.epochs.blocks import BlockAscent, Ring, maximise
 from factorize.solvers.epochs.step_kernels import factors
 from factorize.solvers.problem import Problem
-from factorize.solvers.warm_start import stretched
 from factorize.spec import Spec, parse_spec
-from factorize.storage.neighbours import nearest
-from factorize.storage.store import open_store
 from factorize.workloads.forms import BidiagonalInverse
 
 Result = TypeVar("Result")
@@ -54,8 +49,6 @@ RECURSIONS: dict[str, dict[str, Any]] = {
     "SRG 0.9, 0.9": {"kind": "srg", "momentum": 0.9, "decay": 0.9},
 }
 RECURSION_SIZES = ((8, 64), (8, 256))
-NEIGHBOURS = ((8, 120, 128), (8, 64, 128))
-STORED = (("momentum 0.9", 8, 120, 128), ("SRG 0.9, 0.9", 8, 64, 128))
 _RECURSION_GOALS = {(8, 256): 2.0}
 _DUAL_GOALS = {(8, 256): 0.1}
 _WHOLE_GOALS = {(8, 64): 0.058, (8, 256): 1.0}
@@ -131,9 +124,9 @@ def with_matrix(report: Report, k: int, b: int) -> None:
     row(report, f"certificate, {name}", certifying, f"certificate k={k}", k * b, "", [])
 
 
-def recursion_of(spec: Spec, start: np.ndarray | None = None) -> BlockAscent:
+def recursion_of(spec: Spec) -> BlockAscent:
     ring = recursion_optimum.ring_of(Problem(spec))
-    return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None, start)
+    return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None)
 
 
 def recursion(report: Report, name: str, k: int, b: int) -> None:
@@ -149,36 +142,8 @@ def recursion(report: Report, name: str, k: int, b: int) -> None:
     row(report, f"with C, {title}", whole, f"C {name}", k * b, f"certified gap {gap:.1e}", goals)
 
 
-def neighbour(report: Report, name: str, workload: dict[str, Any], k: int, near: int, b: int) -> None:
-    """One row: steps and seconds from the dual of another number of classes, beside those from nothing."""
-    find = dual_from if workload is PREFIX else recursion_of
-    blocks = find(spec_of(k, near, workload)).point.dual
-    spec = spec_of(k, b, workload)
-    cold, before = timed(lambda: find(spec), repeats=3)
-    warm, after = timed(lambda: find(spec, stretched(blocks, b)), repeats=3)
-    note = f"{warm.iterations} steps instead of {cold.iterations}, {duration(before.seconds)} without it"
-    row(report, f"from b={near}, {name}, k={k}, b={b}", after, f"warm {name} {near}", k * b, note, [])
-
-
-def from_the_store(report: Report, name: str, k: int, near: int, b: int) -> None:
-    """One row: the whole path of a spec that finds a neighbour in a store, beside one that does not."""
-    spec = spec_of(k, b, RECURSIONS[name])
-    with tempfile.TemporaryDirectory() as folder:
-        store = open_store(folder)
-        store.put(solve(spec_of(k, near, RECURSIONS[name])))
-        _, look = timed(lambda: (nearest(spec, store),), repeats=3)
-        cold, before = timed(lambda: solve(spec), repeats=2)
-        warm, after = timed(lambda: solve(spec, warm_start=nearest(spec, store)), repeats=2)
-    steps = [int(result.manifest["solver"]["iterations"]) for result in (cold, warm)]
-    note = (
-        f"{steps[1]} steps instead of {steps[0]}, CPU {duration(after.cpu)} instead of {duration(before.cpu)}, "
-        f"of which the look into the store {duration(look.cpu)}"
-    )
-    row(report, f"stored b={near}, {name}, k={k}, b={b}", after, f"stored {name} {near}", k * b, note, [])
-
-
-def dual_from(spec: Spec, start: np.ndarray | None = None) -> BlockAscent:
-    return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE, start=start)
+def dual_from(spec: Spec) -> BlockAscent:
+    return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
 
 
 def goal(goals: dict[tuple[int, int], float], k: int, b: int, spent: Timed) -> list[Goal]:
@@ -234,12 +199,6 @@ def run(report: Report) -> None:
     for name in RECURSIONS:
         for k, b in ((4, 32),) if report.quick else RECURSION_SIZES:
             recursion(report, name, k, b)
-    report.heading("From the dual of a neighbour, to 1e-9")
-    for k, near, b in ((4, 24, 32),) if report.quick else NEIGHBOURS:
-        neighbour(report, "prefix", PREFIX, k, near, b)
-        neighbour(report, "momentum 0.9", MOMENTUM, k, near, b)
-    for name, k, near, b in (("momentum 0.9", 4, 24, 32),) if report.quick else STORED:
-        from_the_store(report, name, k, near, b)
 
 
 def main() -> None:

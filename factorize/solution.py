@@ -20,7 +20,7 @@ class Outcome(Enum):
     LOCAL_OPTIMUM = "converged to a stationary point of a class that is not convex; no smaller loss was found in it"
     ADDED = "a strategy of the user's own, not optimised here; compare its loss with a solver's"
     ROUNDING_LIMIT = "no further progress in double precision; ask for a larger tolerance"
-    ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance, or start from a neighbouring result"
+    ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance"
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,10 @@ class Problem:
 
     Attributes:
         spec: the spec.
-        start: dual blocks to start from, shape (b, k, k) (solvers/warm_start.py), or None; solvers may ignore them.
         unfinished: what a solve of the same spec that was cut off had reached; solvers may ignore it.
     """
 
     spec: Spec
-    start: np.ndarray | None = field(default=None, compare=False)
     unfinished: Unfinished = field(default_factory=NothingKept, compare=False)
 
     def loop(self, name: str) -> Loop:

@@ -19,9 +19,7 @@ from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
-from factorize.solvers.warm_start import resampled as warm_start_of
 from factorize.spec import Spec
-from factorize.storage.neighbours import Neighbour
 
 _ENDED_WELL = (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
 
@@ -47,7 +45,6 @@ def solve(
     *,
     progress: ProgressCallback | None = None,
     matrices: Mapping[str, np.ndarray] | None = None,
-    warm_start: Factorization | Neighbour | None = None,
     evidence: bool = True,
     unfinished: Unfinished | None = None,
 ) -> Factorization:
@@ -57,9 +54,6 @@ def solve(
         spec: what is asked for.
         progress: called between steps; what it raises (`Cancelled`, say) ends the solve.
         matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
-        warm_start: a result for another n or a similar workload, with the same participation (and epochs); it may save
-            half the steps, never changes what is certified beyond the tolerance (the bytes may differ), and is ignored
-            where it does not fit. Where it leads to no convergence, the solve begins anew without it.
         evidence: whether a claim that brings no evidence for a lower bound over all matrices gets some; without, the
             certificate has no such bound.
         unfinished: what a solve of this spec that was cut off had reached, and where this one leaves what it reaches
@@ -79,13 +73,12 @@ def solve(
     """
     spec = choose(spec).bind(matrices or {})
     with one_blas_thread(0 if spec.workload.endless else spec.workload.n, largest=LARGEST_WHOLE):
-        return _solved(spec, progress, warm_start, evidence, unfinished)
+        return _solved(spec, progress, evidence, unfinished)
 
 
 def _solved(
     spec: Spec,
     progress: ProgressCallback | None,
-    warm_start: Factorization | Neighbour | None,
     evidence: bool,
     unfinished: Unfinished | None,
 ) -> Factorization:
@@ -94,18 +87,14 @@ def _solved(
     began = time.monotonic()
     told, kept = _Told(progress or _ignore, needed.seconds), unfinished or NothingKept()
     problem = Problem(spec, unfinished=kept)
-    found = None
     with begun(spec, own=entry.dual or not evidence) as searched:
         if kept.step:
             solution = _gone_on(problem, entry, told)
         else:
-            found = None if warm_start is None else _solved_from(warm_start, problem, entry, told)
-            solution = entry.solve(problem, told) if found is None else found
+            solution = entry.solve(problem, told)
         if evidence:
             solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
     provenance = _provenance(spec, time.monotonic() - began)
-    if warm_start is not None and found is not None:
-        provenance["warm_start"] = warm_start.digest
     told.enter("certify")
     return Factorization.from_solution(spec, solution, solver=provenance)
 
@@ -121,20 +110,6 @@ def _gone_on(problem: Problem, entry: Entry, progress: ProgressCallback) -> Solu
             raise
     problem.unfinished.forget()
     return entry.solve(problem, progress)
-
-
-def _solved_from(
-    near: Factorization | Neighbour, problem: Problem, entry: Entry, progress: ProgressCallback
-) -> Solution | None:
-    """Return the claim of a solve that began at a neighbour, or None if it does not fit or leads nowhere."""
-    start = warm_start_of(near, problem.spec)
-    if start is None:
-        return None
-    try:
-        solution = entry.solve(replace(problem, start=start), progress)
-    except SolveFailed:
-        return None
-    return solution if solution.outcome is Outcome.CONVERGED else None
 
 
 class _Told:

@@ -14,7 +14,6 @@ from factorize.api.child_protocol import Document, Tell, serve_each
 from factorize.errors import StoreUnavailable
 from factorize.spec import parse_spec
 from factorize.storage.medium.files import Files
-from factorize.storage.neighbours import nearest
 from factorize.storage.store import Store, open_store
 
 
@@ -26,7 +25,7 @@ def solve(asked: Document, _tell: Tell) -> Document:
     """
     store = _store(asked["store"])
     spec = store.bind(parse_spec(asked["spec"]))
-    found = solvers.solve(spec, warm_start=nearest(spec, store))
+    found = solvers.solve(spec)
     try:
         Files().produce(Path(asked["path"]), found.save)
     except OSError as error:

@@ -42,7 +42,6 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     from factorize.api.stages import Stages, unfinished_of
     from factorize.solution import Progress
     from factorize.spec import parse_spec
-    from factorize.storage.neighbours import nearest
     from factorize.storage.store import open_store
     from factorize.storage.unfinished import SECONDS
 
@@ -57,7 +56,7 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     _log.info("the child solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
     if unfinished is not None and unfinished.step:
         _log.info("the child goes on from a state", extra={"about": {"step": unfinished.step}})
-    found = solvers.solve(spec, progress=stages.step, warm_start=nearest(spec, store), unfinished=unfinished)
+    found = solvers.solve(spec, progress=stages.step, unfinished=unfinished)
     digest = store.put(found, check=stages.check)["digest"]
     if unfinished is not None:
         unfinished.clear()

@@ -28,7 +28,6 @@ from factorize.spec import Spec, parse_spec
 
 if TYPE_CHECKING:
     from factorize.client.events import Event
-    from factorize.storage.neighbours import Neighbour
 
 Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
@@ -42,7 +41,6 @@ def solve(
     service: str | None = None,
     to: str | Path | None = None,
     progress: bool | ProgressCallback | None = None,
-    warm_start: Factorization | Neighbour | None = None,
     **words: Unpack[SpecKeywords],
 ) -> Factorization:
     """Return the certified factorization of a spec.
@@ -56,7 +54,6 @@ def solve(
         to: also write the factor file there.
         progress: whether a bar is drawn (by default in terminals and notebooks), or a function that is told each step
             and may raise `factorize.errors.Cancelled`.
-        warm_start: see `factorize.solvers.solve`; without a store.
         **words: fields of the spec (docs/spec.md).
 
     Raises:
@@ -69,10 +66,8 @@ def solve(
     asked = spec_of(spec, words)
     target = None if to is None else Path(to)
     check_target(target)
-    if service is not None and (store is not None or warm_start is not None):
-        raise InvalidParameter(
-            "a service solves with a store of its own; leave store= and warm_start= out", field="service"
-        )
+    if service is not None and store is not None:
+        raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
     with extras_named("a solve"), progress_line(_label(asked), bar_of(progress)) as line:
         told = progress if callable(progress) else line.step if line else _silent
         if service is not None:
@@ -82,7 +77,7 @@ def solve(
         else:
             from factorize.solvers import solve as solve_here
 
-            found = solve_here(asked, progress=told, warm_start=warm_start)
+            found = solve_here(asked, progress=told)
     if target is not None:
         with written_whole(target) as part:
             found.save(part)

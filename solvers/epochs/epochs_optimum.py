@@ -75,7 +75,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
-        ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"), beyond=beyond)
+        ascent = ascend(ring, tolerance, report, problem.loop("dual blocks"), beyond=beyond)
         dual = np.empty_like(ascent.point.dual)
         factors(ascent.point.dual, dual)
         if problem.evaluates_itself:
@@ -134,7 +134,6 @@ def ascend(
     ring: Ring,
     tolerance: float,
     report: StepReport,
-    start: np.ndarray | None = None,
     loop: Loop = UNKEPT,
     *,
     beyond: float = math.inf,
@@ -142,7 +141,7 @@ def ascend(
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows; see `maximise`."""
     from factorize.solvers.epochs.blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report, start=start, loop=loop)
+    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report, loop=loop)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:

@@ -122,7 +122,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start, problem.loop("dual blocks"))
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.loop("dual blocks"))
         if not ascent.converged and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
@@ -206,7 +206,6 @@ def ascend(
     ring: RecursionRing,
     tolerance: float,
     report: StepReport,
-    start: np.ndarray | None = None,
     loop: Loop = UNKEPT,
     most_steps: float = math.inf,
 ) -> BlockAscent:
@@ -218,7 +217,6 @@ def ascend(
             ring,
             tolerance=tolerance,
             callback=report,
-            start=start,
             patience=_PATIENCE,
             loop=loop,
             most_steps=most_steps,

@@ -128,7 +128,6 @@ def maximise(
     *,
     tolerance: float,
     callback: Progress | None = None,
-    start: Array | None = None,
     loop: Loop = UNKEPT,
 ) -> Optimum:
     """Maximise the dual bound until the gap is at most ``tolerance`` or rounding stops progress.
@@ -137,19 +136,18 @@ def maximise(
         structure: the workload.
         tolerance: relative gap to reach, not negative.
         callback: called with (iteration, relative gap) after each evaluation; what it raises ends the solve.
-        start: dual weights to start from, positive, shape (n,).
-        loop: its part of unfinished work, which wins over `start`.
+        loop: its part of unfinished work.
 
     Returns:
         The best iterate with its bounds; ``relative_gap`` may exceed ``tolerance``.
 
     Raises:
-        ValueError: if ``tolerance`` or ``start`` is out of range.
+        ValueError: if ``tolerance`` is out of range.
         FloatingPointError: if the workload leaves the range of float64.
     """
     if not 0.0 <= tolerance < math.inf:
         raise ValueError(f"tolerance={tolerance} must be a finite number, at least 0")
-    v, step = structure.start() if start is None else _checked(start, structure.size), 1
+    v, step = structure.start(), 1
     found = loop.found(v=(structure.size,))
     if found is not None and (found.arrays["v"] > 0).all():
         v, step = found.arrays["v"], found.step
@@ -199,13 +197,6 @@ def require_range(name: str, values: Array, low: float, high: float) -> None:
     wrong = ~((values >= low) & (values <= high))  # also true for NaN
     if wrong.any():
         raise ValueError(f"{name} holds {values[wrong][0]}, outside [{low:g}, {high:g}]; rescale the workload")
-
-
-def _checked(start: Array, size: int) -> Array:
-    v = np.array(start, dtype=np.float64)
-    if v.shape != (size,) or not np.all((v > 0) & np.isfinite(v)):
-        raise ValueError(f"start must hold {size} positive finite weights, got shape {v.shape}; or leave it out")
-    return v
 
 
 def _evaluate(structure: Structure, v: Array, error: float) -> _Iterate:

@@ -182,17 +182,10 @@ def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: Progres
             structure,
             tolerance=_SAFETY * problem.tolerance,
             callback=report,
-            start=_start(structure, problem),
             loop=problem.loop("dual weights"),
         )
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
-
-
-def _start(structure: Bidiagonal | Filtered, problem: Problem) -> np.ndarray | None:
-    """Return weights to start from, unless steps are merged and no longer those of the neighbour."""
-    known = problem.start is not None and problem.start.shape == (structure.size, 1, 1)
-    return problem.start[:, 0, 0] if problem.start is not None and known else None
 
 
 def outcome_of(optimum: Optimum, tolerance: float) -> Outcome:
