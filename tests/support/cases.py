@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from specs import spec_of
@@ -9,56 +10,68 @@ from specs import spec_of
 from factorize.spec import Spec
 
 N = 12
+"""Steps of the cases of which there is every one; those of `SIZES` cover each two names once."""
 
-WORKLOADS: dict[str, dict[str, Any]] = {
-    "prefix": {"kind": "prefix", "n": N},
-    "momentum": {"kind": "momentum", "n": N, "momentum": 0.9},
-    "momentum with a schedule": {
-        "kind": "momentum",
-        "n": N,
-        "momentum": 0.9,
-        "learning_rates": {"kind": "linear_cooldown", "steps": 3, "final": 0.05},
-    },
-    "nesterov": {"kind": "momentum", "n": N, "momentum": 0.8, "nesterov": True},
-    "momentum with rates of zero": {
-        "kind": "momentum",
-        "n": N,
-        "momentum": 0.9,
-        "learning_rates": [1.0] * 4 + [0.0] * 3 + [1.0] * 5,
-    },
-    "cosine schedule to zero": {"kind": "schedule", "n": N, "learning_rates": {"kind": "cosine"}},
-    "decoupled weight decay": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "decoupled"},
-    "coupled weight decay": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
-    "decay": {"kind": "decay", "n": N, "rate": 0.7},
-    "window": {"kind": "window", "n": N, "width": 4},
-    "srg": {"kind": "srg", "n": N, "momentum": 0.9, "decay": 0.5},
-    "adam": {"kind": "adam", "n": N, "beta": 0.9},
-    "mu2 q": {"kind": "mu2", "n": N, "output": "q"},
-    "mu2 w": {"kind": "mu2", "n": N, "output": "w"},
-    "mu2 x": {"kind": "mu2", "n": N, "output": "x"},
-    "identity": {"kind": "identity", "n": N},
-    "matrix": {
-        "kind": "matrix",
-        "rows": [[float((3 * i + 5 * j) % 7 - 2) * (j <= i) for j in range(N)] for i in range(N)],
-    },
-    "wide matrix": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(N)] for i in range(N // 2)]},
-    "tall matrix": {"kind": "matrix", "rows": [[float((i * i + j * j) % 11) for j in range(N)] for i in range(2 * N)]},
-}
+SIZES = {144: (3, 8), 320: (4, 10), 2100: (3, 10)}
+"""Larger counts of steps, each with two counts of epochs."""
 
-PARTICIPATIONS: dict[str, dict[str, Any]] = {
-    "single": {"kind": "single"},
-    "fixed epochs": {"kind": "fixed_epochs", "epochs": 3},
-    "every step its own class": {"kind": "fixed_epochs", "epochs": N},
-    "min_sep": {"kind": "min_sep", "min_sep": 4},
-    "min_sep at most twice": {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
-}
 
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "mean": {"kind": "mean"},
-    "lambda_tau": {"kind": "lambda_tau", "tau": 4},
-    "max": {"kind": "max"},
-    "weighted": {"kind": "weighted", "weights": [float(i % 3) for i in range(N)]},
-}
+def workloads_of(n: int) -> dict[str, dict[str, Any]]:
+    """Return one of each kind, of so many steps, and those whose rates or shape are their own case."""
+    rates = [1.0] * (n // 3) + [0.0] * (n // 4) + [1.0] * (n - n // 3 - n // 4)
+    cooldown = {"kind": "linear_cooldown", "steps": n // 4, "final": 0.05}
+    return {
+        "prefix": {"kind": "prefix", "n": n},
+        "momentum": {"kind": "momentum", "n": n, "momentum": 0.9},
+        "momentum with a schedule": {"kind": "momentum", "n": n, "momentum": 0.9, "learning_rates": cooldown},
+        "nesterov": {"kind": "momentum", "n": n, "momentum": 0.8, "nesterov": True},
+        "momentum with rates of zero": {"kind": "momentum", "n": n, "momentum": 0.9, "learning_rates": rates},
+        "cosine schedule to zero": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine"}},
+        "decoupled weight decay": {"kind": "weight_decay", "n": n, "rate": 0.1, "mode": "decoupled"},
+        "coupled weight decay": {"kind": "weight_decay", "n": n, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
+        "decay": {"kind": "decay", "n": n, "rate": 0.7},
+        "window": {"kind": "window", "n": n, "width": 4},
+        "srg": {"kind": "srg", "n": n, "momentum": 0.9, "decay": 0.5},
+        "adam": {"kind": "adam", "n": n, "beta": 0.9},
+        "mu2 q": {"kind": "mu2", "n": n, "output": "q"},
+        "mu2 w": {"kind": "mu2", "n": n, "output": "w"},
+        "mu2 x": {"kind": "mu2", "n": n, "output": "x"},
+        "identity": {"kind": "identity", "n": n},
+        "matrix": {
+            "kind": "matrix",
+            "rows": [[float((3 * i + 5 * j) % 7 - 2) * (j <= i) for j in range(n)] for i in range(n)],
+        },
+        "wide matrix": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(n)] for i in range(n // 2)]},
+        "tall matrix": {
+            "kind": "matrix",
+            "rows": [[float((i * i + j * j) % 11) for j in range(n)] for i in range(2 * n)],
+        },
+    }
+
+
+def participations_of(n: int) -> dict[str, dict[str, Any]]:
+    """Return one of each kind and some of their edges."""
+    few, many = SIZES.get(n, (3, n))
+    return {
+        "single": {"kind": "single"},
+        "fixed epochs": {"kind": "fixed_epochs", "epochs": few},
+        "many epochs": {"kind": "fixed_epochs", "epochs": many},
+        "min_sep": {"kind": "min_sep", "min_sep": n // 3},
+        "min_sep at most twice": {"kind": "min_sep", "min_sep": n // 4, "max_participations": 2},
+    }
+
+
+def objectives_of(n: int) -> dict[str, dict[str, Any]]:
+    """Return one of each kind."""
+    return {
+        "mean": {"kind": "mean"},
+        "lambda_tau": {"kind": "lambda_tau", "tau": 4},
+        "max": {"kind": "max"},
+        "weighted": {"kind": "weighted", "weights": [float(i % 3) for i in range(n)]},
+    }
+
+
+WORKLOADS, PARTICIPATIONS, OBJECTIVES = workloads_of(N), participations_of(N), objectives_of(N)
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "auto": {"kind": "auto"},
@@ -89,7 +102,44 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 }
 
 
-def case_of(mechanism: str, workload: str, participation: str, objective: str, **more: Any) -> Spec:
+def case_of(mechanism: str, workload: str, participation: str, objective: str, *, n: int = N, **more: Any) -> Spec:
     """Parse the spec of four names."""
-    parts = (WORKLOADS[workload], MECHANISMS[mechanism], PARTICIPATIONS[participation], OBJECTIVES[objective])
-    return spec_of(*parts, **{"tolerance": 1e-6, **more})
+    where = (workloads_of(n)[workload], participations_of(n)[participation], objectives_of(n)[objective])
+    return spec_of(where[0], MECHANISMS[mechanism], *where[1:], **{"tolerance": 1e-6, **more})
+
+
+FAST = [name for name in MECHANISMS if name != "semidefinite"]
+
+
+def fits(workload: str, objective: str) -> bool:
+    """Weights are one per output, and two of the matrices have another number of outputs."""
+    return objective != "weighted" or spec_of(WORKLOADS[workload]).workload.m == 12
+
+
+def in_turn(mechanism: str, workload: str, participation: str) -> list[str]:
+    """Objectives that fit, from the one whose turn it is."""
+    names = list(OBJECTIVES)
+    turn = FAST.index(mechanism) + list(WORKLOADS).index(workload) + list(PARTICIPATIONS).index(participation)
+    first = turn % len(names)
+    return [name for name in names[first:] + names[:first] if fits(workload, name)]
+
+
+def covering(n: int) -> Iterator[tuple[str, str, str, str]]:
+    """Names of cases: at 144 steps every two kinds have met, at 320 half of them, at 2,100 a few with a recursion."""
+    if n == 2100:
+        yield "auto", "prefix", "single", "mean"
+        yield "toeplitz", "decay", "fixed epochs", "mean"
+        yield "banded", "momentum", "min_sep", "mean"
+        yield "blt", "decoupled weight decay", "many epochs", "max"
+        yield "buffered_linear", "cosine schedule to zero", "single", "lambda_tau"
+        yield "square_root", "momentum with a schedule", "many epochs", "weighted"
+        return
+    workloads, objectives = list(WORKLOADS), list(OBJECTIVES)
+    for i, mechanism in enumerate(FAST):
+        yield mechanism, "prefix", "single", "mean"
+        for k, participation in enumerate(PARTICIPATIONS):
+            workload, objective = workloads[(5 * i + 7 * k) % len(workloads)], objectives[(i + k) % len(objectives)]
+            if n == 144 or k in (i % 5, (i + 2) % 5):
+                yield mechanism, workload, participation, objective if fits(workload, objective) else "mean"
+                if not fits(workload, objective):
+                    yield mechanism, "momentum", participation, objective
