@@ -18,10 +18,9 @@ from pydantic_settings import (
 )
 
 from factorize.errors import InvalidParameter
-from factorize.storage.medium.location import directory_of, in_bucket
+from factorize.storage.medium.location import AUDIT_FOLDER, LEDGER_FILE, directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
-LEDGER_FILE = "jobs.sqlite"
 CONFIG_FILE = "factorize.toml"
 DAY = 86_400.0
 
@@ -246,7 +245,7 @@ def audit_folder(settings: Settings) -> Path:
     """Return the folder of the audit log."""
     if settings.audit is not None:
         return Path(settings.audit)
-    return (Path(default_store()) if in_bucket(settings.store) else directory_of(settings.store)) / "audit"
+    return (Path(default_store()) if in_bucket(settings.store) else directory_of(settings.store)) / AUDIT_FOLDER
 
 
 def config_file() -> Path | None:

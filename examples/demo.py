@@ -45,13 +45,13 @@ def main() -> None:
         digests = [solve(service, title, spec) for title, spec in SPECS.items()]
         again(service)
         for name, digest in zip(("optimum", "lambda_tau", "fixed_epochs", "nu_toeplitz"), digests, strict=True):
-            factorize("get", digest, "--to", folder / f"{name}.safetensors", "--url", url)
+            factorize("get", digest, "--to", folder / f"{name}.safetensors", "--service", url)
         for name in ("optimum", "fixed_epochs"):
             factorize("verify", folder / f"{name}.safetensors")
         factorize("plot", folder / "optimum.safetensors", "--to", folder / "optimum.png")
         factorize("calibrate", folder / "optimum.safetensors", "--epsilon", "2", "--delta", "1e-6")
         say("Train on it: logistic regression on scikit-learn's digits, noise rows streamed from the service")
-        run([sys.executable, "examples/train_digits.py", "--url", url, "--plot", folder / "training.png"])
+        run([sys.executable, "examples/train_digits.py", "--service", url, "--plot", folder / "training.png"])
     say(f"Done. Factors and pictures are in {folder}")
 
 

@@ -5,7 +5,7 @@ correlated noise, each with batches in one public order and with batches that ar
 privacy amplification both may count on. Start a service first:
 
     factorize serve &
-    python examples/train_digits.py --url http://127.0.0.1:8000
+    python examples/train_digits.py --service http://127.0.0.1:8000
 
 Data: the digits of scikit-learn, or with `--mnist FOLDER` the four IDX files of MNIST (plain or .gz).
 """
@@ -314,7 +314,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="DP-SGD beside correlated noise, with public and with secret batches, on real data."
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of a running `factorize serve`")
+    parser.add_argument("--service", default="http://127.0.0.1:8000", help="of a running `factorize serve`")
     parser.add_argument(
         "--mnist", type=Path, metavar="FOLDER", help="train on the IDX files of MNIST instead of digits"
     )
@@ -341,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setting = Setting(batches, batch_size, args.epochs or (2 if args.mnist else 10), args.clip_norm, target)
         describe(data, setting)
         with threadpool_limits(1):  # the products are so small that threads would mostly wait for each other
-            outcomes = [compete(way, data, setting, args.url, args.runs) for way in WAYS]
+            outcomes = [compete(way, data, setting, args.service, args.runs) for way in WAYS]
     except FactorizeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 5 if error.slug == "service-unreachable" else 3

@@ -1,7 +1,7 @@
 """A private JAX job: the digits of scikit-learn, jax_privacy's clipping, correlated noise as an optax transformation.
 
 Trains logistic regression twice at the same (epsilon, delta): with independent noise (DP-SGD, C = I) and with the
-optimal factorization. Solved here, or by a running service with `--url`.
+optimal factorization. Solved here, or by a running service with `--service`.
 
     python examples/train_jax.py --epsilon 2 --epochs 10
 """
@@ -51,8 +51,8 @@ def factors(args: argparse.Namespace, mechanism: str, steps: int) -> Any:
         "mechanism": {"kind": mechanism},
         "tolerance": 1e-6,
     }
-    if args.url is not None:
-        return load(spec, url=args.url)
+    if args.service is not None:
+        return load(spec, url=args.service)
     from factorize.solvers import solve
 
     return solve(parse_spec(spec))
@@ -86,7 +86,7 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="JAX on digits, with independent and with correlated noise.")
-    parser.add_argument("--url", help="of a running `factorize serve`; without it the factors are solved here")
+    parser.add_argument("--service", help="of a running `factorize serve`; without it the factors are solved here")
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=48)

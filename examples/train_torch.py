@@ -1,7 +1,7 @@
 """A private torch job in one call: the digits of scikit-learn, Opacus's clipping, correlated noise.
 
 Trains the same network twice at the same (epsilon, delta): with independent noise (DP-SGD, C = I) and with the
-factorization that is optimal for the optimizer's own workload. Solved here, or by a running service with `--url`.
+factorization that is optimal for the optimizer's own workload. Solved here, or by a running service with `--service`.
 
     python examples/train_torch.py --epsilon 2 --epochs 10
     python examples/train_torch.py --sampling balls_in_bins
@@ -54,8 +54,8 @@ def train(args: argparse.Namespace, mechanism: str, seed: int | None) -> tuple[f
         "mechanism": {"kind": mechanism},
         "tolerance": 1e-6,
     }
-    settings: dict[str, Any] = {"url": args.url}
-    if args.url is None:
+    settings: dict[str, Any] = {"url": args.service}
+    if args.service is None:
         from factorize.solvers import solve
 
         settings = {"solve": solve}
@@ -83,7 +83,7 @@ def train(args: argparse.Namespace, mechanism: str, seed: int | None) -> tuple[f
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="torch and Opacus on digits, with independent and correlated noise.")
-    parser.add_argument("--url", help="of a running `factorize serve`; without it the factors are solved here")
+    parser.add_argument("--service", help="of a running `factorize serve`; without it the factors are solved here")
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=48)

@@ -19,6 +19,7 @@ class Outcome(Enum):
     CLOSED_FORM = "a closed form, nothing to converge"
     LOCAL_OPTIMUM = "converged to a stationary point of a class that is not convex; no smaller loss was found in it"
     ADDED = "a strategy of the user's own, not optimised here; compare its loss with a solver's"
+    NOT_SEARCHED = "the start of a search that would not fit in memory; lower n or bands for the optimum of the class"
     ROUNDING_LIMIT = "no further progress in double precision; ask for a larger tolerance"
     ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -60,12 +61,14 @@ class Caller:
         name: what the operator calls the caller, for logs.
         scopes: what the caller may do.
         quotas: and how much.
+        ends: when the caller's token of an issuer ends, in seconds since 1970; no key that they make outlives it.
     """
 
     owner: str
     name: str
     scopes: frozenset[Scope]
     quotas: Quotas = UNLIMITED
+    ends: float = math.inf
 
     def may(self, scope: Scope | None) -> bool:
         """Say whether a route of this scope is open to the caller; None is open to everyone."""

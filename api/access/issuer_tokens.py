@@ -100,4 +100,4 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any]) -> Caller:
     scopes = {Scope(name) for word in words if isinstance(word, str) for name in issuer.scopes.get(word, ())}
     name = hashlib.sha256(f"{issuer.issuer}\n{subject}".encode()).hexdigest()[:32]
     quotas = Quotas(**{limit: getattr(issuer, limit) for limit in Quotas.__slots__})
-    return Caller(f"oidc:{name}", "a token's subject", frozenset(scopes), quotas)
+    return Caller(f"oidc:{name}", "a token's subject", frozenset(scopes), quotas, float(claims["exp"]))

@@ -47,16 +47,18 @@ class KeyDesk:
     ) -> tuple[AccessKey, Token]:
         """Make a key; its token is nowhere else. Arguments as for `KeyRegister.create`.
 
+        It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
+
         Raises:
             AccessRefused: it would do more than the caller may.
             InvalidParameter: name, scopes, days or quotas are outside their limits.
         """
         asked = read_scopes(scopes)
         self._check_scopes(asked, "make")
-        return self.register.create(name, asked, days=days, quotas=quotas)
+        return self.register.create(name, asked, days=days, quotas=quotas, latest=self.caller.ends)
 
     def rotate(self, key_id: str, *, days: float, overlap_hours: float) -> tuple[AccessKey, Token]:
-        """Give a key a new secret and a new end; the secret before stays good for a while.
+        """Give a key a new secret and a new end, as `create` does; the secret before stays good for a while.
 
         Raises:
             NotFound: there is no such key.
@@ -71,7 +73,7 @@ class KeyDesk:
                 f"would be locked out; take {LEAST_OWN_OVERLAP_HOURS:g} or more, or ask with another key",
                 field="overlap_hours",
             )
-        return self.register.rotate(key_id, days=days, overlap_hours=overlap_hours)
+        return self.register.rotate(key_id, days=days, overlap_hours=overlap_hours, latest=self.caller.ends)
 
     def revoke(self, key_id: str) -> AccessKey:
         """Take a key back, for ever.

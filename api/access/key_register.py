@@ -6,6 +6,7 @@ secret is changed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,7 +43,13 @@ class KeyRegister:
         self._note = note
 
     def create(
-        self, name: str, scopes: Iterable[str], *, days: float = DEFAULT_DAYS, quotas: Quotas | None = None
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        days: float = DEFAULT_DAYS,
+        quotas: Quotas | None = None,
+        latest: float = math.inf,
     ) -> tuple[AccessKey, Token]:
         """Make a key; its token is nowhere else.
 
@@ -51,22 +58,13 @@ class KeyRegister:
             scopes: names of scopes.
             days: until it ends, up to 3660.
             quotas: limits of its holder; none by default.
+            latest: when it ends at the latest, in seconds since 1970.
 
         Raises:
             InvalidParameter: name, scopes, days or quotas are outside their limits.
         """
-        key, token = _made(name, scopes, days, quotas or Quotas())
+        key, token = _made(name, scopes, _end(days, latest), quotas or Quotas())
         with writing(self._engine) as connection:
-            connection.execute(access_keys.insert().values(**_row(key)))
-            self._note("key created", key)
-        return key, token
-
-    def create_first(self, name: str) -> tuple[AccessKey, Token] | None:
-        """Make a key that may do everything, if there is none at all yet; one of several services makes it."""
-        key, token = _made(name, [Scope.ADMIN], DEFAULT_DAYS, Quotas())
-        with changing(self._engine) as connection:
-            if connection.scalar(sa.select(sa.func.count()).select_from(access_keys)):
-                return None
             connection.execute(access_keys.insert().values(**_row(key)))
             self._note("key created", key)
         return key, token
@@ -95,7 +93,7 @@ class KeyRegister:
             return [_key(row) for row in connection.execute(query)]
 
     def rotate(
-        self, key_id: str, *, days: float = DEFAULT_DAYS, overlap_hours: float = 24.0
+        self, key_id: str, *, days: float = DEFAULT_DAYS, overlap_hours: float = 24.0, latest: float = math.inf
     ) -> tuple[AccessKey, Token]:
         """Give a key a new secret; the one before stays good for a while, and the key ends `days` from now.
 
@@ -114,7 +112,7 @@ class KeyRegister:
             "secret_sha256": token.sha256,
             "previous_sha256": key.secret_sha256,
             "previous_until": min(now + overlap_hours * 3600, key.expires),
-            "expires": now + _checked_days(days) * DAY,
+            "expires": _end(days, latest),
         }
         # Guarded by the secret that was read: of two rotations at once, one tells its caller to look again.
         guards = access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None)
@@ -191,21 +189,20 @@ class KeyRegister:
         return _key(row)
 
 
-def _made(name: str, scopes: Iterable[str], days: float, quotas: Quotas) -> tuple[AccessKey, Token]:
+def _made(name: str, scopes: Iterable[str], expires: float, quotas: Quotas) -> tuple[AccessKey, Token]:
     if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
         raise InvalidParameter(f"a key's name has 1 to {LONGEST_NAME} printable characters", field="name")
     for limit, value in quotas.document().items():
         if value is not None and not 0 <= value < 1 << 53:
             raise InvalidParameter(f"{limit}={value} is outside 0..2^53; leave it out for no limit", field=limit)
-    now, token = time.time(), new_token()
-    ends = now + _checked_days(days) * DAY
-    return AccessKey(token.id, name, read_scopes(scopes), token.sha256, now, ends, quotas=quotas), token
+    token = new_token()
+    return AccessKey(token.id, name, read_scopes(scopes), token.sha256, time.time(), expires, quotas=quotas), token
 
 
-def _checked_days(days: float) -> float:
+def _end(days: float, latest: float) -> float:
     if not 0 < days <= LONGEST_DAYS:
         raise InvalidParameter(f"{days:g} days are outside 0..{LONGEST_DAYS:g}; a key always ends", field="days")
-    return days
+    return min(time.time() + days * DAY, latest)
 
 
 def _row(key: AccessKey) -> dict[str, Any]:

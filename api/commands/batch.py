@@ -15,9 +15,9 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode, error_document, error_lines
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark
-from factorize.api.terminal.sources import open_results
+from factorize.api.terminal.sources import open_results, service_url
 from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
@@ -40,16 +40,6 @@ Reports = Annotated[
         "--report",
         metavar="FILE.csv|FILE.json",
         help="Write a row per spec with the numbers of its certificate; may be given twice.",
-        show_default=False,
-    ),
-]
-
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service",
-        metavar="URL",
-        help="Have a service solve; its store keeps the results. Not with --store.",
         show_default=False,
     ),
 ]
@@ -114,7 +104,9 @@ def batch(
 
     reports = [check_path(path) for path in report or ()]
     if service is not None:
-        return _remote(specs, _service(service, store), dry_run, reports, output)
+        from factorize.client.service import Service
+
+        return _remote(specs, Service(service_url(service, store)), dry_run, reports, output)
     results = _results(store, create=not dry_run)
     items = _expand(specs, results, measured_pace())
     lanes = _lanes(items)
@@ -285,15 +277,6 @@ def _write(path: Path, items: list[Item], results: Store | _ServedResults | None
         return None
 
     write_report(path, ((item.document(), manifest(item)) for item in items))
-
-
-def _service(url: str, store: str | None) -> Service:
-    from factorize.client.service import Service
-
-    if store is not None:
-        message = "--service names a service, which has a store of its own; leave --store out"
-        raise InvalidParameter(message, field="service")
-    return Service(url)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
-from factorize.api.terminal.options import Output, StoreUrl, Target
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, Target
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import open_target
+from factorize.api.terminal.sources import open_target, service_url
 from factorize.encoding import is_digest
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -54,16 +54,6 @@ Bins = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
 ]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service",
-        "--url",
-        metavar="URL",
-        help="Service that has the result and works it out; the target is a digest then.",
-        show_default=False,
-    ),
-]
 
 
 def calibrate(
@@ -80,7 +70,7 @@ def calibrate(
     dataset_size: DatasetSize = None,
     bins: Bins = None,
     deterministic: Deterministic = False,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -107,7 +97,7 @@ def calibrate(
         "bins": bins,
         "method": "deterministic" if deterministic else "verified",
     }
-    document = _here(target, store, asked) if url is None else _there(target, url, asked)
+    document = _here(target, store, asked) if service is None else _there(target, service_url(service, store), asked)
     emit(output, document, _text(document))
 
 
@@ -130,7 +120,7 @@ def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
     if not is_digest(target):
         raise InvalidParameter(
             f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file",
-            field="url",
+            field="service",
         )
     return Service(url).calibrate(target, {name: value for name, value in asked.items() if value is not None})
 

@@ -9,9 +9,9 @@ import typer
 
 from factorize.api.comparing.comparison_text import text
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ComparingUrl, ModelSize, MostSeconds, Output, SpecText, StoreUrl
+from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit
-from factorize.api.terminal.sources import check_target, open_results, read_spec, written_whole
+from factorize.api.terminal.sources import check_target, open_results, read_spec, service_url, written_whole
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compare(
     max_seconds: MostSeconds = None,
     parameters: ModelSize = None,
     plot: Picture = None,
-    service: ComparingUrl = None,
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -127,7 +127,9 @@ def _table(request: CompareRequest, service: str | None, store: str | None, show
     from factorize.client.service import Service
 
     asked = request.document() | {"spec": request.spec.document()}
-    return Service(service).compare(asked, progress=lambda event: shown.note(f"{event.data.get('done', 0)} mechanisms"))
+    return Service(service_url(service, store)).compare(
+        asked, progress=lambda event: shown.note(f"{event.data.get('done', 0)} mechanisms")
+    )
 
 
 def opened_store(url: str | None) -> Any:

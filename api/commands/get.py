@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl, ToFile
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile
 from factorize.api.terminal.output import OutputForm, display, emit, show_event
-from factorize.api.terminal.sources import copy_stored, full_digest, is_name, open_results, read_spec, read_spec_text
+from factorize.api.terminal.sources import (
+    copy_stored,
+    full_digest,
+    is_name,
+    open_results,
+    read_spec,
+    read_spec_text,
+    service_url,
+)
 from factorize.api.terminal.text import describe_manifest
 from factorize.encoding import is_digest
 from factorize.errors import NotFound
@@ -26,17 +34,6 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="FACTORIZE_URL",
-        help="Service to download from (and to solve there); without it, the store.",
-        show_default=False,
-    ),
-]
-
-
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -51,16 +48,20 @@ Dtype = Annotated[
 def get(
     source: Source,
     to: ToFile,
-    url: Url = None,
+    service: ServiceUrl = None,
     dtype: Dtype = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Write a factor file: downloaded from a service, resumed where it was cut, and checked before it gets its name.
 
-    A service solves a spec that it does not know. Without --url the file comes from the store and has to be there.
+    A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
     """
-    manifest = _from_service(source, to, url, dtype) if url else _from_store(source, to, store, dtype)
+    manifest = (
+        _from_store(source, to, store, dtype)
+        if service is None
+        else _from_service(source, to, service_url(service, store), dtype)
+    )
     emit(output, manifest, f"{describe_manifest(manifest)}\nfile          {to}")
 
 
@@ -96,6 +97,6 @@ def _digest_of(source: str, results: Store) -> str:
     if planned.known is None:
         raise NotFound(
             f"the store has no result for the spec {planned.spec.digest}; run `factorize solve` first, or name a "
-            "service with --url"
+            "service with --service"
         )
     return planned.known

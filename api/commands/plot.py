@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl, ToFile
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import open_target, parse_matrices, written_whole
+from factorize.api.terminal.sources import open_target, parse_matrices, service_url, written_whole
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 
@@ -20,12 +20,6 @@ Targets = Annotated[
     typer.Argument(metavar="FILE|DIGEST...", help="Factor files or stored results.", show_default=False),
 ]
 View = Annotated[str, typer.Option("--view", help="overview, matrices, coefficients or memory.")]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service", metavar="URL", help="Service that has the results; targets are digests.", show_default=False
-    ),
-]
 Shown = Annotated[str, typer.Option("--matrices", metavar="C,C_inv,B", help="Matrices that --view matrices shows.")]
 
 
@@ -49,7 +43,7 @@ def plot(
     check_format(to)
     shown = parse_matrices(matrices)
     if service is not None:
-        factorizations = [_from_service(service, target) for target in targets]
+        factorizations = [_from_service(service_url(service, store), target) for target in targets]
     else:
         factorizations = [open_target(target, store) for target in targets]
     figure = picture(view, factorizations, shown)

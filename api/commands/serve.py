@@ -32,7 +32,6 @@ TlsCertificate = Annotated[
     typer.Option("--tls-certificate", metavar="FILE", help="Speak HTTPS: the certificate.", show_default=False),
 ]
 TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.", show_default=False)]
-FIRST_KEY = "first"
 
 
 def serve(
@@ -48,7 +47,7 @@ def serve(
 ) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout.
 
-    Where callers need keys and there is none yet, a first key is made, which may do everything, and shown this once.
+    Where callers need keys and there is none yet, the command that makes one is shown.
     """
     from factorize.api.http.server import address, listen
     from factorize.api.measures.pace import measured_pace
@@ -76,19 +75,18 @@ def serve(
     with listener:
         measured_pace()  # once on a machine, for the estimates that are asked of the service
         url = address(listener, "http" if settings.https_certificate is None else "https")
-        running, token = _opened(settings)
+        running, lacks_keys = _opened(settings)
         listener.listen()  # whoever reads the address may connect at once, and waits until the service has started
-        document = {"url": url, "store": settings.store}
-        emit(output, document if token is None else {**document, "first_key": token}, f"serving {url}")
-        if token is not None and output is OutputForm.TEXT:
-            remark(f"first key, shown this once, which may do everything: {token}")
+        if lacks_keys:  # its token would stand in a log, were it made here
+            remark("there is no key yet; run here: factorize keys create --name admin --scopes admin --to admin.key")
+        emit(output, {"url": url, "store": settings.store}, f"serving {url}")
         if settings.log_format == "text":
             remark(f"results in {settings.store}; Ctrl-C ends")
         running.run(sockets=[listener])
 
 
-def _opened(settings: Settings) -> tuple[uvicorn.Server, str | None]:
-    """Return the server, and the token of the first key where one was made."""
+def _opened(settings: Settings) -> tuple[uvicorn.Server, bool]:
+    """Return the server, and whether callers need a key and there is none."""
     from factorize.api.http.server import server
     from factorize.api.service import SolverService
 
@@ -96,7 +94,7 @@ def _opened(settings: Settings) -> tuple[uvicorn.Server, str | None]:
         service = SolverService(settings)
         service.warm_up()
         running = server(settings, service=service)
-        first = service.register.create_first(FIRST_KEY) if settings.asks_for_keys else None
-        return running, None if first is None else first[1].text
+        needs_keys = settings.asks_for_keys and not settings.issuers
+        return running, needs_keys and not service.register.all()
     except StoreUnavailable as error:
         raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, SpecText, StoreUrl
+from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, ServiceUrl, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark, show_event
 from factorize.api.terminal.sources import (
     check_target,
@@ -20,6 +20,7 @@ from factorize.api.terminal.sources import (
     parse_matrices,
     read_spec,
     read_spec_text,
+    service_url,
 )
 from factorize.api.terminal.terms import explained
 from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
@@ -30,16 +31,6 @@ if TYPE_CHECKING:
 
 ToFile = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
-]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service",
-        metavar="URL",
-        envvar="FACTORIZE_SERVICE",
-        help="Service that solves and stores it; without one this process does.",
-        show_default=False,
-    ),
 ]
 
 
@@ -119,10 +110,10 @@ def _by_service(
     from factorize.client.service import Service
 
     store, names = elsewhere
-    if store is not None or list(names) != ["C"]:
-        field, reason = ("store", "keeps results in its own") if store is not None else ("matrices", "sends C alone")
-        raise InvalidParameter(f"the service {url} {reason}; leave --{field} or --service out", field=field)
-    answering = Service(url)
+    if list(names) != ["C"]:
+        message = f"the service {url} sends C alone; leave --matrices or --service out"
+        raise InvalidParameter(message, field="matrices")
+    answering = Service(service_url(url, store))
     with prompt_interrupt(), display() as shown:
         shown.start(url)
         manifest = answering.manifest(read_spec_text(source), dtype=dtype, progress=partial(show_event, shown))

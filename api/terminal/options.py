@@ -66,12 +66,12 @@ Database = Annotated[
 ]
 ServiceUrl = Annotated[
     str | None,
-    typer.Option("--url", envvar="FACTORIZE_URL", help="A service, in place of a ledger.", show_default=False),
-]
-ComparingUrl = Annotated[
-    str | None,
     typer.Option(
-        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
+        "--service",
+        metavar="URL",
+        envvar="FACTORIZE_SERVICE",
+        help="A running service does it, with the store and the jobs of its own. Not with --store.",
+        show_default=False,
     ),
 ]
 MostSeconds = Annotated[

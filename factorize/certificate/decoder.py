@@ -170,6 +170,6 @@ def _check_residual(residual: float, spec: Spec) -> None:
     if not residual <= RESIDUAL_LIMIT * max(largest, 1.0):
         raise CertificateError(
             f"B C differs from A by {residual:.3g}, above {RESIDUAL_LIMIT:.1e} of the workload's largest column sum "
-            f"{largest:.3g}; the strategy is too ill-conditioned to be inverted in double precision; use a smaller n or "
-            "another mechanism"
+            f"{largest:.3g}; the strategy is too ill-conditioned to be inverted in double precision; use a smaller n "
+            "or another mechanism"
         )

@@ -21,7 +21,7 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.findings import Finding, StoreReport, blob_kind
-from factorize.storage.medium.location import MARKER
+from factorize.storage.medium.location import AUDIT_FOLDER, LEDGER_FILE, MARKER
 from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.publication import QUARANTINE
 from factorize.storage.records import (
@@ -47,6 +47,7 @@ GRACE_SECONDS = 86_400.0
 _BLOBS = "blobs"
 _AHEAD = 16  # blobs that are listed before they are hashed
 _SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
+_LEDGER = re.compile(rf"{re.escape(LEDGER_FILE)}(-wal|-shm|-journal)?")  # beside the results, and none of them
 _PLACES = {
     SPECS: re.compile(rf"{SPECS}/{_SHARDED}\.json"),
     FAMILIES: re.compile(rf"{FAMILIES}/{_SHARDED}/{DIGEST}\.json"),
@@ -291,7 +292,7 @@ class _Check:
         oldest = time.time() - self.grace_seconds
         for entry in self.store.objects.list():
             place = entry.key.split("/")[0]
-            if place in (*_PLACES, QUARANTINE) or entry.key == MARKER:
+            if place in (*_PLACES, QUARANTINE, AUDIT_FOLDER) or entry.key == MARKER or _LEDGER.fullmatch(entry.key):
                 continue
             if place == UNFINISHED:
                 self._find("unfinished", entry.key, f"{entry.size} bytes; gc removes it when it is old")

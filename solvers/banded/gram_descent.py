@@ -1,6 +1,6 @@
 """Descent on the loss of a banded Gram matrix, until the bound over its class says that it is done.
 
-Limited-memory BFGS (limited_memory.py) with an approximate inverse of the second derivative
+Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of the second derivative
 (preconditioner.py). A step needs one evaluation (kernels.py), O(n bands^2) for any
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
@@ -11,7 +11,6 @@ What ends the search is the bound that the certificate will compute too (lower_b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,26 +59,6 @@ class GramPoint:
 _DESCENT = "gram descent"
 
 
-class Surface(Protocol):
-    """A loss to descend on.
-
-    Attributes:
-        bands: number of diagonals of C.
-        pairs: how many steps are remembered.
-        spacing: how many epochs each column stands for, and how many the next lies ahead; None for one each.
-    """
-
-    bands: int
-    pairs: int
-    spacing: tuple[Array, Array] | None
-
-    def __call__(self, offsets: Array) -> GramPoint | None:
-        """Return the loss and its gradient, or None where X is not positive definite."""
-
-    def strategy(self, point: GramPoint) -> BandedMatrix:
-        """Return C at a point."""
-
-
 class Landscape:
     """The loss as a function of X; keeps its work arrays.
 
@@ -91,8 +70,7 @@ class Landscape:
 
     def __init__(self, target: StateSpace, n: int, bands: int) -> None:
         self.n, self.bands = n, bands
-        self.evaluations, self.pairs = 0, _PAIRS
-        self.spacing: tuple[Array, Array] | None = None
+        self.evaluations = 0
         follow, feed, read, through = map(np.ascontiguousarray, target.parts())
         self._target = follow, feed, read, through
         width = min(bands + 1, n)
@@ -127,10 +105,10 @@ class Landscape:
         return BandedMatrix(bands)
 
 
-def taken_up(problem: Problem, surface: Surface, shape: tuple[int, int]) -> tuple[GramPoint | None, int]:
+def taken_up(problem: Problem, landscape: Landscape, shape: tuple[int, int]) -> tuple[GramPoint | None, int]:
     """Return the point that a search which was cut off had reached, and after how many steps; None, 0 where none is."""
     found = problem.loop(_DESCENT).found(offsets=shape)
-    point = None if found is None else surface(np.ascontiguousarray(found.arrays["offsets"]))
+    point = None if found is None else landscape(np.ascontiguousarray(found.arrays["offsets"]))
     return point, 0 if point is None or found is None else found.step
 
 
@@ -142,25 +120,22 @@ class GramDescent:
         landscape: its loss.
         first: where to start.
         report: told the gap within the class after each step.
-        most_steps: after which it ends.
         steps: that led to `first`.
     """
 
     def __init__(
         self,
         problem: Problem,
-        landscape: Surface,
+        landscape: Landscape,
         first: GramPoint,
         report: Reporter,
-        most_steps: int = _MOST_STEPS,
         steps: int = 0,
     ) -> None:
         self.problem, self.landscape, self.report = problem, landscape, report
         self.steps, self.gap = steps, np.inf
         self._loop = problem.loop(_DESCENT)
         self.at = first
-        self._most_steps = most_steps
-        self._memory = Memory(landscape.pairs)
+        self._memory = Memory(_PAIRS)
         self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
         self._renew()
 
@@ -176,8 +151,8 @@ class GramDescent:
             return Outcome.CLOSED_FORM
         aim = _SAFETY * self.problem.tolerance
         check = aim / (4 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
-        checked = self._most_steps
-        while self.steps < self._most_steps:
+        checked = _MOST_STEPS
+        while self.steps < _MOST_STEPS:
             self.steps += 1
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2
@@ -216,7 +191,7 @@ class GramDescent:
 
     def _renew(self) -> None:
         if self.landscape.bands > 1:
-            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands, self.landscape.spacing)
+            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands)
             self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
 
     def _step(self, direction: Array, decrease: float) -> bool:

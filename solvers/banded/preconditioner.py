@@ -58,7 +58,6 @@ class Preconditioner:
         s: Array,
         s_offsets: Array,
         bands: int,
-        spacing: tuple[Array, Array] | None = None,
     ) -> Preconditioner:
         """Build it.
 
@@ -68,13 +67,10 @@ class Preconditioner:
             s: diagonal of X^-1.
             s_offsets: entries below it.
             bands: number of diagonals of C.
-            spacing: where columns are those of knots, how many epochs each stands for and how many the next one lies
-                ahead, shape (n,) each.
         """
         n = len(w)
         own, link = np.zeros((bands - 1, n)), np.zeros((bands - 1, n))
-        widths, gaps = (np.ones(n), np.ones(n)) if spacing is None else spacing
-        _chains(w, w_offsets, s, s_offsets, widths, gaps, own, link)
+        _chains(w, w_offsets, s, s_offsets, own, link)
         return cls(own, link, _symbol(_spectrum(w, w_offsets, bands), _spectrum(s, s_offsets, bands), n))
 
     def apply(self, gradient: Array) -> Array:
@@ -175,13 +171,8 @@ def _add_products(w: Array, s: Array, symbol: Array) -> float:
 
 
 @compiled
-def _chains(
-    w: Array, w_offsets: Array, s: Array, s_offsets: Array, widths: Array, gaps: Array, own: Array, link: Array
-) -> None:
-    """Write the factors of both whitenings: by the diagonal, and (x_next - r x) / sqrt(1 - r^2) along chains.
-
-    Over a gap of g epochs a chain has 2 g - 1 links instead of one.
-    """
+def _chains(w: Array, w_offsets: Array, s: Array, s_offsets: Array, own: Array, link: Array) -> None:
+    """Write the factors of both whitenings: by the diagonal, and (x_next - r x) / sqrt(1 - r^2) along chains."""
     lags, n = own.shape
     b = lags + 1
     for d in range(1, b):
@@ -189,7 +180,7 @@ def _chains(
             i = j + d
             square = w[i] * s[j] + w[j] * s[i] + 2.0 * w_offsets[d - 1, j] * s_offsets[d - 1, j]
             if w[i] > 0.0 and w[j] > 0.0:  # else a step that moves nothing, whose entries stay zero
-                own[d - 1, j] = 1.0 / np.sqrt(square * widths[j])
+                own[d - 1, j] = 1.0 / np.sqrt(square)
     for d in range(1, b):
         for j in range(n - b):
             i = j + d
@@ -198,9 +189,7 @@ def _chains(
             link[d - 1, j] = r
     for d in range(1, b):
         for j in range(n - b):
-            r = link[d - 1, j] * own[d - 1, j] * own[b - d - 1, j + d] * np.sqrt(widths[j] * widths[j + d])
-            if gaps[j] > 1.0 and j % b + d >= b:
-                r = np.sign(r) * abs(r) ** (2.0 * gaps[j] - 1.0)
+            r = link[d - 1, j] * own[d - 1, j] * own[b - d - 1, j + d]
             link[d - 1, j] = min(max(r, -_LARGEST_CORRELATION), _LARGEST_CORRELATION)
     scale = own.copy()
     for d in range(1, b):

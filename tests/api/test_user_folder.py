@@ -114,7 +114,7 @@ def test_batch_imports_nothing_of_the_user(folder: Folder) -> None:
 
 def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -> None:
     with folder.serve() as url:
-        folder("get", SPEC, "--to", "root.safetensors", "--url", url)
+        folder("get", SPEC, "--to", "root.safetensors", "--service", url)
         asked = json.dumps({"spec": json.loads(SPEC)}).encode()
         request = urllib.request.Request(f"{url}/v1/compare", asked, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:

@@ -47,5 +47,5 @@ def test_balls_in_bins_on_digits(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["train_torch", "train_jax"])
 def test_no_service(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(name, "--url", "http://127.0.0.1:1") == 3
+    assert main(name, "--service", "http://127.0.0.1:1") == 3
     assert "factorize serve" in capsys.readouterr().err

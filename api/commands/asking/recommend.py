@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ComparingUrl, ModelSize, MostSeconds, Output, StoreUrl
+from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark
-from factorize.api.terminal.sources import check_target, read_spec_text, written_whole
+from factorize.api.terminal.sources import check_target, read_spec_text, service_url, written_whole
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def recommend(
     max_seconds: MostSeconds = None,
     code: Code = None,
     to: ToSpec = None,
-    service: ComparingUrl = None,
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -85,6 +85,8 @@ def recommend(
     typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
     shown_code = _frameworks(code)
     check_target(to)
+    if service is not None:
+        service = service_url(service, store)
     more = {"samplings": sampling or None, "max_seconds": max_seconds}
     asked = _question(typed, workload, more | {"parameters": parameters})
     with prompt_interrupt(), display() as shown:

@@ -51,8 +51,8 @@ def open_jobs(url: str | None, database: str | None, store: str | None) -> Itera
     """
     if url is not None:
         if database is not None or store is not None:
-            message = "--url names a service, which knows its own ledger; leave --database and --store out"
-            raise InvalidParameter(message, field="url")
+            message = f"the service {url} knows its own ledger; leave --database and --store out, or --service"
+            raise InvalidParameter(message, field="service")
         from factorize.client.service import Service
 
         yield ServiceJobs(Service(url))

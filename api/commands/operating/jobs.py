@@ -28,13 +28,13 @@ def list_jobs(
     state: State = None,
     workload: Workload = None,
     limit: Limit = 50,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """List jobs, newest first."""
-    with open_jobs(url, database, store) as source:
+    with open_jobs(service, database, store) as source:
         found = source.page(state, workload, limit)
     emit(output, {"items": found}, "\n".join(_line(job) for job in found) or "no jobs")
 
@@ -42,13 +42,13 @@ def list_jobs(
 @jobs.command()
 def show(
     digest: Digest,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Show one job: state, progress, and why it failed."""
-    with open_jobs(url, database, store) as source:
+    with open_jobs(service, database, store) as source:
         job = source.get(digest)
     emit(output, job, _text(job))
 
@@ -56,13 +56,13 @@ def show(
 @jobs.command()
 def cancel(
     digest: Digest,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """End a queued or running job; its processes are killed within seconds."""
-    with open_jobs(url, database, store) as source:
+    with open_jobs(service, database, store) as source:
         job = source.cancel(digest)
     emit(output, job, _text(job))
 
@@ -70,13 +70,13 @@ def cancel(
 @jobs.command()
 def retry(
     digest: Digest,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Queue a failed or cancelled job again."""
-    with open_jobs(url, database, store) as source:
+    with open_jobs(service, database, store) as source:
         job = source.retry(digest)
     emit(output, job, _text(job))
 
@@ -84,13 +84,13 @@ def retry(
 @jobs.command()
 def watch(
     digest: Digest,
-    url: ServiceUrl = None,
+    service: ServiceUrl = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
-    with open_jobs(url, database, store) as source, display() as shown:
+    with open_jobs(service, database, store) as source, display() as shown:
         shown.start(digest[:12])
         for job in source.follow(digest):
             shown.report(progress_of(job.get("progress") or {}))

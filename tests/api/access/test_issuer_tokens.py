@@ -149,6 +149,11 @@ def test_forged_tokens_are_refused_and_not_repeated(tokens: IssuerTokens, kind: 
     assert not any(piece in str(refused.value) for piece in text.split(".") if len(piece) > 8)
 
 
+def test_a_caller_ends_with_the_token(tokens: IssuerTokens) -> None:
+    ends = int(time.time()) + 200
+    assert tokens.caller(token(exp=ends)).ends == ends
+
+
 def test_no_token_has_another_address_asked(served: IssuerServer, tokens: IssuerTokens) -> None:
     for kind in FORGED:
         with pytest.raises(AccessRefused):

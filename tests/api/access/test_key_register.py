@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import zlib
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 
 from factorize.api.access import token as tokens
-from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Quotas, Scope
 from factorize.api.access.key_register import DAY, KeyRegister
 from factorize.api.access.token import new_token, read_token
@@ -89,23 +87,6 @@ def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
     with pytest.raises(NotFound, match="no key 000000000000"):
         register.revoke("0" * 12)
     assert [found.state(key.created) for found in register.all()] == ["revoked"]
-
-
-def test_of_many_services_that_start_at_once_one_makes_the_first_key(register: KeyRegister) -> None:
-    made: list[AccessKey] = []
-
-    def begin() -> None:
-        first = register.create_first("first")
-        if first is not None:
-            made.append(first[0])
-
-    threads = [threading.Thread(target=begin) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1 and register.all() == made
-    assert made[0].scopes == {Scope.ADMIN}
 
 
 @pytest.mark.parametrize(

@@ -503,9 +503,60 @@ def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--url", url).error(5)
+        assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--service", url).error(5)
         assert "cannot be reached" in factorize("solve", spec_text(4), "--service", url).error(5)
     assert [path.name for path in factorize.home.iterdir()] == [".cache"]  # the test's own: how fast this machine is
+
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_key_stands_in_what_a_service_prints(factorize: CommandLine, form: str) -> None:
+    """What it prints goes to logs, which others read."""
+    arguments = ("serve", "--port", "0", "--output", form, "--log-format", form)
+    (factorize.home / "factorize.toml").write_text("require_keys = true")
+    with factorize.start(*arguments) as service:
+        assert service.stdout is not None
+        first = "".join(iter(service.stdout.readline, "}\n")) if form == "json" else service.stdout.readline()
+        service.send_signal(signal.SIGINT)
+        out, err = service.communicate(timeout=60)
+    assert "fk_" not in first + out + err and "factorize keys create --name admin" in err
+
+
+QUESTION = [
+    "--examples",
+    "1000",
+    "--batch-size",
+    "10",
+    "--epochs",
+    "1",
+    "--epsilon",
+    "2",
+    "--delta",
+    "1e-6",
+    "--memory",
+    "4",
+]
+ASKS_A_SERVICE = {
+    "solve": [spec_text(4)],
+    "get": [spec_text(4), "--to", "c.safetensors"],
+    "batch": ["specs.jsonl"],
+    "compare": [spec_text(4)],
+    "recommend": QUESTION,
+    "calibrate": ["0" * 64, "--rho", "1"],
+    "plot": ["0" * 64, "--to", "c.png"],
+    "jobs": ["list"],
+}
+
+
+@pytest.mark.parametrize("command", ASKS_A_SERVICE)
+def test_whoever_asks_a_service_names_no_store(factorize: CommandLine, command: str) -> None:
+    """A service has a store of its own; the option would be ignored."""
+    (factorize.home / "specs.jsonl").write_text(spec_text(4))
+    arguments = [command, *ASKS_A_SERVICE[command], "--store", "elsewhere"]
+    assert "leave --" in (refusal := factorize(*arguments, "--service", NOWHERE).error(2)) and NOWHERE in refusal
+    assert factorize(*arguments, FACTORIZE_SERVICE=NOWHERE).error(2) == refusal
 
 
 def test_serve_and_get_through_it(factorize: CommandLine) -> None:
@@ -513,9 +564,11 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
         try:
             assert service.stdout is not None
             url = json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
-            manifest = factorize("get", spec_text(7), "--to", "c.safetensors", "--url", url, "--output", "json").json()
+            manifest = factorize(
+                "get", spec_text(7), "--to", "c.safetensors", "--service", url, "--output", "json"
+            ).json()
             assert load(factorize.home / "c.safetensors").digest == manifest["digest"]
-            assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_URL=url).code == 0
+            assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_SERVICE=url).code == 0
             solved = factorize(
                 "solve", spec_text(6), "--to", "c3.safetensors", "--output", "json", "--service", url
             ).json()
@@ -523,8 +576,8 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
             assert "service       " + url in factorize("solve", spec_text(6), FACTORIZE_SERVICE=url).out
             for option, value in (("--store", "other"), ("--matrices", "C,B")):
                 assert option in factorize("solve", spec_text(6), "--service", url, option, value).error(2)
-            assert "/workload/n: " in factorize("get", spec_text(0), "--to", "x", "--url", url).error(2)
-            factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
+            assert "/workload/n: " in factorize("get", spec_text(0), "--to", "x", "--service", url).error(2)
+            factorize("get", "0" * 64, "--to", "x", "--service", url).error(2)
         finally:
             service.send_signal(signal.SIGINT)
         assert service.wait(600) == 130

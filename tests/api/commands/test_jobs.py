@@ -27,7 +27,7 @@ def factorize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     """Commands in this process, whose settings and default store are the test's own."""
     from factorize.api.commands.application import run
 
-    for name in ("FACTORIZE_STORE", "FACTORIZE_DATABASE", "FACTORIZE_URL", "FACTORIZE_CONFIG"):
+    for name in ("FACTORIZE_STORE", "FACTORIZE_DATABASE", "FACTORIZE_SERVICE", "FACTORIZE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -71,20 +71,20 @@ def test_the_jobs_of_a_ledger_are_listed_shown_cancelled_retried_and_watched(fac
 
 def test_the_jobs_of_a_service(factorize, slow_service: LiveService):
     def run(*arguments: str) -> Any:
-        return factorize("jobs", *arguments, "--url", slow_service.url, "--output", "json")
+        return factorize("jobs", *arguments, "--service", slow_service.url, "--output", "json")
 
     name = slow_service.post(SPEC).json()["spec_digest"]
     assert [job["spec_digest"] for job in run("list", "--state", "queued").json()["items"]] in ([], [name])
     assert run("show", name).json()["state"] in ("queued", "running")
     assert run("retry", name).code == 2
     assert run("cancel", name).json()["state"] == "cancelled"
-    assert factorize("jobs", "watch", name, "--url", slow_service.url).code == 3
+    assert factorize("jobs", "watch", name, "--service", slow_service.url).code == 3
     assert run("retry", name).json()["state"] == "queued"
     slow_service.go()
     ended = run("watch", name)
     assert ended.json()["state"] == "done" and run("show", name).json() == ended.json()
     assert run("show", C).code == 2
-    assert factorize("jobs", "list", "--url", slow_service.url, "--database", "sqlite:////x").code == 2
+    assert factorize("jobs", "list", "--service", slow_service.url, "--database", "sqlite:////x").code == 2
 
 
 def test_a_ledger_is_upgraded_checked_and_copied(factorize, url, tmp_path):

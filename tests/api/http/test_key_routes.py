@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,17 @@ def test_the_last_admin_stays_however_many_ask_at_once(register: KeyRegister) ->
     with pytest.raises(NotFound):
         issued.revoke("0" * 12)
     assert KeyDesk(register).revoke(left.id).revoked is not None
+
+
+def test_no_key_outlives_the_token_that_makes_or_renews_it(register: KeyRegister) -> None:
+    """A token of five minutes makes no key of 90 days, nor renews one."""
+    ends = time.time() + 300
+    desk = KeyDesk(register, Caller("oidc:ada", "ada", frozenset({Scope.ADMIN}), ends=ends))
+    assert desk.create("long", ["read"], days=90)[0].expires == ends
+    assert desk.create("short", ["read"], days=1e-3)[0].expires < ends
+    kept = KeyDesk(register).create("kept", ["read"], days=90)[0]
+    assert kept.expires > ends
+    assert desk.rotate(kept.id, days=90, overlap_hours=1)[0].expires == ends
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:

@@ -166,11 +166,11 @@ def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -
 
 def test_clients_get_what_the_command_line_gets(live_service: LiveService, digest: str, tmp_path: Path) -> None:
     done = CommandLine(tmp_path)(
-        "calibrate", digest, "--url", live_service.url, "--epsilon", 4, "--delta", 1e-4, "--output", "json"
+        "calibrate", digest, "--service", live_service.url, "--epsilon", 4, "--delta", 1e-4, "--output", "json"
     )
     assert done.code == 0, done.err
     assert done.json() == Service(live_service.url).calibrate(digest, TARGET)
-    refused = CommandLine(tmp_path)("calibrate", "x.safetensors", "--url", live_service.url, "--mu", 1)
+    refused = CommandLine(tmp_path)("calibrate", "x.safetensors", "--service", live_service.url, "--mu", 1)
     assert refused.code == 2 and "leave out --service" in refused.err
     with pytest.raises(ServiceError, match="no Gaussian"):
         Service(live_service.url).calibrate(digest, {"mu": 1.0, "sampling": "balls_in_bins"})

@@ -77,6 +77,12 @@ def put_temporary(store: Store, age: float) -> None:
     os.utime(path, (time.time() - age, time.time() - age))
 
 
+def put_beside(store: Store) -> None:
+    for name in ("jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "audit/audit-00000001.jsonl", "audit/audit.lock"):
+        path_of(store, name).parent.mkdir(exist_ok=True)
+        path_of(store, name).write_bytes(b"of a service")
+
+
 def put_state(store: Store, key: str) -> None:
     with store.objects.stage() as staged:
         staged.write(b"a state")
@@ -186,6 +192,7 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
         ["unfinished"],
         ["unfinished"],
     ),
+    "ledger and audit log of a service": (put_beside, [], []),
     "foreign file": (lambda s: path_of(s, ".DS_Store").write_bytes(b""), ["foreign"], ["foreign"]),
     "foreign file among blobs": (lambda s: path_of(s, "blobs/sha256/a.txt").write_bytes(b""), ["foreign"], ["foreign"]),
     "blob in a wrong folder": (lambda s: path_of(s, f"blobs/{'0' * 64}").write_bytes(b""), ["foreign"], ["foreign"]),

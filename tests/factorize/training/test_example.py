@@ -48,7 +48,7 @@ def test_the_optimal_factorization_beats_dp_sgd(
 ) -> None:
     picture = tmp_path / "accuracy.png"
     monkeypatch.setattr(example, "TUNING_SEEDS", range(1000, 1001))  # one run finds a rate as good
-    assert example.main(["--url", live_service.url, *SMALL, "--plot", str(picture)]) == 0
+    assert example.main(["--service", live_service.url, *SMALL, "--plot", str(picture)]) == 0
     printed = capsys.readouterr().out
     found = accuracies(printed)
     assert set(found) == {way.name for way in example.WAYS}
@@ -60,12 +60,12 @@ def test_the_optimal_factorization_beats_dp_sgd(
     assert "n = 240 steps" in printed and "2.0000 (exact)" in printed and "Measured:" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(example, "WAYS", example.WAYS[1:2])
-    assert example.main(["--url", live_service.url, *SMALL]) == 0
+    assert example.main(["--service", live_service.url, *SMALL]) == 0
     assert accuracies(capsys.readouterr().out) == {"optimum, public order": (optimal, optimal_error)}
 
 
 def test_no_service(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert example.main(["--url", "http://127.0.0.1:1"]) == 5
+    assert example.main(["--service", "http://127.0.0.1:1"]) == 5
     assert "factorize serve" in capsys.readouterr().err
 
 
@@ -79,7 +79,7 @@ def test_settings_that_cannot_work(example: ModuleType, wrong: list[str]) -> Non
 def test_privacy_parameters_that_cannot_work(
     example: ModuleType, live_service: LiveService, wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert example.main(["--url", live_service.url, *SMALL, *wrong]) == 3
+    assert example.main(["--service", live_service.url, *SMALL, *wrong]) == 3
     assert wrong[0].strip("-").replace("-", "_") in capsys.readouterr().err
 
 
@@ -134,7 +134,7 @@ class TestMnist:
     def test_trains_on_them(
         self, example: ModuleType, folder: Path, live_service: LiveService, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        argv = ["--url", live_service.url, "--mnist", str(folder), "--batch-size", "20", "--runs", "2"]
+        argv = ["--service", live_service.url, "--mnist", str(folder), "--batch-size", "20", "--runs", "2"]
         assert example.main(argv) == 0
         assert "MNIST: 40 of 50 training examples" in capsys.readouterr().out
 

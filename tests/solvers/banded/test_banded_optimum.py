@@ -286,6 +286,18 @@ def test_a_search_that_stops_early_keeps_a_bound() -> None:
     assert fast.magnitude == pytest.approx(slow[1], rel=1e-9)
 
 
+def test_what_is_too_large_to_search_is_the_toeplitz_start() -> None:
+    solution = banded.solve(Problem(separated(66_000, 64)), quiet)
+    assert solution.outcome is Outcome.NOT_SEARCHED
+    assert isinstance(solution.strategy, BandedMatrix)
+    assert np.allclose((solution.strategy.bands**2).sum(axis=0), 1, rtol=0, atol=1e-14)
+    small = Problem(separated(512, 4))
+    columns = banded.toeplitz_columns(small, Reporter(quiet))
+    start = certify(small.spec, banded.with_equal_columns(columns[0], 512), {}, outcome=Outcome.NOT_SEARCHED)
+    best = searched(small.spec, evidence=False)[1]
+    assert best.loss.objective < start.loss.objective < 1.02 * best.loss.objective
+
+
 def test_rates_of_zero_only_are_no_workload() -> None:
     with pytest.raises(InvalidSpec, match="all zero"):
         bandwise({"kind": "schedule", "n": 4, "learning_rates": [0, 0, 0, 0]}, 2)
