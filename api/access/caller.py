@@ -82,6 +82,8 @@ class Caller:
 
 ANYONE = Caller("", "anyone", EVERYTHING)
 """Every caller of a service that asks for no key."""
+STRANGER = Caller("", "anyone", frozenset())
+"""Who sends no key to a route that answers without one and says more with one."""
 
 
 def read_scopes(names: Iterable[str]) -> frozenset[Scope]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
@@ -12,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.responses import PlainTextResponse, Response
 
-from factorize.api.http.answers import RunningService, json_response
+from factorize.api.access.caller import Scope
+from factorize.api.http.answers import AskingCaller, RunningService, json_response
 from factorize.api.http.gateway.work_gate import WorkGate, gate_of
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
@@ -31,17 +33,20 @@ async def healthz() -> Response:
 
 
 @router.get("/readyz", responses=answers(200, 503))
-async def readyz(service: RunningService) -> Response:
-    """Say whether database, store and engine can be used, and name what is missing."""
+async def readyz(service: RunningService, caller: AskingCaller) -> Response:
+    """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
     found = await run_sync(service.readiness.look)
     missing = [one.document() for one in found if one.state not in NOTES]
-    notes = [one.document() for one in found if one.state in NOTES]
-    checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
-    document = {"checks": checks, "missing": missing, "notes": notes}
+    document: dict[str, Any] = {}
+    failing = ""
+    if caller.may(Scope.MONITOR):
+        notes = [one.document() for one in found if one.state in NOTES]
+        checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
+        document = {"checks": checks, "missing": missing, "notes": notes}
+        failing = ": " + ", ".join(f"{one['check']} ({one['state']})" for one in missing)
     if not missing:
         return json_response({"status": "ready", **document})
-    failing = ", ".join(f"{one['check']} ({one['state']})" for one in missing)
-    raise ProblemAnswer("unavailable", f"not ready: {failing}", extra=document)
+    raise ProblemAnswer("unavailable", f"not ready{failing}", extra=document)
 
 
 @router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))

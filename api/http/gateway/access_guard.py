@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.access.caller import ANYONE, STRANGER, Caller
 from factorize.api.access.gate import Gate, credential_in
 from factorize.api.access.refusals import AccessRefused
 from factorize.api.access.usage import UsageMeter
@@ -64,9 +64,11 @@ class AccessGuard:
 
     async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, bytes]:
         """Return who asks, and by which credential; empty where none is needed."""
-        if not self.settings.asks_for_keys or (row is not None and row.scope is None):
+        if not self.settings.asks_for_keys:
             return ANYONE, b""
         values = [value for name, value in scope["headers"] if name == b"authorization"]
+        if row is not None and row.scope is None and not (row.details and values):
+            return (STRANGER if row.details else ANYONE), b""
         credential = credential_in(values)
         caller = await self._gate.admit(credential)
         if row is None:

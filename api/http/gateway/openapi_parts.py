@@ -133,12 +133,13 @@ def complete(document: dict[str, Any], *, keys: bool) -> None:
 def _complete_operation(path: str, method: str, operation: dict[str, Any], keys: bool) -> None:
     row = row_of(method.upper(), path)
     if row is not None:
-        needed = [] if row.scope is None else [{SECURITY_SCHEME: [row.scope.value]}]
-        operation["security"] = needed if keys or not needed else [*needed, {}]
+        scope = row.scope or row.details
+        needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
+        operation["security"] = needed if not needed or (keys and row.scope) else [*needed, {}]
     responses = operation["responses"]
     for slug in _ANY_REQUEST:
         responses.setdefault(str(KINDS[slug].status), {})
-    if row is not None and row.scope is not None:
+    if row is not None and (row.scope or row.details):
         for status in ("401", "429", "503"):
             if f"{status}" in {str(kind.status) for kind in KINDS.values()}:
                 responses.setdefault(status, {})

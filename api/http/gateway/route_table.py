@@ -22,12 +22,14 @@ class RouteRow:
         path: as the application spells it.
         scope: what a caller needs; None is open to everyone.
         sees: whose things it shows or changes, for the docs.
+        details: the scope with which a route that is open to everyone says more; None where nobody is told more.
     """
 
     method: str
     path: str
     scope: Scope | None
     sees: str
+    details: Scope | None = None
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -46,7 +48,7 @@ _NOTHING = "nothing that is stored"
 ROUTES = (
     RouteRow("GET", "/healthz", None, "whether the process answers"),
     RouteRow("GET", "/problems/{slug}", None, "the meaning of a problem type"),
-    RouteRow("GET", "/readyz", Scope.MONITOR, "whether database, store and engine answer"),
+    RouteRow("GET", "/readyz", None, "whether database, store and engine answer", details=Scope.MONITOR),
     RouteRow("GET", "/metrics", Scope.MONITOR, "counts over all callers"),
     RouteRow("GET", "/openapi.json", Scope.READ, _NOTHING),
     RouteRow("GET", "/", None, "the page, which holds no data"),
@@ -97,5 +99,8 @@ def row_of(method: str, path: str) -> RouteRow | None:
 def table_of_routes() -> str:
     """Return the table as docs/security.md has it, in Markdown."""
     lines = ["| route | scope | whose things it shows or changes |", "| --- | --- | --- |"]
-    lines += [f"| `{row.method} {row.path}` | {row.scope or 'open to everyone'} | {row.sees} |" for row in ROUTES]
-    return "\n".join(lines)
+    return "\n".join(lines + [f"| `{row.method} {row.path}` | {_scope_of(row)} | {row.sees} |" for row in ROUTES])
+
+
+def _scope_of(row: RouteRow) -> str:
+    return row.scope or "open to everyone" + (f"; details with {row.details}" if row.details else "")

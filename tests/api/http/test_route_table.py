@@ -45,7 +45,9 @@ def test_a_row_is_found_by_its_own_requests_alone(row) -> None:
 
 
 def test_only_liveness_explanations_and_an_empty_page_are_open_to_everyone() -> None:
-    assert {row.path for row in ROUTES if row.scope is None} == {"/healthz", "/problems/{slug}", "/", "/page/{name}"}
+    assert {row.path for row in ROUTES if row.scope is None} == {
+        "/healthz", "/readyz", "/problems/{slug}", "/", "/page/{name}"
+    }  # fmt: skip
 
 
 def test_the_docs_show_the_table() -> None:
