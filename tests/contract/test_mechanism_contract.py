@@ -24,6 +24,7 @@ from cases import (
     in_turn,
 )
 from exact_files import parts, sealed
+from frozen_answers import changes
 from scipy.linalg import solve_triangular
 
 from factorize import solvers
@@ -129,6 +130,7 @@ def test_every_mechanism_answers_or_refuses(mechanism, workload):
     for participation in PARTICIPATIONS:
         first, *others = in_turn(mechanism, workload, participation)
         found = answers(case_of(mechanism, workload, participation, first))
+        assert not changes(found, N, (mechanism, workload, participation, first))
         if found is not None:
             check_exactly(found)
         for objective in others if os.environ.get("WHOLE_PRODUCTS") else ():
@@ -148,6 +150,7 @@ def test_every_mechanism_answers_or_refuses_at_larger_sizes(n, mechanism):
     for case in covering(n):
         if case[0] == mechanism:
             found = answers(case_of(*case, n=n))
+            assert not changes(found, n, case)
             if found is not None:
                 check_exactly(found)
 
