@@ -17,6 +17,7 @@ from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.certificate.sensitivity import Sensitivity, certified_sensitivity, sensitivity_of
 from factorize.errors import CertificateError, extras_named
+from factorize.exact.arithmetic.machine import require_mode
 from factorize.mechanisms import Banded
 from factorize.numbers.blas_threads import LARGEST
 from factorize.solution import Outcome
@@ -123,10 +124,12 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
 
     Raises:
-        CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
+        CertificateError: shapes do not fit, the residual is too large, a number is not finite and positive, or this
+            thread flushes subnormal numbers to zero.
         TooLarge: the losses would need an n x n array above the limit.
         MissingExtra: without the extra `[solve]`.
     """
+    require_mode()
     if spec.workload.endless != (strategy.side is None):
         raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
     if isinstance(strategy, EndlessMatrix):

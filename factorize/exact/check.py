@@ -19,7 +19,7 @@ from factorize.errors import (
     TooLarge,
 )
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.arithmetic.machine import integers_only
+from factorize.exact.arithmetic.machine import check_mode, integers_only, require_mode
 from factorize.exact.convergence import check_convergence
 from factorize.exact.doubles.dense_proof import LARGEST, inverse_ahead
 from factorize.exact.file import FactorFile, read_factor_file
@@ -78,8 +78,11 @@ def check_factor_file(
     report, file = _opened(data)
     shorter = min(whole, integers_up_to, residual.LARGEST)
     try:
+        check_mode()
         with integers_only() if integers else nullcontext():
             _check(report, file, user or {}, Reach(whole, shorter), integers=integers)
+    except NotEnclosed as reason:
+        report.leave(str(reason), of=report.stated)
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
         report.failed.append(str(error))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
@@ -200,8 +203,10 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
         InvalidStrategy: not a finite lower-triangular matrix with a positive diagonal.
         InvalidParticipation: it does not fit n.
         TooLarge: it cannot be evaluated exactly at this size.
+        CertificateError: this machine's floating point cannot be relied on.
     """
     report = Report()
+    require_mode()
     n = array.shape[1]
     if array.shape != (n, n):
         raise InvalidStrategy(f"a strategy matrix is square; got shape {array.shape}")

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from factorize.errors import CertificateError
+from factorize.exact.arithmetic.machine import require_mode
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.sensitivity import Bracket, squared_sensitivity
 from factorize.exact.strategy import Strategy
@@ -44,6 +45,7 @@ def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> 
         CertificateError: the statement is of other files, or of an adjacency that is not known here.
         CorruptObject: the bytes do not match their manifest.
     """
+    require_mode()
     files = [read_factor_file(data) for data in (first, second)]
     digests = [file.manifest["digest"] for file in files]
     if list(statement["digests"]) != digests:

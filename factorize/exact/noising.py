@@ -18,7 +18,10 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.arithmetic.series import product as series_product
+from factorize.exact.doubles.roundings import ROOT_OF_TINY, TINY
 from factorize.exact.file import FactorFile
 from factorize.exact.report import INVERSE, Report
 from factorize.exact.sensitivity import square_root_up
@@ -136,6 +139,10 @@ def in_doubles(array: np.ndarray, scale: np.ndarray | None, stored: np.ndarray, 
     n = len(array)
     if n > LARGEST_IN_DOUBLES:
         return f"a C_inv without structure is multiplied up to n={LARGEST_IN_DOUBLES}"
+    try:
+        check_products()
+    except NotEnclosed as reason:
+        return str(reason)
     right = stored if scale is None else stored * scale[:, None]
     rest = sizes = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -146,11 +153,13 @@ def in_doubles(array: np.ndarray, scale: np.ndarray | None, stored: np.ndarray, 
             image[np.arange(len(left)), np.arange(first, first + len(left))] -= 1.0
             rest += float(np.square(image).sum())
             sizes += float(np.square(np.abs(left) @ magnitudes).sum())
+        largest = float(max(array.max(), -array.min()))
     gamma = (n + 4) * _UNIT
-    rounded = gamma * (1 + 2 * gamma) * math.sqrt(sizes) * (1 + _SUMS)
+    underflow = n * n * TINY * (1 + largest)  # of products, and of N times the columns' factors
+    rounded = gamma * (1 + 2 * gamma) * math.sqrt(sizes) * (1 + _SUMS) + underflow
     if not rounded <= float(FARTHEST["float64"]):
         return f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}"
-    defect = Fraction(math.sqrt(rest) * (1 + _SUMS)) + Fraction(rounded)
+    defect = Fraction(math.sqrt(rest) * (1 + _SUMS) + n * ROOT_OF_TINY) + Fraction(rounded)
     return Noising(_enlarged(upper, Fraction(1), defect), defect)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal
+from factorize.exact.arithmetic.machine import require_mode
 from factorize.exact.file import read_factor_file
 from factorize.exact.report import Report
 from factorize.exact.sampling import bets, star
@@ -67,6 +68,7 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
     file = read_factor_file(data)
     report.prove("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
     try:
+        require_mode()
         claim = read_claim(document)
         _check_file(claim, file.manifest)
         entry = file.manifest["matrices"]["C"]
