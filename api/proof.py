@@ -95,14 +95,14 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     """Check a factor file in this process; see `prove`."""
     from factorize import __version__
     from factorize.encoding import sha256
-    from factorize.exact.file import manifest_of
     from factorize.factor_file import from_bytes
-    from factorize.format.manifest import ENDLESS, check_manifest, steps_of
+    from factorize.format.container import Container
+    from factorize.format.manifest import ENDLESS, steps_of
+    from factorize.format.reading import read_manifest
     from factorize.numbers.blas_threads import LARGEST, one_blas_thread
 
     data = path.read_bytes()
-    manifest = manifest_of(data)
-    check_manifest(manifest)
+    manifest = read_manifest(Container(data))
     user = _user_matrices(manifest["spec"], store)
     steps = steps_of(manifest)
     with ThreadPoolExecutor(1, "reading") as beside, one_blas_thread(0 if steps == ENDLESS else steps):

@@ -1,4 +1,4 @@
-"""The training job's side: fetch factor files, stream rows, generate noise. Standard library, numpy and safetensors."""
+"""The training job's side: fetch factor files, stream rows, generate noise. It imports numpy and safetensors alone."""
 
 from factorize.client.cache import FactorCache
 from factorize.client.download import fetch

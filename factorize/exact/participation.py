@@ -1,4 +1,4 @@
-"""Participations from their documents, one class per kind: which patterns of steps are allowed, and what is canonical.
+"""Participations from their documents, one class per kind: which patterns of steps are allowed.
 
 The rest of the checker asks these; a kind that is not here is refused.
 """
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from factorize.errors import CorruptObject, InvalidParticipation
+from factorize.errors import InvalidParticipation
 
 Document = Mapping[str, Any]
 
@@ -24,21 +24,11 @@ class Allowed(NamedTuple):
 
 
 class AllowedKind(ABC):
-    """What is asked of the documents of one kind.
-
-    Attributes:
-        numbers: names of its whole numbers, in the canonical form.
-    """
-
-    numbers: frozenset[str] = frozenset()
+    """What is asked of the documents of one kind."""
 
     @abstractmethod
     def allowed(self, given: Document, n: int) -> Allowed | None:
         """Return the patterns among n steps, or None where its numbers do not fit n."""
-
-    @abstractmethod
-    def canonical(self, given: Document, n: int | None) -> bool:
-        """Whether numbers that are at least 1 fit n steps, or no last step, and no simpler kind says the same."""
 
     def endless(self, given: Document) -> Allowed | None:
         """Return the patterns where there is no last step, or None where nothing bounds them."""
@@ -49,36 +39,23 @@ class _Single(AllowedKind):
     def allowed(self, given: Document, n: int) -> Allowed:
         return Allowed(n, 1, False)
 
-    def canonical(self, given: Document, n: int | None) -> bool:
-        return True
-
     def endless(self, given: Document) -> Allowed:
         return Allowed(1, 1, False)
 
 
 class _FixedEpochs(AllowedKind):
-    numbers = frozenset({"epochs"})
-
     def allowed(self, given: Document, n: int) -> Allowed | None:
         epochs = given["epochs"]
         return Allowed(n // epochs, epochs, True) if epochs >= 1 and n % epochs == 0 else None
 
-    def canonical(self, given: Document, n: int | None) -> bool:
-        return n is not None and given["epochs"] > 1 and n % given["epochs"] == 0
-
 
 class _MinSep(AllowedKind):
-    numbers = frozenset({"min_sep", "max_participations"})
-
     def allowed(self, given: Document, n: int) -> Allowed | None:
         apart, most = given["min_sep"], given.get("max_participations")
         if not 1 <= apart <= n or (most is not None and most < 1):
             return None
         fit = math.ceil(n / apart)
         return Allowed(apart, fit if most is None else min(fit, most), False)
-
-    def canonical(self, given: Document, n: int | None) -> bool:
-        return given["max_participations"] > 1 and (n is None or given["min_sep"] <= n)
 
     def endless(self, given: Document) -> Allowed | None:
         apart, most = given["min_sep"], given.get("max_participations")
@@ -115,19 +92,6 @@ def allowed_endless(participation: Document) -> Allowed:
     if found is None:
         raise InvalidParticipation(f"participation {_text(participation)} has no finite sensitivity without end")
     return found
-
-
-def check_canonical(participation: Document, n: int | None) -> None:
-    """Refuse what is not written as a spec's canonical form has it, for n steps or for no last step.
-
-    Raises:
-        CorruptObject: it is not, or of an unknown kind.
-    """
-    numbers = {name: value for name, value in participation.items() if name != "kind"}
-    known = _known(participation)
-    whole = all(type(number) is int and number >= 1 for number in numbers.values())
-    if known is None or not whole or set(numbers) != known.numbers or not known.canonical(participation, n):
-        raise CorruptObject(f"{_text(participation)} is no participation of the {n} steps of the spec")
 
 
 def _known(participation: Document) -> AllowedKind | None:

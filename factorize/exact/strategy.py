@@ -14,9 +14,9 @@ from factorize.exact.arithmetic.integers import WIDTH, Limbs, Numbers, integers,
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.selections import deciding_rows
 from factorize.exact.arithmetic.slices import gram_blocks
-from factorize.exact.description import SCALE
 from factorize.exact.structures import READINGS
 from factorize.exact.structures.base import LARGEST_WHOLE, Selection, toeplitz_array
+from factorize.format.names import COLUMN_SCALE
 
 __all__ = ["LARGEST_WHOLE", "Strategy"]
 _NORMAL = 2.0**-1022
@@ -56,7 +56,7 @@ class Strategy:
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
         if structure == "scaled":
-            self.scale = _factors(parts.pop(SCALE, np.empty(0)), n)
+            self.scale = _factors(parts.pop(COLUMN_SCALE, np.empty(0)), n)
             structure = _inner_structure(parts, n)
         if structure not in READINGS:
             raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
@@ -177,7 +177,8 @@ class Strategy:
             except NotEnclosed:
                 pass
             else:
-                return [found._replace(values=values) for values in found.values]
+                if not found.radius or self.n > LARGEST_WHOLE:
+                    return [found._replace(values=values) for values in found.values]
         return [self.gram(pattern) for pattern in patterns]
 
     def selection(self, separation: int, most: int) -> Selection | None:
@@ -238,7 +239,7 @@ def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
     """The structure whose tensors these are, all of them and no other."""
     found = [name for name, kind in READINGS.items() if kind.scalable and kind.parts == set(parts)]
     if not found:
-        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {SCALE} are not those of one structure")
+        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {COLUMN_SCALE} are not those of one structure")
     if len(found) == 1:
         return found[0]
     return "toeplitz" if parts["coefficients"].shape == (n,) else "banded_toeplitz"

@@ -1,6 +1,6 @@
 """The certificate as a manifest states it: under which names, and what kind of value each has; not whether it is true.
 
-Fields that are not named here may be there: the contract grows. A loss has no others, since all of them are read.
+A field that is not named here is refused: no reader knows what it claims.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 
 from factorize.errors import CorruptObject
 
+FIELDS = {
+    *("sensitivity", "loss", "lower_bound", "class_lower_bound", "relative_gap", "residual", "converged", "warnings"),
+}
 LOSSES = ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate", "objective")
 BOUNDS = ("lower_bound", "class_lower_bound")
 
@@ -22,18 +25,18 @@ def check_certificate(given: Mapping[str, Any]) -> None:
         CorruptObject: a field is missing, is of another type, or is a number that is not finite.
         KeyError: a field is missing.
     """
-    losses = _object("loss", given["loss"])
-    if set(losses) != set(LOSSES):
-        raise CorruptObject(f"the certificate's loss has {str(sorted(losses))[:120]}; it has {', '.join(LOSSES)}")
+    check_fields("the certificate", given, FIELDS)
+    losses = check_fields("the certificate's loss", given["loss"], set(LOSSES))
     for name in LOSSES:
-        _number(f"loss.{name}", losses[name], missing=True)
+        _number(f"loss.{name}", losses[name], least=0.0, missing=True)
     for name in BOUNDS:
         if given[name] is not None:
-            bound = _object(name, given[name])
-            _number(f"{name}.objective", bound["objective"])
+            bound = check_fields(f"the certificate's {name}", given[name], {"objective", "rule"})
+            _number(f"{name}.objective", bound["objective"], least=0.0)
             _text(f"{name}.rule", bound["rule"])
     _number("relative_gap", given["relative_gap"], missing=True)
-    _number("residual.max_abs", _object("residual", given["residual"])["max_abs"])
+    residual = check_fields("the certificate's residual", given["residual"], {"max_abs"})
+    _number("residual.max_abs", residual["max_abs"], least=0.0)
     if type(given["converged"]) is not bool:
         raise CorruptObject(f"the certificate's converged is {str(given['converged'])[:40]!r}, neither true nor false")
     if not isinstance(given["warnings"], list):
@@ -42,17 +45,29 @@ def check_certificate(given: Mapping[str, Any]) -> None:
         _text("warnings", warning)
 
 
-def _object(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, no object")
-    return value
+def check_fields(
+    name: str, given: Any, fields: set[str], optional: set[str] | frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Return an object that has these fields, and no other.
+
+    Raises:
+        CorruptObject: naming a field that is missing or unknown.
+    """
+    if not isinstance(given, dict):
+        raise CorruptObject(f"{name} is {str(given)[:40]!r}, no object")
+    if odd := sorted(map(str, (set(given) ^ fields) - optional)):
+        known = f"it has {', '.join(sorted(fields))}"
+        raise CorruptObject(f"{name} has a field {odd[0][:40]!r} that is missing or unknown; {known}")
+    return given
 
 
-def _number(name: str, value: Any, *, missing: bool = False) -> None:
+def _number(name: str, value: Any, *, least: float = -math.inf, missing: bool = False) -> None:
     if value is None and missing:
         return
     if type(value) not in (int, float) or not math.isfinite(value):
         raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, no finite number")
+    if value < least:
+        raise CorruptObject(f"the certificate's {name} is {value!r}, below {least:g}")
 
 
 def _text(name: str, value: Any) -> None:

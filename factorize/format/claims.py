@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter
+from factorize.format.certificates import check_fields
 
 if TYPE_CHECKING:
     import numpy as np
 
 SMALLEST_SENSITIVITY = 1e-60
 """Below, squares in doubles bound nothing."""
+_FIELDS = {"value", "hex", "kind", "rule", "participation"}
 _HEX = re.compile(r"0x1\.[0-9a-f]{13}p[+-][0-9]{1,4}")
 
 
@@ -113,7 +115,7 @@ def check_claim(manifest: Mapping[str, Any]) -> None:
     Raises:
         CorruptObject: it is not.
     """
-    stated = manifest["certificate"]["sensitivity"]
+    stated = check_fields("the sensitivity", manifest["certificate"]["sensitivity"], _FIELDS)
     written, given = stated["hex"], stated["value"]
     if not isinstance(written, str) or not _HEX.fullmatch(written) or type(given) not in (int, float):
         raise CorruptObject(f"the sensitivity is stated as {str(written)[:40]!r} and {str(given)[:40]}")

@@ -55,7 +55,7 @@ class Container:
 
     def __init__(self, source: str | Path | bytes | memoryview) -> None:
         self._source = source
-        self._what = "the bytes" if isinstance(source, (bytes, memoryview)) else str(source)
+        self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
         if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():
             raise FileNotFoundError(f"{source} is no file")
         with self._open() as stream:
@@ -103,7 +103,7 @@ class Container:
 def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
     length = int.from_bytes(stream.read(8), "little")
     if not 2 <= length <= min(MOST_HEADER_BYTES, size - 8):
-        raise CorruptObject(f"it has {size} bytes and states a header of {length}")
+        raise CorruptObject(f"it has {size} bytes and states a header of {length}: no safetensors file")
     text = stream.read(length)
     if text[:1] != b"{":
         raise CorruptObject("the header does not begin with a brace")

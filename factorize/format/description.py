@@ -1,7 +1,6 @@
 """Matrices as a manifest describes them: under which names, in which shapes and types, of which n; and nothing else.
 
-This is the one description that loading, verifying, the light client, the service and the store go by. It does
-not need the packages that parse specs. The exact checker has a description of its own.
+This is the one description that all readers of factor files go by. It does not need the packages that parse specs.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from factorize.encoding import is_digest
 from factorize.errors import CorruptObject
-from factorize.format.certificates import check_certificate
+from factorize.format.certificates import check_certificate, check_fields
 from factorize.format.claims import check_claim
 from factorize.format.names import (
     BESIDE,
@@ -86,8 +85,6 @@ def check_description(manifest: Mapping[str, Any]) -> None:
     if sides.n is None and len(matrices) > 1:
         raise CorruptObject("C_inv and B of a strategy without end are no finite tensors")
     _check_evidence(manifest["dual"])
-    if not isinstance(manifest["solver"], dict):
-        raise CorruptObject("the manifest's solver is no object")
 
 
 def named_tensors(manifest: Mapping[str, Any]) -> list[str]:
@@ -120,6 +117,15 @@ def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
     if type(entry["bytes"]) is not int or entry["bytes"] < 1:
         raise CorruptObject(f"{name} is stated to have {str(entry['bytes'])[:20]} bytes")
     _check_sha256(name, entry)
+    if _CLAIM in entry:
+        _check_encoder(entry[_CLAIM])
+
+
+def _check_encoder(claim: Mapping[str, Any]) -> None:
+    stated = check_fields(f"B's {_CLAIM}", claim, {"value", "hex", "kind"})
+    value, written = stated["value"], stated["hex"]
+    if type(value) is not float or not value > 0 or not isinstance(written, str) or written != value.hex():
+        raise CorruptObject(f"B's {_CLAIM} is stated as {str(written)[:40]!r} and {str(value)[:40]}")
 
 
 def structures(name: str, sides: Sides) -> tuple[str, ...]:

@@ -11,11 +11,15 @@ from typing import Any
 
 from factorize.encoding import check_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter
+from factorize.format.certificates import check_fields
 from factorize.format.description import check_description
 
 SCHEMA = 1
 ENDLESS = 10**15 - 1
 """Steps of a strategy whose rows have no end, where a number is needed: the largest integer of a document."""
+_FIELDS = {"schema", "spec", "spec_digest", "digest", "matrices", "dual", "certificate", "solver"}
+_SPEC = {"workload", "participation", "objective", "mechanism", "tolerance"}
+_SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "cast_from"}
 _VOLATILE = ("digest", "files", "created")
 _VOLATILE_SOLVER = ("seconds", "environment")
 
@@ -41,9 +45,24 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             raise CorruptObject("the manifest does not hash to its own digest; get it again")
         if json_digest(manifest["spec"]) != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
+        _check_fields(manifest)
         check_description(manifest)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _check_fields(manifest: Mapping[str, Any]) -> None:
+    """Refuse fields that no reader knows, wherever they are; those within a spec's parts are known to its parser."""
+    check_fields("the manifest", manifest, _FIELDS, {"files", "created"})
+    check_fields("the spec", manifest["spec"], _SPEC, {"optimize_for", "sampling"})
+    solver = check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
+    environment = solver.get("environment", {})
+    texts = [
+        *environment.values(),
+        *(solver[name] for name in ("mechanism", "version", "outcome", "cast_from") if name in solver),
+    ]
+    if not isinstance(environment, dict) or not all(isinstance(text, str) for text in texts):
+        raise CorruptObject("the manifest's solver is not described by texts")
 
 
 def steps_of(manifest: Mapping[str, Any]) -> int:

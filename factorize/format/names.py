@@ -1,8 +1,8 @@
 """Names of structures and of their tensors: the contract's words, and what `scaled` may wrap.
 
 Matrices that are built, written and read and the light client go by them, so that none of them writes what another
-refuses. What each structure is stored as stands in `tensors.py`. The exact checker has tables of its own, which a test
-compares.
+refuses. What each structure is stored as stands in `tensors.py`. Structures of the exact checker have tables of their
+own, which a test compares.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from factorize.errors import CertificateError, InvalidParticipation, Unsupported
 from factorize.exact import check_factor_file
 from factorize.exact.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.exact.participation import KINDS as EXACT_PARTICIPATIONS
-from factorize.exact.participation import allowed, check_canonical
+from factorize.exact.participation import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
@@ -126,7 +126,6 @@ class TestParticipations:
             found = parse_spec(ASKED | {"participation": document}).participation
             assert read_participation(document) == found and is_canonical(document, N)
             assert allowed(document, N).most == found.spread(N).most
-            check_canonical(document, N)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         class Quarterly(Participation):

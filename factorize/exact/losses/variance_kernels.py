@@ -89,7 +89,7 @@ def _follow(i, x, first, targets, sources, counts, program, state, work):
 
 @numba.njit(cache=True, nogil=True)
 def banded(bands, reciprocals, states, targets, sources, counts, program, output, ends):
-    """Write variances of A C^-1 y from below and above, for unit y and C by its bands; see exact/variances.py."""
+    """Write variances of A C^-1 y from below and above, for unit y and C by its bands; see losses/variances.py."""
     b, n = bands.shape
     m = b + states
     state = (np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m)))

@@ -1,7 +1,7 @@
 """Losses of long strategies that are recursions: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
 
 y is white noise, x = C^-1 y and A x are recursions of a few states, and their covariance is carried along (see
-exact/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
+exact/losses/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
 """
 
 from __future__ import annotations

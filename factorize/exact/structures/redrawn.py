@@ -9,7 +9,7 @@ rows
     |C - Y| <= |C| rho,    |C| <= |Y| / (1 - n rho).
 
 Beyond n = 2048 the columns that a pattern needs are found in pairs of doubles, by compiled code with its own running
-bound (exact/redrawn_kernels.py), and the same holds with Frobenius norms.
+bound (exact/structures/redrawn_kernels.py), and the same holds with Frobenius norms.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def columns(decay, output, inputs, direct, reciprocals, lag, starts, high, low, 
     """Write the columns `starts` of the inverse of K, and bounds on the squared norms of what K makes of them, less I.
 
     Row by row, y_i = (e_i - output_i . s - sum_m direct[m, i] y_{i - m lag}) / direct[0, i]; the states s are those of
-    K for these y but for `lost`, which moves on as they do. See exact/redrawn.py.
+    K for these y but for `lost`, which moves on as they do. See exact/structures/redrawn.py.
 
     Args:
         decay: shape (n, buffers).
@@ -99,7 +99,7 @@ def products(high, low, found, error):
 
 @numba.njit(cache=True, nogil=True)
 def variances(decay, output, inputs, direct, lag, states, targets, sources, counts, program, read, ends):
-    """Write squared row norms of A K from below and above, shape (2, n), column by column; see exact/variances.py.
+    """Write squared row norms of A K from below and above, shape (2, n), column by column; see losses/variances.py.
 
     Column j is what the workload's statements make of x = K e_j. Each of its numbers is a pair with a bound on what it
     has lost, which moves on by the magnitudes of the coefficients.

@@ -12,7 +12,7 @@ import pytest
 from factorize.errors import CorruptObject
 from factorize.exact.file import read_factor_file
 from factorize.factor_file import load
-from factorize.format.certificates import LOSSES, check_certificate
+from factorize.format.certificates import check_certificate
 from factorize.format.container import Container
 from factorize.format.reading import check_file
 
@@ -30,14 +30,20 @@ def test_every_golden_file_has_one() -> None:
         check_certificate(certificate_of(path))
 
 
-def test_later_fields_may_come_but_no_further_loss() -> None:
+def without(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key != name}
+
+
+def test_fields_are_those_that_a_reader_knows() -> None:
     stated = certificate_of(GOLDEN[0])
-    check_certificate({**stated, "later": 1})
-    with pytest.raises(CorruptObject, match="loss has"):
-        check_certificate({**stated, "loss": {**stated["loss"], "shape": None}})
-    for name in LOSSES:
-        with pytest.raises(CorruptObject, match="loss has"):
-            check_certificate({**stated, "loss": {key: value for key, value in stated["loss"].items() if key != name}})
+    for document in ({**stated, "later": 1}, *(without(stated, name) for name in stated if name != "sensitivity")):
+        with pytest.raises(CorruptObject, match="missing or unknown"):
+            check_certificate(document)
+    for name in ("loss", "residual", "lower_bound"):
+        assert isinstance(stated[name], dict)
+        for inner in ({**stated[name], "more": None}, *(without(stated[name], key) for key in stated[name])):
+            with pytest.raises(CorruptObject, match="missing or unknown"):
+                check_certificate({**stated, name: inner})
 
 
 WRONG = pytest.mark.parametrize(
@@ -52,6 +58,9 @@ WRONG = pytest.mark.parametrize(
         (("relative_gap",), "0"),
         (("residual",), 0.0),
         (("residual", "max_abs"), None),
+        (("residual", "max_abs"), -1e300),
+        (("loss", "rmse"), -1.0),
+        (("lower_bound", "objective"), -1e-300),
         (("converged",), 1),
         (("warnings",), "none"),
         (("warnings",), [1]),

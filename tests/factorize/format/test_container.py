@@ -40,7 +40,7 @@ def test_tensors_in_the_order_of_their_bytes(kind: Any, tmp_path: Path) -> None:
     assert found.read("a").tolist() == [[3, 4, 5]] and found.read("a").dtype == np.float32
     found.read("a")[0, 0] = 9  # a copy
     assert found.read("a")[0, 0] == 3
-    what = "the bytes" if not isinstance(kind, str) else str(path)
+    what = "this" if not isinstance(kind, str) else str(path)
     with pytest.raises(CorruptObject) as refusal:
         found.read("c" * 99)
     assert str(refusal.value) == f"{what} is not a factor file: it lacks the tensor {'c' * 60!r}"
@@ -89,10 +89,10 @@ def test_there_is_no_file(tmp_path: Path) -> None:
 
 LONG = "x" * 400
 NONE = {
-    "nothing": (b"", "it has 0 bytes and states a header of 0"),
-    "a header of one byte": (b"\1" + bytes(7) + b"{}", "it has 10 bytes and states a header of 1"),
-    "a header beyond the file": (b"\3" + bytes(7) + b"{}", "it has 10 bytes and states a header of 3"),
-    "big-endian": (bytes(7) + b"\2{}", f"it has 10 bytes and states a header of {2 << 56}"),
+    "nothing": (b"", "it has 0 bytes and states a header of 0: no safetensors file"),
+    "a header of one byte": (b"\1" + bytes(7) + b"{}", "it has 10 bytes and states a header of 1: no safetensors file"),
+    "a header beyond the file": (b"\3" + bytes(7) + b"{}", "it has 10 bytes and states a header of 3: no safetensors file"),
+    "big-endian": (bytes(7) + b"\2{}", f"it has 10 bytes and states a header of {2 << 56}: no safetensors file"),
     "white space first": (raw(" {}"), "the header does not begin with a brace"),
     "no JSON": (raw("{x"), "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     "no UTF-8": (b"\3" + bytes(7) + b"{\xff}", "'utf-8' codec can't decode byte 0xff in position 1: invalid start byte"),
@@ -149,16 +149,16 @@ def test_files_that_are_none(name: str) -> None:
     with pytest.raises(CorruptObject) as refusal:
         Container(data)
     said = str(refusal.value)
-    assert said.startswith("the bytes is not a factor file: ") and message in said
+    assert said.startswith("this is not a factor file: ") and message in said
     if not message.startswith("'a' "):
-        assert said == f"the bytes is not a factor file: {message}"
+        assert said == f"this is not a factor file: {message}"
 
 
 def test_a_message_is_cut() -> None:
     name = "k" * 500
     with pytest.raises(CorruptObject) as refusal:
         Container(raw(f'{{"{name}":1,"{name}":1}}'))
-    assert len(str(refusal.value)) == len("the bytes is not a factor file: ") + 300
+    assert len(str(refusal.value)) == len("this is not a factor file: ") + 300
 
 
 def test_limits_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
