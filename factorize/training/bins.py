@@ -49,7 +49,6 @@ class BallsInBins:
     """
 
     sampling: ClassVar[str] = "balls_in_bins"
-    covered: ClassVar[tuple[str, ...]] = ("balls_in_bins",)
 
     __slots__ = (
         "_drawn",
@@ -88,6 +87,11 @@ class BallsInBins:
             self.tau = min(1.0, self._draws * overflow_probability(examples, bins, self.capacity))
             self._check_capacity()
         self._draw(0)
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """Samplings whose calibrations hold for these draws."""
+        return covered_by(self.sampling, self.epochs)
 
     @property
     def _draws(self) -> int:
@@ -231,7 +235,7 @@ class BallsInBins:
 
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
         kind, epochs = participation.get("kind"), participation.get("epochs")
-        if kind == "balls_in_bins":  # where n is no multiple of b, and the last epoch is shorter
+        if kind in self.covered:  # balls_in_bins where n is no multiple of b, and the last epoch is shorter
             return participation.get("bins") == self.bins
         return (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
 
@@ -261,6 +265,11 @@ class BallsInBins:
                 field="adjacency",
             )
         self.check(calibration.sensitivity.participation, steps)
+
+
+def covered_by(sampling: str, epochs: int) -> tuple[str, ...]:
+    """Return the samplings whose calibrations hold for draws of one: with one epoch both draw once, and are one law."""
+    return ("balls_in_bins", "random_allocation") if epochs == 1 else (sampling,)
 
 
 def _at_least_one(name: str, value: Any) -> int:

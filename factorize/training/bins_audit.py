@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.training.bins import BallsInBins
+from factorize.training.bins import BallsInBins, covered_by
 from factorize.training.draws.bin_keys import checked_key
 from factorize.training.draws.bin_sizes import equal_sizes_probability, regularity
-from factorize.training.draws.random_allocation import RandomAllocation
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64
@@ -116,8 +115,7 @@ class BinsAuditor:
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
         self._anew = self.sampling == "random_allocation"
-        law: Any = order or (RandomAllocation if self._anew else BallsInBins)
-        self.covered: tuple[str, ...] = law.covered
+        self.covered = covered_by(self.sampling, epochs)
         self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
         self._begin(0)
         likely = equal_sizes_probability(examples, bins)

@@ -12,12 +12,16 @@ from factorize.accounting.allocation.allocation_claim import AllocationClaim, ex
 from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.bins_calibration import (
     BinsCalibration,
+    Method,
     OpenedFactors,
     asked_of,
     bins_of,
+    calibrate_bins,
+    epsilon_bins,
     prefixed,
     stated_numbers,
 )
+from factorize.accounting.gram_matrix import LARGEST_BINS
 from factorize.accounting.levels.bins_level import LEAST_EPSILON
 from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
 from factorize.errors import CertificateError, InvalidParameter
@@ -54,10 +58,12 @@ def calibrate_allocation(
     batch_size: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-) -> AllocationCalibration:
+    method: Method = "verified",
+) -> BinsCalibration:
     """Return the noise where each example draws one step of every epoch anew, for C = I, or what a noise is worth.
 
-    Two of epsilon, delta and sigma are given, and the third is found.
+    Two of epsilon, delta and sigma are given, and the third is found. With one epoch the batches are those of balls in
+    bins, and the better of both answers is returned.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
@@ -68,6 +74,7 @@ def calibrate_allocation(
         batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
         adjacency: `zero_out` only.
+        method: see `calibrate_bins`; only one epoch has claims with samples.
 
     Raises:
         UnsupportedAdjacency: replace_one or add/remove.
@@ -82,7 +89,7 @@ def calibrate_allocation(
     held: OpenedFactors = certified(factorization).opened()
     law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
     claim = _claim(asked, law, prefixed(held.digest), clip, divisor_of(batch_size))
-    return AllocationCalibration(
+    by_moments = AllocationCalibration(
         **stated_numbers(claim, law, batch_size),
         sensitivity=law.stated(),
         method="deterministic",
@@ -91,6 +98,11 @@ def calibrate_allocation(
         deterministic_sigma=claim.sigma,
         absolute_cost=None,
     )
+    if not _is_balls_in_bins(law):
+        return by_moments
+    question: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "sigma": sigma, "bins": law.bins}
+    kept = calibrate_bins(held, **question, batch_size=batch_size, clip_norm=clip_norm, method=method)
+    return min(by_moments, kept, key=lambda one: (one.sigma, one.claim.epsilon, one.claim.delta))
 
 
 def allocation_deltas(
@@ -106,10 +118,19 @@ def allocation_deltas(
     held: OpenedFactors = certified(factorization).opened()
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
+    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
     law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
     levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons") for one in epsilons]
-    return [law.delta(multiplier, level).delta for level in levels]
+    deltas = [law.delta(multiplier_of(noise, **ratio), level).delta for level in levels]
+    if not _is_balls_in_bins(law):
+        return deltas
+    kept = epsilon_bins(held, sigma=noise, epsilons=levels, bins=law.bins, **ratio)
+    return [min(delta, other) for delta, (_, other) in zip(deltas, kept, strict=True)]
+
+
+def _is_balls_in_bins(law: AllocationLaw) -> bool:
+    """Whether the batches are those of balls in bins, which has more bounds, and claims."""
+    return law.epochs == 1 and 2 <= law.bins <= LARGEST_BINS
 
 
 def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divisor: int) -> AllocationClaim:

@@ -74,7 +74,7 @@ class BinsScheme(SamplingScheme):
 
 
 class AllocationScheme(BinsScheme):
-    """Each example draws one step of every epoch anew: for C = I, by bounds."""
+    """Each example draws one step of every epoch anew: for C = I, by bounds, or with one epoch by a claim."""
 
     name = "random_allocation"
     title = "random allocation"
@@ -83,7 +83,6 @@ class AllocationScheme(BinsScheme):
         "divide by a public constant, never by the batch's size."
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
-    claimed = False
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: more than one band, or no epochs."""
@@ -95,7 +94,7 @@ class AllocationScheme(BinsScheme):
         return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
-        """Return the noise by bounds."""
+        """Return the noise by bounds, or with one epoch by the claim of balls in bins."""
         from factorize.accounting.allocation.allocation_calibration import calibrate_allocation
 
         return calibrate_allocation(
@@ -105,6 +104,7 @@ class AllocationScheme(BinsScheme):
             adjacency=asked.adjacency,
             bins=asked.bins,
             batch_size=asked.batch_size,
+            method=asked.method,
         )
 
     def deltas(

@@ -18,12 +18,10 @@ class RandomAllocation(BallsInBins):
 
     Attributes:
         sampling: the law of participation.
-        covered: whose calibrations hold for these draws.
         tau: probability, rounded up, that a key is refused since in some epoch a step overflows.
     """
 
     sampling: ClassVar[str] = "random_allocation"
-    covered: ClassVar[tuple[str, ...]] = ("random_allocation",)
 
     __slots__ = ()
 
@@ -46,7 +44,7 @@ class RandomAllocation(BallsInBins):
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
         """Whether a sensitivity covers the draws; that of fixed epochs does not, for steps of an example move."""
         kind, most = participation.get("kind"), participation.get("max_participations")
-        if kind == self.sampling:
+        if kind in self.covered:
             return participation.get("bins") == self.bins
         if kind == "min_sep":
             return participation.get("min_sep") == 1 and (most is None or int(most) >= self.epochs)

@@ -93,7 +93,7 @@ def test_one_epoch_is_random_allocation_under_either_name() -> None:
     plain = solved(32, "identity", 1)
     held = calibrate_bins(plain, epsilon=4.0, delta=1e-5, method="deterministic")
     assert held.epochs == 1
-    moments = calibrate_sampling(plain, TARGET, sampling="random_allocation")
+    moments = calibrate_sampling(plain, TARGET, sampling="random_allocation", method="deterministic")
     assert 0.7 * held.sigma < moments.sigma <= held.sigma  # the moment itself in place of the star bound of it
 
 

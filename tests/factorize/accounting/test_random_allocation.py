@@ -21,10 +21,13 @@ from factorize.accounting import calibrate_allocation, loss_distribution
 from factorize.accounting.allocation.allocation_claim import AllocationClaim, examine_allocation
 from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.allocation.allocation_moments import InverseMoments, log_moments
+from factorize.accounting.laws.sampling_scheme import SamplingOptions
+from factorize.accounting.schemes import SCHEMES
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.exact.sampling.allocation import Blocks
 from factorize.exact.sampling.calibrations import check_calibration
 from factorize.factorization import Factorization
+from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, random_allocation
 
 TARGET = {"epsilon": 2.0, "delta": 1e-5}
@@ -147,6 +150,29 @@ def test_what_a_given_noise_is_worth_and_what_composes(plain: Factorization) -> 
     assert 2.0 - 1e-2 <= run.get_epsilon_for_delta(1e-5) < 2.2
     one = calibrate_allocation(plain, **TARGET, bins=1)  # every step: the Gaussian mechanism
     assert one.claim.pq.rule == one.claim.qp.rule == "gaussian" and one.noise_multiplier * one.mu == pytest.approx(1)
+
+
+def test_with_one_epoch_it_has_the_claim_of_balls_in_bins(tmp_path: Path) -> None:
+    """The same batches: at epsilon 0.1 the moments give several times the noise of a tested claim."""
+    once, key = solved({"kind": "prefix", "n": 16}, "identity", 1), bytes(range(32))
+    target = {"epsilon": 0.1, "delta": 1e-6}
+    bounds = calibrate_allocation(once, **target, method="deterministic")
+    held = calibrate_allocation(once, **target)
+    moments = AllocationLaw(16, 16, 1.0, signed=False).sigma(**target)
+    assert held.method == "verified" and held.sigma < bounds.sigma < 0.5 * moments
+    worth = calibrate_allocation(once, sigma=bounds.sigma, delta=1e-6, method="deterministic")
+    assert worth.epsilon == pytest.approx(0.1, rel=1e-3)
+    options = SamplingOptions()
+    anew, kept = (
+        SCHEMES[name].deltas(once, 2.0, [0.1, 1.0], options) for name in ("random_allocation", "balls_in_bins")
+    )
+    assert all(first <= second for first, second in zip(anew, kept, strict=True))
+    once.save(path := tmp_path / "identity.safetensors")
+    assert check_calibration(path.read_bytes(), held.document()).supported
+    for order in (random_allocation(160, 16, 1, key), balls_in_bins(160, 16, 1, key)):
+        for scale in (held, bounds):
+            order.check_calibration(scale, 16)
+            assert scale.sampling in BinsAuditor.of(order).covered
 
 
 def test_its_order_is_covered_and_that_of_kept_bins_is_not(plain: Factorization) -> None:
