@@ -89,6 +89,7 @@ def difference(steps: list[int], n: int, *, clip_norm: float, batch_size: int = 
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decay", "epochs"), [(0.5, 1), (0.5, 2), (3.0, 1)])
 def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float, epochs: int) -> None:
     """Also with c > 1, where the printed line 7 fails (below)."""
@@ -118,6 +119,7 @@ def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float, epoch
     holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["recursive", "independent gradients", "unaccelerated"])
 def test_accelerated_dp_srgd_and_its_baselines(optimum: Factorization, method: str) -> None:
     worlds = planted(3, "zero_out")
@@ -139,6 +141,7 @@ def test_accelerated_dp_srgd_and_its_baselines(optimum: Factorization, method: s
     holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=4))
 
 
+@pytest.mark.slow
 def test_dp_skgd_releases_blocks_with_noise_of_their_own_scale() -> None:
     examples, lengths = 4, Lengths(inner=4, outer=2)
     sketch = BlockSketch([np.array([0]), np.array([1, 2])], bounds=[0.3, 2.0])
@@ -177,6 +180,7 @@ def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [False, True])
 def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
     """C = S: fresh noise for each q_t. The first sample is in all of them; with a trusted server one of two machines'."""
@@ -200,6 +204,7 @@ def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
     holds_and_is_tight(audit(trial, mu2_door(DIFFERENCED, steps, 0).calibration, trials=TRIALS, seed=6))
 
 
+@pytest.mark.slow
 def test_dp_mu2_with_a_factorization_of_its_own() -> None:
     """The theorem of papers/pages/algorithms.md: increments with the noise of the optimum for q."""
     steps = 8
@@ -225,6 +230,7 @@ def test_dp_mu2_with_a_factorization_of_its_own() -> None:
     holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=13))
 
 
+@pytest.mark.slow
 def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:
     """R24, algorithm 2: with L = 0 the bound is S = G, but the last sample changes q_T by 2 G T: 16 / sqrt(16) too much."""
     steps = 16
@@ -241,6 +247,7 @@ def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:
     assert report.epsilon_direct > report.claimed_epsilon / 3
 
 
+@pytest.mark.slow
 def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorization) -> None:
     n, decay = 6, 3.0
     worlds = planted(0, "zero_out")
@@ -262,6 +269,7 @@ def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorizat
     assert report.refutes, report
 
 
+@pytest.mark.slow
 def test_the_printed_noise_without_clip_over_batch_size_fails(optimum: Factorization) -> None:
     """S24, algorithms 2 and 3: noise for contributions of norm 1, used with clip = 3 and B = 1."""
     worlds = planted(2, "zero_out")
@@ -278,6 +286,7 @@ def test_the_printed_noise_without_clip_over_batch_size_fails(optimum: Factoriza
     assert report.mu > 2 * report.claimed_mu
 
 
+@pytest.mark.slow
 def test_the_printed_index_uses_a_row_of_noise_twice() -> None:
     """S24, algorithm 2, line 4: with 2 epochs of 3 batches, steps 2 and 3 share their noise: the difference has none."""
     factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=2)))

@@ -21,6 +21,7 @@ example = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(example)
 
 
+@pytest.mark.slow
 def test_every_method_learns_at_a_loose_guarantee() -> None:
     """Far above the 10 % of chance, at a rate that suits all of them."""
     model, test = example.load_digits()
@@ -32,6 +33,7 @@ def test_every_method_learns_at_a_loose_guarantee() -> None:
         assert found[0] > 0.6, name
 
 
+@pytest.mark.slow
 def test_a_run_repeats() -> None:
     model, test = example.load_digits()
     factors, train = example.methods(model)["DP-SRG, true"]
@@ -45,6 +47,7 @@ def test_one_run_has_no_standard_error() -> None:
         example.main(["--runs", "1"])
 
 
+@pytest.mark.slow
 def test_runs_as_a_program() -> None:
     environment = {**os.environ, "PYTHONPATH": str(PATH.parents[1])}
     done = subprocess.run([sys.executable, PATH, "--help"], capture_output=True, text=True, check=True, env=environment)

@@ -52,6 +52,7 @@ def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
             np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_run_has_a_row_for_each_system_at_its_own_noise(paper: Any, tmp_path: Path) -> None:
     leaderboard, systems = paper("leaderboard.leaderboard"), paper("leaderboard.systems")
     names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
@@ -130,6 +131,7 @@ def test_epochs_are_chosen_by_training_accuracy(paper: Any) -> None:
     assert "| without privacy | 95.00 +- 0.30 (4) |" in text
 
 
+@pytest.mark.slow
 def test_the_page_is_that_of_the_kept_results(paper: Any, tmp_path: Path) -> None:
     page = paper("leaderboard.leaderboard_page")
     found, text = page.documents(), page.PAGE.read_text()

@@ -103,6 +103,7 @@ def small_run(
     return ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3", "matrices"]
 )
@@ -113,6 +114,7 @@ def test_a_small_run_prints_and_writes(name: str, small_run: Any, tmp_path: Path
     assert all(row["published"] is None for row in document["rows"])  # small sizes are compared with nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain"])
 def test_small_runs_on_digits_print_their_noise(name: str, small_run: Any) -> None:
     document, said = small_run(name)
@@ -120,6 +122,7 @@ def test_small_runs_on_digits_print_their_noise(name: str, small_run: Any) -> No
     assert "noise multiplier" in said
 
 
+@pytest.mark.slow
 def test_the_program_prints_and_writes(tmp_path: Path) -> None:
     done = run("skgd_blocks", "--quick", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -165,6 +168,7 @@ class Replayed:
         return self._sigma * next(self._rows).reshape(self._shape)
 
 
+@pytest.mark.slow
 def test_many_noise_levels_at_once_are_dp_ftrl(comparison: Any) -> None:
     images = import_module("papers.reproductions.images").load_images(None)
     together = import_module("papers.reproductions.together")
@@ -198,6 +202,7 @@ def test_rows_of_noise_are_c_inverse_times_normals(comparison: Any) -> None:
     np.testing.assert_allclose(factors.rows("C", 0, 300) @ rows, normals, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_accountants_return_the_smallest_multiplier(comparison: Any) -> None:
     accounting = import_module("papers.reproductions.accounting")
     by_rdp, by_pld = accounting.multipliers(4.0, 1e-6, probability=0.1, steps=10)
@@ -216,6 +221,7 @@ def test_paper_conversion_of_zcdp_needs_more_noise(comparison: Any) -> None:
     assert target.noise_multiplier > 1.3 * srg.TARGET.noise_multiplier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nu_tables", "peers_golden"])
 def test_tables_hold_at_small_sizes(name: str, small_run: Any) -> None:
     document, _ = small_run(name)
@@ -228,6 +234,7 @@ def test_published_epsilons_are_those_of_their_multipliers(comparison: Any, tmp_
     assert [row.agrees for row in found.rows] == [True] * 5
 
 
+@pytest.mark.slow
 def test_figure_4_runs_on_the_user_s_files(comparison: Any, small_run: Any, tmp_path: Path) -> None:
     user_data = import_module("papers.reproductions.user_data")
     luck = np.random.default_rng(0)

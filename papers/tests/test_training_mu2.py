@@ -154,6 +154,7 @@ def private_machines(rounds: int, sharing: int = 3) -> list[Machine]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_processes_do_not_change_a_bit(processes: int) -> None:
     options: dict[str, Any] = {"learning_rate": 0.01, "project": Box(1.0)}
@@ -188,11 +189,13 @@ def vanishing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
     os._exit(1)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_is_reported() -> None:
     with pytest.raises(FactorizeError, match="ended without an answer"):
         untrusted_mu2([alone(vanishing, 2)], np.zeros(1), learning_rate=0.1, project=everywhere, processes=1)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_process_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError, match="this machine cannot"):
         untrusted_mu2([alone(refusing, 2)], np.zeros(1), learning_rate=0.1, project=everywhere, processes=1)

@@ -186,6 +186,7 @@ SKETCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SKETCHES)
 def test_probabilities_and_noise_constants_are_those_of_the_draws(name: str) -> None:
     """P(j in U) and E[L_U^2 sum 1/(p_j M_j)], from 20,000 draws."""
