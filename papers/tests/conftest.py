@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,3 +18,10 @@ sys.path.append(str(Path(__file__).parent))
 def paper() -> Callable[[str], Any]:
     """A module of this folder by its name."""
     return lambda name: import_module(f"papers.{name}")
+
+
+@pytest.fixture(scope="session")
+def vectors() -> dict[str, Any]:
+    """The papers' published numbers."""
+    found: dict[str, Any] = json.loads((Path(__file__).parents[2] / "tests" / "data" / "vectors.json").read_text())
+    return found
