@@ -239,6 +239,7 @@ EXTRAS = {
     "opacus": "torch",
     "transformers": "huggingface",
     "optax": "jax",
+    "msgpack": "cluster",
     "psutil": "cluster",
     "psycopg": "postgres",
     "pydantic_settings": "cli",
@@ -252,7 +253,7 @@ EXTRAS = {
     "typer": "cli",
 }
 """Packages that are no base dependency, and the smallest extra that brings each; any other of ours is of `serve`."""
-_SERVING = ("alembic", "anyio", "fastapi", "h11", "jwt", "prometheus_client", "setuptools", "starlette", "uvicorn")
+_SERVING = ("anyio", "fastapi", "h11", "jwt", "prometheus_client", "setuptools", "starlette", "uvicorn")
 EXTRAS |= dict.fromkeys(_SERVING, "serve")
 
 

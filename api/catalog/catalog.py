@@ -16,8 +16,7 @@ import sqlalchemy as sa
 
 from factorize.api.catalog.rows import entry_of_row, key_name
 from factorize.api.catalog.upkeep import Upkeep
-from factorize.api.jobs.database import KEPT, LISTED, REVISION, REVOKED, jobs, reading, results
-from factorize.api.jobs.migrations import open_database
+from factorize.api.jobs.database import KEPT, LISTED, REVOKED, SCHEMA_VERSION, jobs, open_database, reading, results
 from factorize.encoding import sha256
 from factorize.storage.store import Store
 
@@ -96,7 +95,7 @@ def user_catalog(store: Store) -> Iterator[Catalog]:
         StoreUnavailable: the folder cannot be written.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize" / "catalogs"
-    engine = open_database(f"sqlite:///{base / sha256(store.url.encode())[:32]}-{REVISION}.sqlite")
+    engine = open_database(f"sqlite:///{base / sha256(store.url.encode())[:32]}-{SCHEMA_VERSION}.sqlite")
     catalog = Catalog(engine, store)
     try:
         yield catalog

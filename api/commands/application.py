@@ -22,7 +22,6 @@ from factorize.api.commands.fsck import fsck
 from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
 from factorize.api.commands.operating.audit import audit
-from factorize.api.commands.operating.db import db
 from factorize.api.commands.operating.jobs import jobs
 from factorize.api.commands.operating.keys import keys
 from factorize.api.commands.operating.work import worker
@@ -61,7 +60,7 @@ COMMANDS = (
 )
 BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
-GROUPS = (spec, jobs, keys, db, audit)
+GROUPS = (spec, jobs, keys, audit)
 
 app = typer.Typer(
     name=NAME,

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from factorize.errors import NotFound, StoreUnavailable
 
-REVISION = 5
-"""Of the schema; the number of the last file in `api/jobs/migrations`."""
+SCHEMA_VERSION = 1
+"""Of the tables below; a database with another number is refused."""
 _POSTGRES = {
     "connect_timeout": 5,
     "application_name": "factorize",
@@ -69,7 +69,7 @@ engines = sa.Table(
     sa.Column("beat", sa.BigInteger, nullable=False),
 )
 schema = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
-"""What releases before the migrations look at; each migration moves it on, so they refuse what they cannot read."""
+"""Its one row is the number of the tables' version."""
 access_keys = sa.Table(
     "access_keys",
     metadata,
@@ -140,9 +140,6 @@ result_folders = sa.Table(
     sa.Column("version", sa.String(255), nullable=False),
 )
 """The versions of the store's folders that the catalog has seen."""
-alembic_version = sa.Table(
-    "alembic_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
-)
 
 
 def connect(url: str) -> sa.Engine:
@@ -230,41 +227,57 @@ def changing(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
-def create_or_read(engine: sa.Engine) -> int:
-    """Create the tables in an empty database; the revision of the schema that is there."""
-    found = read_revision(engine)
+def open_database(url: str) -> sa.Engine:
+    """Open a database and create the tables where there are none.
+
+    Args:
+        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
+
+    Raises:
+        StoreUnavailable: the database cannot be opened, or has tables of another version.
+    """
+    engine = connect(url)
+    with usable(engine):
+        found = _create_or_read(engine)
+    if found != SCHEMA_VERSION:
+        engine.dispose()
+        raise StoreUnavailable(other_version(found))
+    return engine
+
+
+def _create_or_read(engine: sa.Engine) -> int:
+    """Create the tables in an empty database; the version of those that are there."""
+    found = read_version(engine)
     if found:
         return found
     with changing(engine) as connection:
-        found = revision_in(connection)
+        found = _version_in(connection)
         if found:
             return found  # somebody else was faster
         metadata.create_all(connection)
-        connection.execute(schema.insert().values(version=REVISION))
-        connection.execute(alembic_version.insert().values(version_num=str(REVISION)))
-    return REVISION
+        connection.execute(schema.insert().values(version=SCHEMA_VERSION))
+    return SCHEMA_VERSION
 
 
-def read_revision(engine: sa.Engine) -> int:
-    """Return the revision of a database's schema, 0 where it is empty."""
+def read_version(engine: sa.Engine) -> int:
+    """Return the version of a database's tables, 0 where it is empty."""
     with engine.connect() as connection:
-        return revision_in(connection)
+        return _version_in(connection)
 
 
-def other_revision(found: int) -> str:
-    """Say that a schema is not this release's, and what to do."""
-    remedy = "run `factorize db upgrade`" if 0 < found < REVISION else "use the release that wrote it"
+def other_version(found: int) -> str:
+    """Say that tables are not this release's, and what to do."""
     return (
-        f"the job database has schema version {found} and this release reads {REVISION}; {remedy}, or take another "
-        "database"
+        f"the job database has schema version {found} and this release reads {SCHEMA_VERSION}; use the release that "
+        "wrote it, or take another database: no factorization is lost with it"
     )
 
 
-def revision_in(connection: sa.Connection) -> int:
-    """Return the revision of the schema that a transaction sees, 0 where there are no tables.
+def _version_in(connection: sa.Connection) -> int:
+    """Return the version of the tables that a transaction sees, 0 where there are none.
 
     Raises:
-        StoreUnavailable: there are tables of our names and no revision.
+        StoreUnavailable: there are tables of our names and no version.
     """
     tables = set(sa.inspect(connection).get_table_names())
     if schema.name in tables:

@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from factorize.api.jobs.database import KEPT, LISTED, engines, holds, jobs, reading, results, writing
+from factorize.api.jobs.database import KEPT, LISTED, engines, holds, jobs, open_database, reading, results, writing
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
-from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
 from factorize.errors import InvalidParameter
 

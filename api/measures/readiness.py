@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
-from factorize.api.jobs.database import REVISION, other_revision, read_revision
+from factorize.api.jobs.database import SCHEMA_VERSION, other_version, read_version
 from factorize.errors import FactorizeError, NotFound
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PROBE_SECONDS = 30.0
 """A store that took a file is not given another before."""
 STATES = {
     "ledger-unreachable": "the database does not answer",
-    "ledger-unmigrated": "its tables are not those of this release",
+    "ledger-other-release": "its tables are not those of this release",
     "ledger-read-only": "it answers, and takes no writes",
     "store-gone": "the folder or bucket is not there, or is no store",
     "store-forbidden": "the credentials or permissions do not suffice",
@@ -115,15 +115,15 @@ class Readiness:
 
     def _look_at_ledger(self) -> list[Missing]:
         try:
-            found = read_revision(self._ledger.engine)
-            if found != REVISION:
-                return [Missing("database", "ledger-unmigrated", other_revision(found))]
+            found = read_version(self._ledger.engine)
+            if found != SCHEMA_VERSION:
+                return [Missing("database", "ledger-other-release", other_version(found))]
         except (DBAPIError, FactorizeError) as error:
             return [Missing("database", "ledger-unreachable", _said(error))]
         try:
             self._ledger.get("0" * 64)
         except DBAPIError as error:
-            return [Missing("database", "ledger-unmigrated", f"{_said(error)}; compare with `factorize db check`")]
+            return [Missing("database", "ledger-other-release", f"{_said(error)}; take another database")]
         if not self._engine.writes:
             detail = "the last sign of life could not be written; give the database room and the role its rights"
             return [Missing("database", "ledger-read-only", detail)]

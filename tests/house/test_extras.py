@@ -39,7 +39,7 @@ import factorize
 print(f"{time.perf_counter() - began:.3f}")
 """
 _IMPORT = re.compile(r"^\s*(?:from|import) (\w+)(?:[\w.]* import .*)?(?: as \w+)?$", re.MULTILINE)
-ALL_THAT_SERVE_BROUGHT = """alembic cvxpy distributed fastapi llvmlite matplotlib numba prometheus-client psutil
+ALL_THAT_SERVE_BROUGHT = """cvxpy distributed fastapi llvmlite matplotlib numba prometheus-client psutil
 pydantic-settings pyjwt rich scipy scs setuptools sqlalchemy threadpoolctl typer uvicorn""".split()
 
 

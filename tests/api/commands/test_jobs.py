@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 from command_line import Run
-from first_ledger import first_release
 from servers import LiveService
 
-from factorize.api.access.key_register import KeyRegister
-from factorize.api.jobs.database import REVISION
 from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
 
@@ -87,31 +84,8 @@ def test_the_jobs_of_a_service(factorize, slow_service: LiveService):
     assert factorize("jobs", "list", "--service", slow_service.url, "--database", "sqlite:////x").code == 2
 
 
-def test_a_ledger_is_upgraded_checked_and_copied(factorize, url, tmp_path):
-    def run(*arguments: str) -> Any:
-        return factorize("db", *arguments, "--database", url, "--output", "json")
-
-    first_release(url)
-    checked = run("check")
-    assert checked.code == 3 and "version 1" in checked.json()["error"]["detail"]
-    old = run("backup", "--to", "old.sqlite").json()
-    assert old["jobs"] == 1 and "secret" not in old["database"]
-    upgraded = run("upgrade").json()
-    assert (upgraded["before"], upgraded["revision"]) == (1, REVISION) and run("upgrade").json()["before"] == REVISION
-    made = factorize("keys", "create", "--name", "k", "--database", url, "--output", "json").json()
-    document = run("check").json()
-    assert document["jobs"]["queued"] == 1 and document["services"] == 0
-    run("backup", "--to", "new.sqlite")
-    assert run("backup", "--to", "new.sqlite").code == 2
-    for copy in ("old", "new"):
-        with Ledger(url) as ledger, Ledger(f"sqlite:///{tmp_path}/{copy}.sqlite") as copied:
-            assert copied.unfinished() == ledger.unfinished()
-            assert [key.id for key in KeyRegister(copied.engine).all()] == ([made["id"]] if copy == "new" else [])
-
-
 def test_a_ledger_that_is_not_there_is_not_made(factorize, tmp_path):
     done = factorize("jobs", "list")
     assert done.code == 2 and "there is no job ledger" in done.err
-    assert factorize("db", "upgrade", "--database", f"sqlite:///{tmp_path}/none.sqlite").code == 2
     assert not list(tmp_path.rglob("*.sqlite"))
     assert factorize("jobs", "list", "--store", "s3://bucket").code == 2
