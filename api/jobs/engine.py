@@ -30,7 +30,7 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.listeners import Listeners
 from factorize.api.jobs.presence import Presence
 from factorize.api.jobs.settlement import Settlement
-from factorize.errors import TooLarge
+from factorize.errors import StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -83,6 +83,7 @@ class JobEngine:
         self.solves_total = 0
         self.writes = True
         """Whether the last sign of life could be written into the ledger."""
+        self._waits = self._refused = False
         self._ledger = ledger
         self._find = find
         self._tick_seconds = tick
@@ -265,7 +266,7 @@ class JobEngine:
         next_tick = time.monotonic()
         while True:
             if time.monotonic() >= next_tick:
-                self._guarded(self._tick)
+                self._look()
                 next_tick = time.monotonic() + self._tick_seconds
             with suppress(queue.Empty):
                 message = self._inbox.get(timeout=max(0.0, next_tick - time.monotonic()))
@@ -273,9 +274,21 @@ class JobEngine:
                     return
                 self._guarded(message)
 
+    def _look(self) -> None:
+        """Take one round, and say once when ledger and store answer again."""
+        self._refused = False
+        self._guarded(self._tick)
+        if self._waits and not self._refused:
+            self._waits = False
+            _log.warning("ledger and store answer again; the engine goes on")
+
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
+        except StoreUnavailable as error:  # an outage lasts for many rounds, and one line says it
+            if not self._waits:
+                _log.warning("the engine waits: %s", error)
+            self._waits = self._refused = True
         except Exception:
             _log.exception("a step of the engine failed; the next round looks again")
 

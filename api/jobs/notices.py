@@ -32,6 +32,7 @@ class Notices:
         self._engine = engine
         self._changed = changed
         self._ended = threading.Event()
+        self._lost = False
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="factorize-notices", daemon=True)
 
@@ -69,6 +70,7 @@ class Notices:
             raw.autocommit = True
             raw.execute(f"LISTEN {CHANNEL}")
             self._up.set()
+            self._lost = False
             self._changed(None)
             while not self._ended.is_set():
                 for notice in raw.notifies(timeout=_LOOK_SECONDS):
@@ -82,5 +84,7 @@ class Notices:
                 raw.close()
 
     def _log_loss(self, error: Exception) -> None:
-        if not self._ended.is_set():
+        """Say once that nothing is heard, until something was heard again."""
+        if not self._ended.is_set() and not self._lost:
+            self._lost = True
             _log.warning("the job database does not answer (%s); trying again", error)

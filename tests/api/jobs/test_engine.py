@@ -30,7 +30,7 @@ from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import EngineRow, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.presence import Presence, host_name
-from factorize.errors import TooLarge
+from factorize.errors import StoreUnavailable, TooLarge
 
 ROOT = str(Path(engine_module.__file__).parents[3])
 RESULT = "cd" * 32
@@ -215,6 +215,26 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     engine.submit(order(1, outage=99))
     job = place.ended(digest(1))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
+
+
+def test_an_outage_of_the_ledger_is_said_once_and_so_is_its_end(place, monkeypatch, caplog):
+    engine = place.engine(tick=0.01)
+    refused: list[int] = []
+
+    def refuse(_id: str) -> bool:
+        refused.append(1)
+        raise StoreUnavailable("the job database does not answer: gone; try again")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(place.ledger, "beat", refuse)
+        wait_for(lambda: len(refused) > 5)
+    wait_for(lambda: "answer again" in caplog.text)
+    assert engine.writes
+    said = [record for record in caplog.records if record.name == "factorize.api.jobs.engine"]
+    assert [record.getMessage().partition(":")[0] for record in said] == [
+        "the engine waits", "ledger and store answer again; the engine goes on"
+    ]  # fmt: skip
+    assert not any(record.exc_info for record in said)
 
 
 def test_a_stored_result_counts_whatever_the_child_says(place):
