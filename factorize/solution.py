@@ -33,7 +33,7 @@ class Solution:
         dual: evidence for the lower bound, by name without the prefix `dual.`; see lower_bounds/bounds.py.
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
-        provenance: further plain data for the manifest's `solver`, such as an asymptotic objective; never certified.
+        provenance: more for the manifest's `solver`, under names that format/manifest.py knows; never certified.
     """
 
     strategy: AnyStrategy

@@ -19,7 +19,7 @@ ENDLESS = 10**15 - 1
 """Steps of a strategy whose rows have no end, where a number is needed: the largest integer of a document."""
 _FIELDS = {"schema", "spec", "spec_digest", "digest", "matrices", "dual", "certificate", "solver"}
 _SPEC = {"workload", "participation", "objective", "mechanism", "tolerance"}
-_SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "cast_from"}
+_SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "asymptotic", "cast_from"}
 _VOLATILE = ("digest", "files", "created")
 _VOLATILE_SOLVER = ("seconds", "environment")
 

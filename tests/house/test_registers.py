@@ -16,7 +16,7 @@ from structure_cases import strategies
 from factorize import Spec, certify, load, parse_spec, solvers
 from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
-from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
+from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.exact.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.exact.participation import KINDS as EXACT_PARTICIPATIONS
@@ -98,9 +98,8 @@ class TestWorkloads:
         manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
         assert check_factor_file(sealed(manifest, tensors)).supported
         manifest["spec"]["workload"] = UNKNOWN
-        for whole in (2048, 2):
-            report = check_factor_file(sealed(manifest, tensors), whole=whole)
-            assert any("knows no workload 'quarterly'" in text for text in report.failed)
+        with pytest.raises(CorruptObject, match="the manifest's spec is none: /workload: unknown kind"):
+            check_factor_file(sealed(manifest, tensors))
         for ask in (program_of, lambda document: workload_numbers(document, {})):
             with pytest.raises(CertificateError, match="workload 'quarterly'"):
                 ask(UNKNOWN)

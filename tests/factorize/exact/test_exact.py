@@ -389,7 +389,8 @@ def test_claims_that_are_no_numbers(value: float) -> None:
     manifest, tensors = parts(random_result(np.random.default_rng(1), "dense", {"kind": "single"}))
     claim(manifest, 1.0)
     manifest["certificate"]["sensitivity"]["hex"] = value.hex()
-    assert any("positive" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    with pytest.raises(CorruptObject, match="the sensitivity is stated as"):
+        check_factor_file(sealed(manifest, tensors))
 
 
 def test_a_strangers_matrix() -> None:
