@@ -135,7 +135,7 @@ def optimum(report: Report, goal: Goal, normalization: str, bound: float, n: int
     clock = Clock()
     accepted = all(test.accepted for test in examine(noise.claim, held, secret=SECRET).values())
     checking = clock.wall
-    rmse = noise.sigma * unit
+    rmse = noise.sigma_of_sums * unit
     report.row(
         f"optimum, {title}",
         seconds=solving,
@@ -149,7 +149,7 @@ def optimum(report: Report, goal: Goal, normalization: str, bound: float, n: int
     report.row(
         f"claim, {title}",
         seconds=claiming,
-        ratio=noise.sigma / estimate,
+        ratio=noise.sigma_of_sums / estimate,
         of="the estimate",
         note=f"{noise.samples} samples; processor {claimed:.1f} s; by bounds {noise.deterministic_sigma * unit:.4g}",
         goals=[at_most("seconds of a claim", claiming, 3.0)] if goals else [],
@@ -253,7 +253,7 @@ def wide(report: Report) -> None:
         report.row(
             f"claim, 1000 bins, 125 taps, ({epsilon:g}, {delta:g})",
             seconds=clock.wall,
-            ratio=noise.deterministic_sigma / noise.sigma,
+            ratio=noise.deterministic_sigma / noise.sigma_of_sums,
             of="times less than the bound without samples",
             note=f"{noise.samples} samples; processor {clock.processor:.1f} s",
             goals=[at_most("seconds of a claim, b = 1000", clock.wall, 60.0)],
@@ -266,11 +266,11 @@ def longest(report: Report) -> None:
     found = solvers.solve(spec_of(TWO, 8.0, 1e-5, n=10_000, epochs=16))
     seconds, processor = clock.wall, clock.processor
     noise = calibrate_bins(found, epsilon=8.0, delta=1e-5)
-    rmse = noise.sigma * found.certificate.loss.rmse / found.certificate.sensitivity.value
+    rmse = noise.sigma_of_sums * found.certificate.loss.rmse / found.certificate.sensitivity.value
     report.row(
         "optimum, BLT of 2, n=10000, 16 epochs",
         seconds=seconds,
-        ratio=noise.deterministic_sigma / noise.sigma,
+        ratio=noise.deterministic_sigma / noise.sigma_of_sums,
         of="times less than the bound without samples",
         note=f"verified RMSE {rmse:.4g}; processor {processor:.1f} s",
     )

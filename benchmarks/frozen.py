@@ -166,7 +166,7 @@ def noise_bits(factors: Any, generator: str, precision: str) -> Document:
     made = factors.noise(calibration, WIDTH, seed=SEED, generator=generator, precision=precision)
     rows = [np.asarray(made.next()).tobytes() for _ in range(min(STEPS, factors.steps))]
     bits = hashlib.sha256(b"".join(rows)).hexdigest()
-    return {"structure": factors.structure, "sigma": calibration.sigma, "bits": bits}
+    return {"structure": factors.structure, "sigma": calibration.sigma_of_sums, "bits": bits}
 
 
 def tables() -> Document:

@@ -90,13 +90,14 @@ class Way:
         return spec
 
     def calibrate(self, setting: Setting, factors: Factors) -> Calibration:
-        """The noise of a mean; Poisson sampling also counts on how many examples there are."""
+        """The noise, which is for sums; Poisson sampling also counts on how many of the examples a batch has."""
+        sizes = {"dataset_size": setting.examples, "batch_size": setting.batch_size}
         return factors.calibrate(
             setting.target,
             clip_norm=setting.clip_norm,
-            batch_size=setting.batch_size,
+            divisor=setting.batch_size,
             sampling=self.sampling,
-            dataset_size=setting.examples if self.sampling == "poisson" else None,
+            **(sizes if self.sampling == "poisson" else {}),
         )
 
 
@@ -222,10 +223,9 @@ def train(
     weights = np.zeros((data.train_x.shape[1], 10))
     curve = []
     drawn = factors.noise(noise, weights.shape, seed=seed)
-    for step, (batch, extra) in enumerate(zip(way.order(setting, seed), drawn, strict=True)):
+    for step, batch in enumerate(way.order(setting, seed)):
         total = clipped_gradient_sum(weights, data.train_x[batch], data.train_y[batch], setting.clip_norm)
-        mean = total / setting.batch_size + extra
-        weights -= rate * mean.astype(np.float32)  # the noise has no more digits to hide the rest behind
+        weights -= rate * drawn.add_to_sum(total) / setting.batch_size
         if step + 1 in at:
             curve.append(accuracy(weights, data.test_x, data.test_y))
     return weights, np.array(curve)
@@ -275,8 +275,8 @@ def table(outcomes: Sequence[Outcome], setting: Setting, runs: int, seconds: flo
     for out in outcomes:
         stated = f"{out.factors.sensitivity.value:.4f} ({out.factors.sensitivity.kind})"
         print(
-            f"{out.name:<22}  {stated:<20}  {out.calibration.sigma:<15.4f}  {out.rate:<13.4g}  {out.accuracy:.4f} +- "
-            f"{out.standard_error:.4f}"
+            f"{out.name:<22}  {stated:<20}  {out.calibration.sigma_of_means:<15.4f}  {out.rate:<13.4g}  "
+            f"{out.accuracy:.4f} +- {out.standard_error:.4f}"
         )
     print(
         f"\nMeasured: accuracy on the test data after the last step, mean and standard error over {runs} draws of the "

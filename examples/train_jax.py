@@ -64,10 +64,10 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
     order = fixed_order(TRAINING, args.batch_size, epochs=args.epochs)
     made = factors(args, mechanism, len(order))
     target = PrivacyTarget(epsilon=args.epsilon, delta=TARGET_DELTA)
-    scale = calibrate(made.sensitivity, target, clip_norm=CLIP_NORM, batch_size=args.batch_size, adjacency="zero_out")
+    scale = calibrate(made.sensitivity, target, clip_norm=CLIP_NORM, divisor=args.batch_size, adjacency="zero_out")
     seed = secrets.randbits(128) if args.seed is None else args.seed
     optimizer = optax.chain(correlated_noise(made, scale, seed=seed), optax.sgd(args.rate))
-    gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2), normalize_by=args.batch_size)
+    gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2))  # the noise is for their sum
 
     @jax.jit
     def step(weights: jax.Array, state: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, Any]:
@@ -100,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 3
     for name, (accuracy, scale) in results.items():
-        stated = f"sensitivity {scale.sensitivity.value:.4f} ({scale.sensitivity.kind}), sigma {scale.sigma:.4f}"
-        print(f"{name:<8} test accuracy {accuracy:.3f}   {stated}")
+        stated = f"sensitivity {scale.sensitivity.value:.4f} ({scale.sensitivity.kind})"
+        print(f"{name:<8} test accuracy {accuracy:.3f}   {stated}, sigma of sums {scale.sigma_of_sums:.4f}")
     print(
         f"({args.epsilon:g}, {TARGET_DELTA:g})-differential privacy, zero_out; {time.monotonic() - began:.1f} s "
         "in all; one draw of the noise each."

@@ -1,13 +1,15 @@
 """Privacy calibration: from a certified sensitivity and a privacy target to the noise to draw.
 
 Everything this project releases is one Gaussian mechanism: C G + Z, with Z of standard deviation
-`sigma = noise_multiplier * adjacency.factor * clip_norm * sens(C)` per entry, whatever decoder B follows.
+`sigma = noise_multiplier * adjacency.factor * clip_norm * sens(C)` per entry, whatever decoder B follows. G holds sums
+of clipped contributions, and `sigma` is for sums wherever it stands; dividing by a public constant comes after it.
 Adaptively chosen gradients are covered because C is lower-triangular (Denisov et al. 2022). Nothing here is
 amplified by sampling.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,8 +131,7 @@ class Calibration:
 
     Attributes:
         noise_multiplier: standard deviation of Z in units of `adjacency.factor * clip_norm * sensitivity`.
-        sigma: standard deviation per entry of Z, for sums of clipped contributions, or for means with the
-            fixed divisor `batch_size` where that is given.
+        sigma_of_sums: standard deviation per entry of Z, for sums of clipped contributions.
         sensitivity: the certified sensitivity of C that was used.
         clip_norm: bound on the norm of one user's contribution to one step.
         adjacency: the neighbouring relation of the guarantee.
@@ -138,11 +139,14 @@ class Calibration:
         delta: None where the target named no delta.
         rho: of rho-zCDP.
         mu: of mu-GDP.
-        batch_size: the fixed divisor of means, None for sums.
+        divisor: the fixed public divisor of means; None where there are sums alone.
+
+    Raises:
+        InvalidParameter: a divisor that is no integer from 1.
     """
 
     noise_multiplier: float
-    sigma: float
+    sigma_of_sums: float
     sensitivity: CertifiedSensitivity
     clip_norm: float
     adjacency: Adjacency
@@ -150,7 +154,51 @@ class Calibration:
     delta: float | None
     rho: float
     mu: float
-    batch_size: int | None = None
+    divisor: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no divisor."""
+        check_divisor(self.divisor)
+
+    @property
+    def sigma_of_means(self) -> float | None:
+        """Standard deviation per entry of Z for means: sigma_of_sums / divisor, rounded up; None without a divisor."""
+        if self.divisor is None:
+            return None
+        return double_above(Fraction(self.sigma_of_sums) / self.divisor, "sigma_of_means")
+
+    def divisor_of_means(self) -> int:
+        """Return the divisor, for noise that is added to means.
+
+        Raises:
+            InvalidParameter: there is none.
+        """
+        if self.divisor is None:
+            raise InvalidParameter(
+                f"sigma_of_sums={self.sigma_of_sums:.6g} is for sums, and this calibration has no divisor: noise for "
+                "means of an unknown divisor is none; add it to sums, or calibrate with divisor=, the fixed public "
+                "number that the sums are divided by",
+                field="divisor",
+            )
+        return self.divisor
+
+    def check_mean(self, norm: float) -> None:
+        """Refuse the norm of what is called a mean, where it can only be that of a sum.
+
+        A batch of expected size `divisor`, fixed or sampled independently, has more than divisor + (178 divisor)^(1/2)
+        + 60 examples with a probability below 2^-128 (Bernstein); so seldom is what is truly a mean refused.
+
+        Raises:
+            InvalidParameter: it is above what a mean can have, or there is no divisor.
+        """
+        divisor = self.divisor_of_means()
+        most = self.clip_norm * (1 + math.sqrt(178 / divisor) + 60 / divisor)
+        if not norm <= most:
+            raise InvalidParameter(
+                f"the norm {norm:.6g} of the mean is above {most:.6g}, the most at clip_norm={self.clip_norm:g} and "
+                f"divisor={divisor}: it is a sum, to which noise of means gives no privacy; use add_to_sum, or clip",
+                field="mean",
+            )
 
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
@@ -182,13 +230,14 @@ class Calibration:
         """Return the plain JSON form, in the names of the contract's `calibrate` answer."""
         return {
             "noise_multiplier": self.noise_multiplier,
-            "sigma": self.sigma,
+            "sigma_of_sums": self.sigma_of_sums,
+            "sigma_of_means": self.sigma_of_means,
             "sensitivity": self.sensitivity.value,
             "sensitivity_kind": self.sensitivity.kind,
             "sensitivity_rule": self.sensitivity.rule,
             "participation": dict(self.sensitivity.participation),
             "clip_norm": self.clip_norm,
-            "batch_size": self.batch_size,
+            "divisor": self.divisor,
             "adjacency": self.adjacency.value,
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -229,7 +278,7 @@ def calibrate(
     target: PrivacyTarget,
     *,
     clip_norm: float = 1.0,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> Calibration:
     """Return the noise that makes C G + Z as private as asked.
@@ -238,7 +287,7 @@ def calibrate(
         sensitivity: certified sensitivity of the strategy (`certificate.sensitivity`), never a bare number.
         target: the privacy asked for.
         clip_norm: bound on the norm of one user's contribution to one step; the training job must enforce it.
-        batch_size: the fixed public divisor where steps are means; never the size of a random batch.
+        divisor: the fixed public divisor where steps are means; never the size of a random batch.
         adjacency: `zero_out` or `replace_one`; the latter needs twice the sigma.
 
     Raises:
@@ -252,16 +301,15 @@ def calibrate(
     sens = certified_value(sensitivity)
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
-    divisor = divisor_of(batch_size)
     z = target.noise_multiplier
     mu = mu_of(z) if target.mu is None else target.mu
     delta, epsilon = target.delta, target.epsilon
     if epsilon is None and delta is not None:
         epsilon = gaussian_epsilon(delta, mu)
-    sigma = Fraction(z) * relation.factor * Fraction(clip) * Fraction(sens) / divisor
+    sigma = Fraction(z) * relation.factor * Fraction(clip) * Fraction(sens)
     return Calibration(
         noise_multiplier=z,
-        sigma=within_scale("sigma", double_above(sigma, "sigma")),
+        sigma_of_sums=within_scale("sigma", double_above(sigma, "sigma")),
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=relation,
@@ -269,7 +317,7 @@ def calibrate(
         delta=delta,
         rho=rho_of(z) if target.rho is None else target.rho,
         mu=mu,
-        batch_size=batch_size,
+        divisor=divisor,
     )
 
 
@@ -282,27 +330,26 @@ def within_scale(name: str, value: float) -> float:
     if not SMALLEST_SCALE <= value <= LARGEST_SCALE:
         raise InvalidParameter(
             f"{name}={value!r} is outside [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}], where noise in float32 is neither "
-            "zero nor infinite; check the units of the clip norm and the divisor",
+            "zero nor infinite; check the units of the clip norm",
             field=name,
         )
     return value
 
 
-def divisor_of(batch_size: object) -> int:
-    """Return the public divisor of means, 1 for sums (None).
+def check_divisor(divisor: object) -> None:
+    """Refuse what is no public divisor of means.
 
     Raises:
-        InvalidParameter: it is no integer from 1.
+        InvalidParameter: it is no integer from 1, nor None.
     """
-    if batch_size is None:
-        return 1
-    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+    if divisor is None:
+        return
+    if isinstance(divisor, bool) or not isinstance(divisor, Integral) or divisor < 1:
         raise InvalidParameter(
-            f"batch_size={batch_size!r} is not an integer >= 1; give the fixed public divisor of the means,"
+            f"divisor={divisor!r} is not an integer >= 1; give the fixed public divisor of the means,"
             " or leave it out for sums",
-            field="batch_size",
+            field="divisor",
         )
-    return int(batch_size)
 
 
 def certified_value(sensitivity: object) -> float:

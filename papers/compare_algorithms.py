@@ -107,7 +107,7 @@ def accuracies(
     """Train once per seed. Seeds are fixed so that the figures repeat; a real job draws secrets.randbits(128)."""
     runs = (
         train(
-            PrivateSums(FactorizationNoise(factors, target, model.shape, clip_norm=1.0, batch_size=BATCH, seed=seed)),
+            PrivateSums(FactorizationNoise(factors, target, model.shape, clip_norm=1.0, divisor=BATCH, seed=seed)),
             rate,
         )
         for seed in seeds

@@ -23,12 +23,20 @@ Mu = Annotated[float | None, typer.Option("--mu", help="Of mu-GDP.", show_defaul
 Sigma = Annotated[
     float | None,
     typer.Option(
-        "--sigma", help="A given noise: with --delta, epsilon is found; with --epsilon, delta.", show_default=False
+        "--sigma",
+        help="A given noise, for sums: with --delta, epsilon is found; with --epsilon, delta.",
+        show_default=False,
     ),
 ]
 ClipNorm = Annotated[float, typer.Option("--clip-norm", help="Norm that contributions are clipped to.")]
+Divisor = Annotated[
+    int | None, typer.Option("--divisor", help="Fixed public divisor of means: sigma of means too.", show_default=False)
+]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", help="Fixed public divisor, for means.", show_default=False)
+    int | None,
+    typer.Option(
+        "--batch-size", help="Expected examples of a step, for the Poisson schemes; no divisor.", show_default=False
+    ),
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace_one.")]
 Sampling = Annotated[
@@ -64,10 +72,11 @@ def calibrate(
     mu: Mu = None,
     sigma: Sigma = None,
     clip_norm: ClipNorm = 1.0,
-    batch_size: BatchSize = None,
+    divisor: Divisor = None,
     adjacency: Adjacency = "zero_out",
     sampling: Sampling = "fixed",
     dataset_size: DatasetSize = None,
+    batch_size: BatchSize = None,
     bins: Bins = None,
     deterministic: Deterministic = False,
     service: ServiceUrl = None,
@@ -75,6 +84,8 @@ def calibrate(
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
+
+    It is for sums of clipped contributions; with --divisor the answer has that for means too.
 
     With --sigma and one of --epsilon and --delta it computes the other: what a given noise is worth.
 
@@ -90,10 +101,11 @@ def calibrate(
         "mu": mu,
         "sigma": sigma,
         "clip_norm": clip_norm,
-        "batch_size": batch_size,
+        "divisor": divisor,
         "adjacency": adjacency,
         "sampling": sampling,
         "dataset_size": dataset_size,
+        "batch_size": batch_size,
         "bins": bins,
         "method": "deterministic" if deterministic else "verified",
     }
@@ -110,7 +122,7 @@ def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, An
     factorization = open_target(target, store)
     check_sensitivity(factorization)
     answer = calibrate_sampling(factorization, wanted, **asked)
-    return {"sampling": asked["sampling"], "sigma_for": _unit(asked["batch_size"])} | answer.document()
+    return {"sampling": asked["sampling"]} | answer.document()
 
 
 def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -146,15 +158,16 @@ def check_sensitivity(factorization: Factorization) -> None:
 
 def _text(document: dict[str, Any]) -> str:
     """One line per number, the one to use first."""
-    names = ("sigma", "noise_multiplier", "sensitivity", "clip_norm", "batch_size", "adjacency")
+    names = ("sigma_of_sums", "sigma_of_means", "divisor", "noise_multiplier", "sensitivity", "clip_norm", "adjacency")
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
     guarantees = ("epsilon", "delta", "rho", "mu")
     shown += [f"{name:<18}{document[name]:.12g}" for name in guarantees if document[name] is not None]
-    what = "means with that divisor" if document["batch_size"] is not None else "sums of clipped contributions"
     sampling = document["sampling"]
     amplified = "without amplification by sampling" if sampling == "fixed" else f"under {sampling} sampling"
     shown += _of_bins(document) if "claim" in document else []
-    shown.append(f"sigma is the standard deviation per entry of Z, for {what}, {amplified}")
+    shown.append(f"sigma is the standard deviation per entry of Z, for sums of clipped contributions, {amplified}")
+    if document["divisor"] is not None:
+        shown.append(f"sigma_of_means is for such sums over the divisor {document['divisor']}, and never for sums")
     return "\n".join(shown)
 
 
@@ -174,7 +187,3 @@ def _of_bins(document: dict[str, Any]) -> list[str]:
         )
     shown.append("rho and mu are those of the noise without amplification")
     return shown
-
-
-def _unit(batch_size: int | None) -> str:
-    return "sums" if batch_size is None else "means"

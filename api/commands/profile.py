@@ -22,7 +22,7 @@ from factorize.api.terminal.sources import open_target, written_whole
 from factorize.errors import InvalidParameter
 
 _POINTS = 40
-Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation per entry of Z.", show_default=False)]
+Sigma = Annotated[float, typer.Option("--sigma", help="Of each entry of Z, for sums.", show_default=False)]
 Epsilons = Annotated[
     str | None,
     typer.Option("--epsilons", metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.", show_default=False),
@@ -36,9 +36,9 @@ def profile(
     sampling: Sampling = "fixed",
     epsilons: Epsilons = None,
     clip_norm: ClipNorm = 1.0,
-    batch_size: BatchSize = None,
     adjacency: Adjacency = "zero_out",
     dataset_size: DatasetSize = None,
+    batch_size: BatchSize = None,
     bins: Bins = None,
     plot: Plot = None,
     store: StoreUrl = None,
@@ -58,11 +58,11 @@ def profile(
     levels = _numbers(epsilons)
     factorization = open_target(target, store)
     check_sensitivity(factorization)
-    given: dict[str, Any] = {"clip_norm": clip_norm, "batch_size": batch_size, "adjacency": adjacency}
-    asked = SamplingOptions(**given, dataset_size=dataset_size, bins=bins, method="deterministic")
+    given: dict[str, Any] = {"clip_norm": clip_norm, "adjacency": adjacency}
+    sizes: dict[str, Any] = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins}
+    asked = SamplingOptions(**given, **sizes, method="deterministic")
     curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=sampling, asked=asked)
-    unit = "sums" if batch_size is None else "means"
-    document = {"sampling": sampling, "sigma": sigma, "sigma_for": unit, **given, "profile": curve}
+    document = {"sampling": sampling, "sigma_of_sums": sigma, **given, "profile": curve}
     if plot is not None:
         from factorize.api.pictures.profile_plot import draw_profile
 

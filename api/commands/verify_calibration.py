@@ -55,8 +55,9 @@ def lines(report: CalibrationReport, target: str) -> list[str]:
     """Return a report as text."""
     found = [f"{'accepted' if report.supported else 'REFUSED':13} {target}"]
     numbers: dict[str, Any] = report.calibration
-    if "sigma" in numbers:
-        told = f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g} at sigma {numbers['sigma']!r}"
+    if "sigma_of_sums" in numbers:
+        level = f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g}"
+        told = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"
         found.append(f"claimed       {told}, {numbers['bins']} bins, a secret one for each example")
         found.append(f"claim         {numbers['claim_digest']} (seed: {numbers['seed']})")
     if "star_bound" in numbers:

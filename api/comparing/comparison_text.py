@@ -48,13 +48,14 @@ def _row(row: dict[str, Any], private: bool) -> str:
 
 
 _SAMPLED_HEAD = (
-    f"{'sampling':<16}{'rmse':>10}{'gap %':>9}{'sigma':>10}  {'rests on':<14}{'not secret':>11}{'vectors':>9}{'s':>8}"
+    f"{'sampling':<16}{'rmse':>10}{'gap %':>9}{'sigma of sums':>15}  {'rests on':<14}{'not secret':>11}"
+    f"{'vectors':>9}{'s':>8}"
 )
 
 
 def _sampled(row: dict[str, Any]) -> str:
     """The numbers at the privacy."""
-    line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{row['sigma']:>10.5g}"
+    line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{row['sigma_of_sums']:>15.5g}"
     line += f"  {row['method']:<14}{row['rmse_without_secrecy']:>11.5g}"
     return line + f"{row['noise_vectors']:>9}{row['seconds']:>8.2f}"
 
@@ -88,7 +89,7 @@ def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
         lines.append(f"s/step: noise of a step for {pace['parameters']} parameters, by {pace['basis']}")
     if not sampled or not chosen:
         return lines
-    units = "sigma is the standard deviation per entry of Z, for sums of contributions of norm 1"
+    units = "sigma of sums is the standard deviation per entry of Z, for sums of contributions of norm 1"
     gap = "gap % is of the squared error, above the bound for the row's own sampling"
     return [*lines, f"{units}; {gap}"]
 

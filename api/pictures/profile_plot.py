@@ -30,5 +30,5 @@ def draw_profile(document: dict[str, Any]) -> Figure:
     axes.set_ylabel("delta, from above")
     axes.grid(True, alpha=0.3)
     axes.legend()
-    axes.set_title(f"sigma {document['sigma']:.6g} for {document['sigma_for']}, clip norm {document['clip_norm']:g}")
+    axes.set_title(f"sigma of sums {document['sigma_of_sums']:.6g}, clip norm {document['clip_norm']:g}")
     return figure

@@ -117,8 +117,8 @@ def advice_of(asked: TrainingQuestion, table: Mapping[str, Any], notes: tuple[st
         "loader": scheme["loader"],
         "secret": scheme["secret"],
         "sigma": {
-            "sums": row["sigma"],
-            "means": row["sigma"] / asked.batch_size,
+            "sums": row["sigma_of_sums"],
+            "means": row["sigma_of_sums"] / asked.batch_size,
             "clip_norm": 1.0,
             "divisor": asked.batch_size,
             "rests_on": row["method"],
@@ -180,12 +180,11 @@ def _compared(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str
 def _within(table: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a memory budget in short."""
     row = table["rows"][one["row"]]
-    names = ("sampling", "rmse_at_privacy", "sigma", "noise_vectors", "seconds_per_step", "loader", "spec_digest")
+    numbers = ("rmse_at_privacy", "sigma_of_sums", "noise_vectors", "seconds_per_step")
     return {
         "memory": one["budget"],
         "mechanism": name_of(row),
-        **{name: row[name] for name in names},
-        "spec": row["spec"],
+        **{name: row[name] for name in ("sampling", *numbers, "loader", "spec_digest", "spec")},
         "next_command": row["next_command"],
     }
 

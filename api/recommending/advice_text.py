@@ -63,7 +63,7 @@ def _budgets(rows: list[dict[str, Any]]) -> list[str]:
         return []
     return [
         f"{'memory ' + str(one['memory']):<12}{one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
-        f"{one['rmse_at_privacy']:.4g}, sigma {one['sigma']:.4g} for sums; {_vectors(one['noise_vectors'])}"
+        f"{one['rmse_at_privacy']:.4g}, sigma {one['sigma_of_sums']:.4g} for sums; {_vectors(one['noise_vectors'])}"
         + ("" if one["seconds_per_step"] is None else f", {one['seconds_per_step']:.3g} s a step")
         for one in rows
     ]

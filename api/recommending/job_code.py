@@ -99,8 +99,7 @@ def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str
         "state = optimizer.init(params)",
         "for indices, mask in batches:",
         "    total = summed_over_parts(gradient, params, (x, y), indices, mask)",
-        f"    means = jax.tree.map(lambda one: one / {asked.batch_size}, total)",
-        "    updates, state = optimizer.update(means, state)",
+        "    updates, state = optimizer.update(total, state)",
         "    params = optax.apply_updates(params, updates)",
         "print(statement)",
     )
@@ -117,7 +116,7 @@ def _jax_sampled(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str
     )
     return _text(
         *head,
-        *_sampled_lines(asked, sampling, "len(x)"),
+        *_sampled_lines(asked, sampling, "len(x)", divided=True),
         f"noise = correlated_noise(factors, scale, seed={_SECRET})",
         f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
@@ -125,18 +124,18 @@ def _jax_sampled(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str
         "for batch in order:",
         "    empty = len(batch) == 0     # no example: the noise alone is released",
         "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
-        f"    means = jax.tree.map(lambda one: one / {asked.batch_size}, total)",
-        "    updates, state = optimizer.update(means, state)",
+        "    updates, state = optimizer.update(total, state)",
         "    params = optax.apply_updates(params, updates)",
     )
 
 
-def _sampled_lines(asked: TrainingQuestion, sampling: str, count: str) -> list[str]:
+def _sampled_lines(asked: TrainingQuestion, sampling: str, count: str, divided: bool = False) -> list[str]:
     """Return the calibration and the order of the Poisson schemes."""
+    divisor = f", divisor={asked.batch_size}" if divided else ""
     return [
         "factors = factorize.solve(spec)",
         f'scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r}, sampling="{sampling}", '
-        f"dataset_size={count}, batch_size={asked.batch_size})",
+        f"dataset_size={count}, batch_size={asked.batch_size}{divisor})",
         f"order = CyclicPoisson({count}, scale, steps={asked.steps}, seed={_SECRET})",
     ]
 
@@ -151,8 +150,7 @@ def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
         lines = [
             "factors = factorize.solve(spec)",
             f"order = fixed_order(len(data), {asked.batch_size}, epochs={asked.epochs})",
-            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r}, "
-            f"batch_size={asked.batch_size})",
+            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r})",
             "order.check(scale.sensitivity.participation, factors.steps)",
         ]
     else:
@@ -163,7 +161,7 @@ def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
             "factors = factorize.solve(spec)",
             f"order = {name}(len(data), {bins}, {asked.epochs}, secrets.token_bytes(32))",
             f"scale = factors.calibrate(epsilon={asked.epsilon!r}, "
-            f"delta={asked.delta!r} - order.extra_delta({asked.epsilon!r}), batch_size={asked.batch_size}, "
+            f"delta={asked.delta!r} - order.extra_delta({asked.epsilon!r}), "
             f'sampling="{sampling}")',
             "order.check_calibration(scale, factors.steps)",
         ]
@@ -178,7 +176,8 @@ def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
         batches,
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
-        f"    mean = (each / np.maximum(norms, 1.0)).sum(axis=0) / {asked.batch_size}     # clip norm 1, fixed divisor",
+        "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
+        f"    released = noise.add_to_sum(total) / {asked.batch_size}     # noise of sums, fixed divisor",
         *_numpy_update(spec),
     )
 
@@ -186,10 +185,9 @@ def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> s
 def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
     momentum, nesterov = spec["workload"].get("momentum"), spec["workload"].get("nesterov")
     if not momentum:
-        return ["    weights = weights - rate * (mean + noise.next()).astype(np.float32)"]
+        return ["    weights = weights - rate * released"]
     way = f"released + {momentum!r} * velocity" if nesterov else "velocity"
     return [
-        "    released = (mean + noise.next()).astype(np.float32)",
         f"    velocity = {momentum!r} * velocity + released",
         f"    weights = weights - rate * ({way})",
     ]

@@ -216,10 +216,11 @@ def calibrate_amplified(
     sigma: float | None = None,
     dataset_size: int,
     batch_size: int,
+    divisor: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> AmplifiedCalibration:
-    """Return the noise of a banded C under cyclic Poisson sampling, for means with the fixed divisor `batch_size`.
+    """Return the noise of a banded C under cyclic Poisson sampling.
 
     Two of epsilon, delta and sigma are given, and the third is found.
 
@@ -227,9 +228,10 @@ def calibrate_amplified(
         factorization: with a C of few bands; the identity has one, and is DP-SGD.
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
-        sigma: standard deviation per entry of Z, for means; None where it is asked for.
+        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
         dataset_size: N, public.
-        batch_size: expected number of sampled examples per step, and the divisor.
+        batch_size: expected number of sampled examples per step; it divides nothing.
+        divisor: the fixed public divisor where steps are means; None for sums.
         clip_norm: bound on one contribution.
         adjacency: `zero_out` only: replaced examples under Poisson sampling are not accounted for here.
 
@@ -255,23 +257,22 @@ def calibrate_amplified(
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
     largest = _largest_column(strategy)
-    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
     if sigma is None:
         level = PrivacyTarget(epsilon=epsilon, delta=delta)
         assert level.epsilon is not None and level.delta is not None
         at, held = level.epsilon, level.delta
         z = _remembered(at, held, probability, compositions)
-        noise = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
+        noise = math.nextafter(z * clip * largest * (1 + 4 * np.finfo(float).eps), math.inf)
         within_scale("sigma", noise)
     else:
         given = GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
-        noise, z = given.sigma, multiplier_of(given.sigma, **ratio, sensitivity=largest)
+        noise, z = given.sigma, multiplier_of(given.sigma, clip_norm=clip, sensitivity=largest)
         steps: dict[str, Any] = {"probability": probability, "compositions": compositions}
         at, held = given.level(lambda d: amplified_epsilon(z, d, **steps), lambda e: amplified_delta(z, e, **steps))
-    unamplified = multiplier_of(noise, **ratio, sensitivity=sensitivity.value)
+    unamplified = multiplier_of(noise, clip_norm=clip, sensitivity=sensitivity.value)
     return AmplifiedCalibration(
         noise_multiplier=unamplified,
-        sigma=noise,
+        sigma_of_sums=noise,
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=Adjacency.ZERO_OUT,
@@ -279,7 +280,7 @@ def calibrate_amplified(
         delta=held,
         rho=rho_of(unamplified),
         mu=mu_of(unamplified),
-        batch_size=int(batch_size),
+        divisor=divisor,
         sampling_probability=probability,
         groups=bands,
         compositions=compositions,

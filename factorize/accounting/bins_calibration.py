@@ -19,7 +19,7 @@ from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import FixedEpochs, Single
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, divisor_of, within_scale
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, within_scale
 from factorize.structures.endless import AnyStrategy
 
 Method = Literal["verified", "deterministic"]
@@ -96,7 +96,6 @@ class BinsCalibration(Calibration):
         return {
             **super().document(),
             "sampling": self.sampling,
-            "sigma_for": "sums" if self.batch_size is None else "means",
             "bins": self.bins,
             "epochs": self.epochs,
             "method": self.method,
@@ -119,7 +118,7 @@ def calibrate_bins(
     delta: float | None = None,
     sigma: float | None = None,
     bins: int | None = None,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     method: Method = "verified",
@@ -133,9 +132,9 @@ def calibrate_bins(
         factorization: a `factorize.Factorization`, or factors that have a file.
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
-        sigma: standard deviation per entry of Z; None where it is asked for.
+        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
         bins: b; by default the steps of an epoch of the spec's participation.
-        batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
+        divisor: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
         adjacency: `zero_out` only.
         method: `verified` tests a claim (seconds); `deterministic` uses bounds alone (7 to 25 % more noise).
@@ -160,10 +159,9 @@ def calibrate_bins(
         epsilon=1.0 if asked.epsilon is None else asked.epsilon,
         delta=0.5 if asked.delta is None else asked.delta,
         clip_norm=clip,
-        divisor=divisor_of(batch_size),
     )
     found = _find(question, asked, work if verified else 0)
-    return _calibration(held, question, found, batch_size, time.perf_counter() - started)
+    return _calibration(held, question, found, divisor, time.perf_counter() - started)
 
 
 def _find(question: BinsQuestion, asked: Question, work: int) -> FoundClaim:
@@ -179,12 +177,12 @@ def _find(question: BinsQuestion, asked: Question, work: int) -> FoundClaim:
 
 
 def _calibration(
-    held: OpenedFactors, question: BinsQuestion, found: FoundClaim, batch_size: int | None, seconds: float
+    held: OpenedFactors, question: BinsQuestion, found: FoundClaim, divisor: int | None, seconds: float
 ) -> BinsCalibration:
     gram = question.gram
     sensitivity, certified = _sensitivity(held, gram)
     return BinsCalibration(
-        **stated_numbers(found.claim, gram, batch_size),
+        **stated_numbers(found.claim, gram, divisor),
         sensitivity=sensitivity,
         method="verified" if found.sampled else "deterministic",
         samples=found.samples,
@@ -228,20 +226,19 @@ def asked_of(
     return asked, within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
 
 
-def stated_numbers(claim: BinsClaim, law: ClaimedLaw, batch_size: int | None) -> dict[str, Any]:
+def stated_numbers(claim: BinsClaim, law: ClaimedLaw, divisor: int | None) -> dict[str, Any]:
     """Return the fields of a calibration that follow from its claim."""
-    ratio: dict[str, Any] = {"clip_norm": claim.clip_norm, "batch_size": batch_size}
-    noise_multiplier = multiplier_of(claim.sigma, **ratio, sensitivity=law.sensitivity)
+    noise_multiplier = multiplier_of(claim.sigma, clip_norm=claim.clip_norm, sensitivity=law.sensitivity)
     return {
         "noise_multiplier": noise_multiplier,
-        "sigma": within_scale("sigma", claim.sigma),
+        "sigma_of_sums": within_scale("sigma", claim.sigma),
         "clip_norm": claim.clip_norm,
         "adjacency": Adjacency.ZERO_OUT,
         "epsilon": claim.epsilon,
         "delta": claim.delta,
         "rho": rho_of(noise_multiplier),
         "mu": mu_of(noise_multiplier),
-        "batch_size": None if batch_size is None else int(batch_size),
+        "divisor": divisor,
         "bins": law.bins,
         "epochs": law.epochs,
         "claim": claim,
@@ -256,7 +253,6 @@ def epsilon_bins(
     sigma: float,
     epsilons: Sequence[float],
     bins: int | None = None,
-    batch_size: int | None = None,
     clip_norm: float = 1.0,
     method: Method = "deterministic",
 ) -> list[tuple[float, float]]:
@@ -264,10 +260,9 @@ def epsilon_bins(
 
     Args:
         factorization: as for `calibrate_bins`.
-        sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
+        sigma: standard deviation per entry of Z, for sums.
         epsilons: where delta is asked for, at least 0 (above 0 for `verified`).
         bins: b.
-        batch_size: the fixed public divisor of means; None for sums.
         clip_norm: bound on one contribution.
         method: `deterministic`, by bounds; `verified` tests a claim for each epsilon, and all of them are true except
             with probability 2^-127 for each.
@@ -276,12 +271,10 @@ def epsilon_bins(
     gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    divisor = divisor_of(batch_size)
     verified = _method(method) == "verified"
     levels = [finite_real("epsilon", one, strict=verified, remedy="give finite epsilons") for one in epsilons]
     asked = [
-        BinsQuestion(factors=prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
-        for one in levels
+        BinsQuestion(factors=prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip) for one in levels
     ]
     if verified:
         return [(one.epsilon, find_delta(one, noise).claim.delta) for one in asked]

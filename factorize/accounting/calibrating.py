@@ -22,15 +22,17 @@ class CalibratedFactors:
         mu: float | None = None,
         sigma: float | None = None,
         clip_norm: float = 1.0,
-        batch_size: int | None = None,
+        divisor: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         sampling: str = "fixed",
         dataset_size: int | None = None,
+        batch_size: int | None = None,
         bins: int | None = None,
     ) -> Calibration:
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
-        With `sigma` and one of epsilon and delta it returns what that noise is worth: the other one is found. See
+        With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise is worth: the other one
+        is found. `divisor` is the public divisor of means; `batch_size` is of a sampling and divides nothing. See
         `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and the
         file of C, `factorize.accounting.calibrate_sampling`.
 
@@ -44,9 +46,9 @@ class CalibratedFactors:
         if target is not None and any(value is not None for value in numbers.values()):
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
         asked = question_of(**numbers) if target is None else target
-        if sampling == "fixed" and dataset_size is None and bins is None:
+        if sampling == "fixed" and (dataset_size, batch_size, bins) == (None, None, None):
             plain: Any = calibrate if isinstance(asked, PrivacyTarget) else level_without_sampling
-            return plain(factors.sensitivity, asked, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+            return plain(factors.sensitivity, asked, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
         from factorize.accounting.schemes import calibrate_sampling
 
         with extras_named(f"a calibration for {sampling}"):
@@ -55,8 +57,9 @@ class CalibratedFactors:
                 asked,
                 sampling=sampling,
                 clip_norm=clip_norm,
-                batch_size=batch_size,
+                divisor=divisor,
                 adjacency=adjacency,
                 dataset_size=dataset_size,
+                batch_size=batch_size,
                 bins=bins,
             )

@@ -16,14 +16,15 @@ class CalibrationRequest(Frozen):
     Attributes:
         epsilon: of (epsilon, delta)-DP; or `rho`, or `mu`.
         delta: with `epsilon`.
-        sigma: a noise that is given, with `delta` (epsilon is answered) or `epsilon` (delta is).
+        sigma: a noise that is given, for sums, with `delta` (epsilon is answered) or `epsilon` (delta is).
         rho: of rho-zCDP.
         mu: of mu-GDP.
         clip_norm: bound on one contribution.
-        batch_size: the fixed public divisor of means.
+        divisor: the fixed public divisor of means, whose `sigma_of_means` is answered.
         adjacency: `zero_out` or `replace_one`.
         sampling: a scheme of `factorize.accounting.calibrate_sampling`.
         dataset_size: public, of the Poisson schemes.
+        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins`.
         method: of `balls_in_bins`.
     """
@@ -34,10 +35,11 @@ class CalibrationRequest(Frozen):
     mu: Positive | None = None
     sigma: Positive | None = None
     clip_norm: Positive = 1.0
-    batch_size: Count | None = None
+    divisor: Count | None = None
     adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
     sampling: Annotated[str, Field(max_length=40)] = "fixed"
     dataset_size: Count | None = None
+    batch_size: Count | None = None
     bins: Count | None = None
     method: Literal["verified", "deterministic"] = "verified"
 
@@ -80,11 +82,11 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
         question_of(**numbers),
         sampling=request.sampling,
         clip_norm=request.clip_norm,
-        batch_size=request.batch_size,
+        divisor=request.divisor,
         adjacency=request.adjacency,
         dataset_size=request.dataset_size,
+        batch_size=request.batch_size,
         bins=request.bins,
         method=request.method,
     )
-    unit = "sums" if request.batch_size is None else "means"
-    return {"sampling": request.sampling, "sigma_for": unit} | found.document()
+    return {"sampling": request.sampling} | found.document()

@@ -33,7 +33,7 @@ class FixedScheme(SamplingScheme):
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
-        given: dict[str, Any] = {"clip_norm": asked.clip_norm, "batch_size": asked.batch_size}
+        given: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor}
         given["adjacency"] = asked.adjacency
         sensitivity = certified(factorization).sensitivity
         if isinstance(target, GivenNoise):
@@ -41,8 +41,9 @@ class FixedScheme(SamplingScheme):
         return calibrate(sensitivity, target, **given)
 
     def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse bins and a data set's size."""
+        """Refuse bins and the sizes of a sampling."""
         super().check_used(asked)
+        asked.refuse_batch_size(self.name)
         if asked.dataset_size is not None:
             raise InvalidParameter(
                 f"dataset_size={asked.dataset_size} is of no use without sampling; leave it out, or name a sampling",
@@ -84,8 +85,9 @@ class CyclicScheme(SamplingScheme):
         if asked.dataset_size is None or asked.batch_size is None:
             raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
         self._check(held.strategy.finite())
-        sizes = {"dataset_size": asked.dataset_size, "batch_size": asked.batch_size}
-        return calibrate_amplified(held, **level, **sizes, clip_norm=asked.clip_norm, adjacency=asked.adjacency)
+        sizes: dict[str, Any] = {"dataset_size": asked.dataset_size, "batch_size": asked.batch_size}
+        scale: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor, "adjacency": asked.adjacency}
+        return calibrate_amplified(held, **level, **sizes, **scale)
 
     def options(self, asked: SamplingOptions) -> str:
         """Return the sizes too."""
@@ -158,9 +160,10 @@ def calibrate_sampling(
     *,
     sampling: str,
     clip_norm: float = 1.0,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     dataset_size: int | None = None,
+    batch_size: int | None = None,
     bins: int | None = None,
     method: Method = "verified",
 ) -> Calibration:
@@ -173,9 +176,10 @@ def calibrate_sampling(
         sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
             `random_allocation`, for C = I.
         clip_norm: see `SamplingOptions`, as for all that follow.
-        batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
+        divisor: the fixed public divisor of means; None for sums.
         adjacency: `zero_out`, and for `fixed` also `replace_one`.
         dataset_size: N, public, of the Poisson schemes.
+        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
 
@@ -188,9 +192,10 @@ def calibrate_sampling(
     scheme = scheme_of(sampling)
     asked = SamplingOptions(
         clip_norm=clip_norm,
-        batch_size=batch_size,
+        divisor=divisor,
         adjacency=adjacency,
         dataset_size=dataset_size,
+        batch_size=batch_size,
         bins=bins,
         method=method,
     )

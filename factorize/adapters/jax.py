@@ -46,10 +46,11 @@ class NoiseState(NamedTuple):
 def correlated_noise(
     factors: Any, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
 ) -> optax.GradientTransformation:
-    """Return the transformation that adds row t of C^-1 Z to the t-th gradient.
+    """Return the transformation that adds row t of C^-1 Z to the t-th sum of clipped gradients.
 
-    Put it first: `optax.chain(correlated_noise(...), optax.sgd(rate))`, over sums of clipped gradients, or means with
-    the calibration's divisor. It may be jitted. The noise of step n and after is NaN under jit, an error outside of it.
+    Put it first: `optax.chain(correlated_noise(...), optax.sgd(rate))`. It takes sums, never means: where the
+    calibration has a divisor it returns means, dividing after the noise. It may be jitted. The noise of step n and
+    after is NaN under jit, an error outside of it.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
@@ -73,16 +74,18 @@ def correlated_noise(
     key = _key(seed, held.digest)
     source = source_of(held)
     if isinstance(source, Streamable):
-        sigma = raised(calibration.sigma, _allowance(source, calibration, kind))
-        return _streaming(PlanTable.of(source), key, sigma, kind, specs)
+        sigma = raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
+        return _streaming(PlanTable.of(source), key, sigma, kind, specs, calibration.divisor or 1)
     inverse = _inverse(source)
-    return _replaying(inverse, key, raised(calibration.sigma, _rows_allowance(inverse, kind)), kind, specs)
+    sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
+    return _replaying(inverse, key, sigma, kind, specs, calibration.divisor or 1)
 
 
 def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
     """Return C^-1 for `jax_privacy`: a `StreamingMatrix` where C has a recurrence, else an array of shape (n, n).
 
-    `matrix_factorization_privatizer(noising_matrix(factors), stddev=raised_sigma(factors, calibration))` is its use.
+    Over sums of clipped gradients its use is
+    `matrix_factorization_privatizer(noising_matrix(factors), stddev=raised_sigma_of_sums(factors, calibration))`.
     Rows n and after are NaN in a `StreamingMatrix`; of an array jax_privacy repeats row n - 1, so do not go on there.
 
     Args:
@@ -152,8 +155,10 @@ def refuse_narrow(value: jax.Array) -> None:
         )
 
 
-def raised_sigma(factors: Any, calibration: Calibration, *, dtype: Precision = "float64") -> float:
+def raised_sigma_of_sums(factors: Any, calibration: Calibration, *, dtype: Precision = "float64") -> float:
     """Return the standard deviation of Z that pays for the roundings, for whoever multiplies Z by `noising_matrix`.
+
+    It is for sums of clipped gradients. Divide after the noise is added, or this by your own public divisor.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
@@ -167,8 +172,8 @@ def raised_sigma(factors: Any, calibration: Calibration, *, dtype: Precision = "
     check_own(calibration, held)
     kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
-        return raised(calibration.sigma, _allowance(source, calibration, kind))
-    return raised(calibration.sigma, _rows_allowance(_inverse(source), kind, terms=source.shape[0]))
+        return raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
+    return raised(calibration.sigma_of_sums, _rows_allowance(_inverse(source), kind, terms=source.shape[0]))
 
 
 def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> float:
@@ -190,7 +195,7 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
 
 
 def _streaming(
-    table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype, specs: Any
+    table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype, specs: Any, divisor: int
 ) -> optax.GradientTransformation:
     steps, states = table.reads.shape
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
@@ -210,7 +215,7 @@ def _streaming(
             z = normals(key, state.step, i, leaf, kind, spec)
             earlier = [normals(key, step, i, leaf, kind, spec) for step in _earlier(there, state.step)]
             drawn, buffers = advance(there, state.step, z, buffers, earlier)
-            noisy.append(_released(leaf, drawn))
+            noisy.append(_released(leaf, drawn, divisor))
             kept.append(buffers)
         return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept))
 
@@ -218,7 +223,7 @@ def _streaming(
 
 
 def _replaying(
-    inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype, specs: Any
+    inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype, specs: Any, divisor: int
 ) -> optax.GradientTransformation:
     """Draw all earlier rows of Z again in each step; no state. What a sum loses is carried beside it."""
     rows = SplitDouble.of(inverse * sigma, kind)
@@ -240,7 +245,7 @@ def _replaying(
             zero = jnp.zeros(leaf.shape, kind)
             last = jnp.minimum(state.step, len(inverse) - 1) + 1
             total, lost = jax.lax.fori_loop(0, last, add, (zero, zero))
-            noisy.append(_released(leaf, total + lost))
+            noisy.append(_released(leaf, total + lost, divisor))
         return shape.unflatten(noisy), NoiseState(state.step + 1, ())
 
     return optax.GradientTransformation(lambda _: NoiseState(jnp.array(0, jnp.int32), ()), update)
@@ -259,9 +264,9 @@ def _leaves(updates: Any) -> tuple[list[jax.Array], Any]:
     return leaves, shape
 
 
-def _released(leaf: jax.Array, drawn: jax.Array) -> jax.Array:
-    """Return the sum, rounded to the digits of the noise: beyond them a gradient of float64 would show."""
-    return (leaf + drawn).astype(drawn.dtype).astype(leaf.dtype)
+def _released(leaf: jax.Array, drawn: jax.Array, divisor: int) -> jax.Array:
+    """Return the sum, rounded to the digits of the noise (beyond them a gradient of float64 would show), divided."""
+    return ((leaf + drawn).astype(drawn.dtype) / divisor).astype(leaf.dtype)
 
 
 def _refuse_past(step: Any, steps: int) -> None:

@@ -32,7 +32,7 @@ class PrivateJax(NamedTuple):
     """A job made private; it unpacks to noise, batches, statement.
 
     Attributes:
-        noise: the transformation that comes first in `optax.chain`.
+        noise: the transformation that comes first in `optax.chain`: from sums of clipped gradients to noisy means.
         batches: yields (indices, mask) for each step, both of the same shape in all steps.
         statement: what they guarantee together, if gradients are clipped and divided as it says.
     """
@@ -71,9 +71,9 @@ def make_private(
 ) -> PrivateJax:
     """Return noise, batches and the statement of what they guarantee together.
 
-    For each (indices, mask) of the batches: sum the clipped gradients of all parts (`summed_over_parts`), divide by
-    `batch_size`, and update with `optax.chain(noise, ...)`. Checkpoint the optimizer's state, `batches.state_dict()`
-    and the weights together, after a step.
+    For each (indices, mask) of the batches: sum the clipped gradients of all parts (`summed_over_parts`) and update
+    with `optax.chain(noise, ...)`, which adds noise to the sums and divides by `batch_size`. Checkpoint the optimizer's
+    state, `batches.state_dict()` and the weights together, after a step.
 
     Args:
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.

@@ -54,7 +54,7 @@ class Planned:
         if users is not None:  # refuses users with several examples: each example has a bin of its own
             bins, participation = self.order.bins, self.order.participation
             ParticipationAuditor(participation, self.factors.steps, users=users, groups=bins)
-        return BinsAuditor.of(self.order, divisor=self.calibration.batch_size)
+        return BinsAuditor.of(self.order, divisor=self.calibration.divisor)
 
     def fixed_or_bins(self) -> Order | BallsInBins:
         """Return the order, which is not one that samples anew in every step."""
@@ -96,7 +96,7 @@ class TrainingJob:
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
         factors = certified(find(len(order), order.participation))
         calibration = calibrate(
-            factors.sensitivity, self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
+            factors.sensitivity, self.target, clip_norm=self.clip_norm, divisor=self.size, adjacency=self.adjacency
         )
         order.check(calibration.sensitivity.participation, factors.steps)
         return Planned(factors, calibration, order)
@@ -112,6 +112,7 @@ class TrainingJob:
             delta=delta,
             dataset_size=self.examples,
             batch_size=self.size,
+            divisor=self.size,
             clip_norm=self.clip_norm,
             adjacency=self.adjacency,
         )
@@ -180,7 +181,7 @@ class TrainingJob:
     def _counting_on(self, factors: CertifiedFactors, bins: int, sampling: str, target: PrivacyTarget) -> Any:
         from factorize.accounting import calibrate_sampling
 
-        asked: dict[str, Any] = {"bins": bins, "batch_size": self.size, "clip_norm": self.clip_norm}
+        asked: dict[str, Any] = {"bins": bins, "divisor": self.size, "clip_norm": self.clip_norm}
         return calibrate_sampling(factors, target, sampling=sampling, **asked)
 
     def _check_given(self, calibration: Any, left: float) -> None:
@@ -194,7 +195,7 @@ class TrainingJob:
             )
         for name, asked, stated in (
             ("clip_norm", self.clip_norm, calibration.clip_norm),
-            ("batch_size", self.size, calibration.batch_size),
+            ("divisor", self.size, calibration.divisor),
         ):
             if asked != stated:
                 message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"

@@ -25,7 +25,7 @@ class CorrelatedOptimizer(DPOptimizer):
     """Opacus's `DPOptimizer`, with row t of C^-1 Z in place of fresh noise at step t.
 
     Use it with a model in Opacus's `GradSampleModule` (from `PrivacyEngine.make_private(poisson_sampling=False)`, say).
-    Clip norm, scale and divisor come from the calibration: sums where it has no `batch_size`, else means with that
+    Clip norm, scale and divisor come from the calibration: sums where it has no `divisor`, else noisy sums over that
     divisor, whatever a batch holds. Opacus's accountants do not know this noise: ask the calibration.
 
     Gradients are clipped and summed in float64, whatever the parameters are in, the noise is added to that, and what is
@@ -72,8 +72,8 @@ class CorrelatedOptimizer(DPOptimizer):
             optimizer,
             noise_multiplier=calibration.noise_multiplier,
             max_grad_norm=calibration.clip_norm,
-            expected_batch_size=calibration.batch_size,
-            loss_reduction="sum" if calibration.batch_size is None else "mean",
+            expected_batch_size=calibration.divisor,
+            loss_reduction="sum" if calibration.divisor is None else "mean",
         )
 
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
@@ -124,7 +124,7 @@ class CorrelatedOptimizer(DPOptimizer):
         return clipped_sums(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
 
     def add_noise(self) -> None:
-        """Put (sum of clipped gradients) / divisor + the step's noise into `p.grad`.
+        """Put (sum of clipped gradients + the step's noise) / divisor into `p.grad`.
 
         Raises:
             InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
@@ -140,12 +140,11 @@ class CorrelatedOptimizer(DPOptimizer):
         self._samples, self._expected = 0, None
 
     def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return sums over the batch, divided, with the noise of this step."""
-        divisor = self.expected_batch_size or 1
-        return noise.release(total / divisor for total in totals)
+        """Return sums over the batch with the noise of this step, divided."""
+        return noise.release(totals)
 
     def scale_grad(self) -> None:
-        """The divisor was applied with the noise, which is scaled for it; no number of parts changes it."""
+        """The divisor was applied after the noise; no number of parts changes it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer with that of noise and auditor, for `torch.save`; the seed is not in it.
@@ -181,10 +180,10 @@ class CorrelatedOptimizer(DPOptimizer):
     def _check_settings(self) -> None:
         c = self.noise.calibration
         found = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
-        if found != (c.clip_norm, c.batch_size, c.noise_multiplier):
+        if found != (c.clip_norm, c.divisor, c.noise_multiplier):
             raise InvalidParameter(
                 f"clip norm, divisor and noise multiplier were changed to {found}, and the noise is for "
-                f"{(c.clip_norm, c.batch_size, c.noise_multiplier)}; leave them, or calibrate for others",
+                f"{(c.clip_norm, c.divisor, c.noise_multiplier)}; leave them, or calibrate for others",
                 field="calibration",
             )
 

@@ -235,7 +235,7 @@ def _joint(optimizer: Any, adaptive: str, second: Any, sampling: str) -> bool:
 def _noise_of(planned: Planned) -> dict[str, Any]:
     """Return what ranks have to agree on before any of them makes noise."""
     c = planned.calibration
-    return {"sigma": c.sigma, "clip_norm": c.clip_norm, "batch_size": c.batch_size}
+    return {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
 
 
 def _check_ranks(ranks: int, sampling: str, seed: int | None) -> None:

@@ -57,13 +57,13 @@ class PrivacyStatement:
         second = ""
         if self.moments is not None:
             second = (
-                f" Squares of clipped gradients have noise of sigma {self.moments.second.sigma:.6g} by factorization "
-                f"{self.moments.digests[1]}, and the sensitivity is of both."
+                f" Sums of squares of clipped gradients have noise of sigma {self.moments.second.sigma_of_sums:.6g} by "
+                f"factorization {self.moments.digests[1]}, and the sensitivity is of both."
             )
         return (
             f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
             f"over {self.steps} steps{together} on {self.used} of {self.examples} examples ({self.sampling} order, "
-            f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, "
+            f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.divisor}, "
             f"noise multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} "
             f"({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters "
             f"is not covered.{second}{secret}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -46,7 +46,7 @@ class _Drawing(NamedTuple):
 
 
 class TorchNoiseGenerator:
-    """The noise of each step as tensors like the parameters: sigma * (row t of C^-1 Z), cut up.
+    """The noise of each step as tensors like the parameters: sigma * (row t of C^-1 Z), for sums, cut up.
 
     Every entry is a function of (seed, factorization, step, position) and of the generator. Restarts and shards are as
     for `factorize.client.NoiseGenerator`.
@@ -74,7 +74,7 @@ class TorchNoiseGenerator:
         generator: the one in use.
         steps: n.
         allowance: what the noise is multiplied by beyond 1 for the roundings.
-        sigma: standard deviation of Z as it is drawn, calibration.sigma (1 + allowance).
+        sigma: standard deviation of Z as it is drawn, calibration.sigma_of_sums (1 + allowance).
 
     Raises:
         InvalidParameter: no parameters, a calibration of another factorization, or an option out of range.
@@ -189,11 +189,11 @@ class TorchNoiseGenerator:
             yield self.next()
 
     def next(self) -> list[torch.Tensor]:
-        """Return the noise of this step, one tensor per parameter, and go on to the next.
+        """Return the noise of this step for sums, one tensor per parameter, and go on to the next.
 
         The tensors share memory that the next call writes again, where dtype and device allow it: add them at once, to
-        sums that have as many digits (`release` does). A generator with a shard returns one flat float32 tensor in the
-        list, one with a mesh a flat DTensor, and where parameters are DTensors the noise has their placements.
+        sums that have as many digits (`add_to_sum` does). A generator with a shard returns one flat float32 tensor in
+        the list, one with a mesh a flat DTensor, and where parameters are DTensors the noise has their placements.
 
         Raises:
             InvalidParameter: all n steps were taken.
@@ -206,38 +206,44 @@ class TorchNoiseGenerator:
         parts = zip(flat.split(self._sizes), self._like, strict=True)
         return [part.view(shape).to(device, _noise_dtype(dtype)) for part, (shape, dtype, device) in parts]
 
-    def release(self, sums: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def add_to_sum(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients with this step's noise, in the parameters' types, and go on to the next.
 
         The addition is rounded to float32, where the noise has its digits, and then to the type of the parameter.
 
         Args:
-            sums: (or means with the calibration's divisor) float32 or float64, shaped like the parameters; one flat
-                tensor for a shard.
+            totals: float32 or float64, shaped like the parameters; one flat tensor for a shard.
 
         Raises:
             InvalidParameter: there are others than parameters, one has fewer digits than float32, or all n steps were
                 taken.
         """
-        given = list(sums)
-        refuse_narrow(given)
-        if self._layout is not None:
-            return self._release_parts(given)
-        shard = [((self._shard_size,), torch.float32, self._device)]
-        wanted = self._like if self._whole else shard
-        if [tuple(total.shape) for total in given] != [shape for shape, _, _ in wanted]:
-            raise InvalidParameter(
-                f"{len(given)} sums are not shaped like the {len(wanted)} parameters; give one for each, in order",
-                field="parameters",
-            )
-        pairs = zip(given, self.next(), wanted, strict=True)
-        return [(total + drawn.to(total.device)).float().to(d, t) for total, drawn, (_, t, d) in pairs]
+        return self._released(self._parts(totals), torch.add)
+
+    def add_to_mean(self, means: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return sums of clipped gradients over the calibration's divisor with this step's noise; see `add_to_sum`.
+
+        Args:
+            means: as `totals` there, divided by the calibration's divisor.
+
+        Raises:
+            InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of sums.
+        """
+        scale, parts = 1 / self.calibration.divisor_of_means(), self._parts(means)
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]
+        self.calibration.check_mean(float(torch.stack(norms).norm()))
+        return self._released(parts, lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale))
+
+    def release(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return what `add_to_sum` adds, over the calibration's divisor where it has one."""
+        divisor = self.calibration.divisor or 1
+        return self._released(self._parts(totals), lambda total, drawn: (total + drawn) / divisor)
 
     def add_here(self, totals: list[torch.Tensor]) -> None:
         """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.
 
         Args:
-            totals: contiguous, shaped like the parameters: parts of sums that the ranks add up afterwards.
+            totals: contiguous, shaped like the parameters: parts of sums that the ranks add up, and divide, afterwards.
 
         Raises:
             InvalidParameter: one has fewer digits than float32, the generator has no mesh, or all n steps were taken.
@@ -263,20 +269,38 @@ class TorchNoiseGenerator:
         like = zip(parts, self._like, strict=True)
         return [part.tensor(drawn.to(device, _noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
 
-    def _release_parts(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Add noise to this rank's parts of the sums."""
-        assert self._layout is not None
-        kinds = self._like if self._whole else [((self._shard_size,), torch.float32, self._device)]
-        if len(given) != len(kinds):
-            message = f"{len(given)} sums are not those of {len(kinds)} parameters; give one for each, in order"
-            raise InvalidParameter(message, field="parameters")
-        here = [part.part_of(total) for part, total in zip(self._layout.parts, given, strict=True)]
-        drawn = self._source.next().split(self._layout.sizes)
-        made = []
-        for part, total, noise, (_, dtype, device) in zip(self._layout.parts, here, drawn, kinds, strict=True):
-            noisy = total + noise.view(total.shape).to(total.device)
-            made.append(part.tensor(noisy.float().to(device, dtype)))
-        return made
+    @property
+    def _kinds(self) -> list[tuple[tuple[int, ...], torch.dtype, torch.device]]:
+        """Shape, type and device of what is released."""
+        return self._like if self._whole else [((self._shard_size,), torch.float32, self._device)]
+
+    def _parts(self, values: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
+        given, kinds = list(values), self._kinds
+        refuse_narrow(given)
+        whole = self._layout is not None or [tuple(each.shape) for each in given] == [shape for shape, _, _ in kinds]
+        if len(given) != len(kinds) or not whole:
+            raise InvalidParameter(
+                f"{len(given)} sums are not shaped like the {len(kinds)} parameters; give one for each, in order",
+                field="parameters",
+            )
+        if self._layout is None:
+            return given
+        return [part.part_of(total) for part, total in zip(self._layout.parts, given, strict=True)]
+
+    def _released(
+        self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Add this step's noise, and round the result to float32 and to the parameters' types."""
+        noise = self.next() if self._layout is None else self._source.next().split(self._layout.sizes)
+        pairs = zip(parts, noise, self._kinds, strict=True)
+        made = [
+            add(part, drawn.view(part.shape).to(part.device)).float().to(device, dtype)
+            for part, drawn, (_, dtype, device) in pairs
+        ]
+        if self._layout is None:
+            return made
+        return [part.tensor(noisy) for part, noisy in zip(self._layout.parts, made, strict=True)]
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.

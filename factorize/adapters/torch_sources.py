@@ -83,7 +83,7 @@ class DeviceSource:
     ) -> None:
         recurrence = source.recurrence()
         precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
-        self.sigma = raised(calibration.sigma, self.allowance)
+        self.sigma = raised(calibration.sigma_of_sums, self.allowance)
         dtype = torch.float32 if precision == "float32" else torch.float64
         normals = device_normals(seed, source.digest, device)
         self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, dtype)

@@ -43,7 +43,8 @@ def allowance(deviation: Deviation, sensitivity: float, participations: int, ste
     if not noising < 0.5:
         return math.inf
     more = participations * (deviation.columns / sensitivity + deviation.entries)
-    less = (1 - noising) * (1 - deviation.rows) * (1 - SINGLE)  # the last: of each number that is released, to float32
+    released = (1 - SINGLE) * (1 - 4 * DOUBLE)  # each number is rounded to float32, and in a mean it is divided
+    less = (1 - noising) * (1 - deviation.rows) * released
     return ((1 + more) / less * (1 + 4 * DOUBLE) - 1) * _SLACK
 
 

@@ -1,6 +1,7 @@
 """The noise of each training step: row t of C^-1 Z, in as little memory as C allows.
 
-A job that adds this to the clipped gradient of step t releases C^-1 (C G + Z), a function of one Gaussian mechanism.
+A job that adds this to the sum of clipped gradients of step t releases C^-1 (C G + Z), a function of one Gaussian
+mechanism; so does one that adds it, divided by a public constant, to their mean.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ArrayRows:
 
 
 class NoiseGenerator:
-    """Correlated noise, one step at a time: sigma * (row t of C^-1 Z).
+    """Correlated noise, one step at a time: sigma * (row t of C^-1 Z), for sums of clipped contributions.
 
     Every entry is a function of (seed, factorization, step, position): a job that restarts goes on with the same noise,
     and workers that each make their own shard hold, together, the bits that one worker would have made.
@@ -86,7 +87,7 @@ class NoiseGenerator:
         steps: n, after which it refuses.
         precision: of the state.
         allowance: what the noise is multiplied by beyond 1 for the roundings (allowances.py, docs/training.md).
-        sigma: standard deviation of Z as it is drawn, calibration.sigma (1 + allowance).
+        sigma: standard deviation of Z as it is drawn, calibration.sigma_of_sums (1 + allowance).
         shape: of what `next` returns.
 
     Raises:
@@ -134,12 +135,12 @@ class NoiseGenerator:
         if isinstance(source, Streamable):
             recurrence = source.recurrence()
             self.precision, self.allowance = choose_precision(recurrence, calibration, precision)
-            self.sigma = raised(calibration.sigma, self.allowance)
+            self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = Streaming(recurrence, self._normals, self.sigma, workers, PRECISIONS[self.precision])
             self._belongs["precision"] = self.precision
         else:
             self.precision, self.allowance = "float64", ROWS
-            self.sigma = raised(calibration.sigma, self.allowance)
+            self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
 
@@ -148,8 +149,33 @@ class NoiseGenerator:
         while self.step < self.steps:
             yield self.next()
 
+    def add_to_sum(self, total: np.ndarray) -> np.ndarray:
+        """Return a sum of clipped contributions with the noise of this step, float32, and go on to the next.
+
+        Args:
+            total: of the shape, with at least the digits of float32.
+
+        Raises:
+            InvalidParameter: another shape, fewer digits, or all n steps were taken.
+        """
+        values = self._checked("total", total)
+        return np.asarray(values + self.next(), dtype=np.float32)
+
+    def add_to_mean(self, mean: np.ndarray) -> np.ndarray:
+        """Return a sum of clipped contributions over the calibration's divisor with noise, and go on to the next step.
+
+        Args:
+            mean: of the shape, with at least the digits of float32.
+
+        Raises:
+            InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of a sum.
+        """
+        divisor, values = self.calibration.divisor_of_means(), self._checked("mean", mean)
+        self.calibration.check_mean(float(np.linalg.norm(values)))
+        return np.asarray(values + self.next().astype(np.float64) / divisor, dtype=np.float32)
+
     def next(self, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the noise of this step, float32, and go on to the next.
+        """Return the noise of this step for sums, float32, and go on to the next.
 
         Args:
             out: where to write it: contiguous float32 of the shape; a new array by default.
@@ -249,6 +275,17 @@ class NoiseGenerator:
     def close(self) -> None:
         """Close the stream of rows and end the threads; the next step opens them again."""
         self._engine.close()
+
+    def _checked(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return a sum or a mean that has the noise's shape and digits."""
+        found = np.asarray(values)
+        if found.shape != self.shape or found.dtype not in (np.float32, np.float64):
+            raise InvalidParameter(
+                f"the {name} has shape {found.shape} and type {found.dtype}, and the noise {self.shape} and float32; "
+                "clip and add up in float32 or float64, in the noise's shape",
+                field=name,
+            )
+        return found
 
     def _header(self, step: int) -> dict[str, Any]:
         return {

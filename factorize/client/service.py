@@ -18,8 +18,8 @@ PATH = "/v1/factorizations"
 ATTEMPTS = 5
 """Consecutive failures to reach the service after which waiting for a job gives up."""
 
-_ECHOED = ("sampling", "epsilon", "delta", "sigma", "clip_norm", "batch_size")
-"""What a calibration repeats of its question."""
+_ECHOED = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", "divisor")} | {"sigma": "sigma_of_sums"}
+"""What a calibration repeats of its question, and under which name."""
 
 _SETTLE = 0.05
 """Seconds to wait after a job's last event, where its result is not visible yet."""
@@ -151,7 +151,7 @@ class Service:
         path = f"{PATH}/{check_digest(digest)}/calibrations"
         document, where = self._begin(path, canonical_json(dict(request)))
         failures = 0
-        while "sigma" not in document:
+        while "sigma_of_sums" not in document:
             if document.get("state") == "cancelled":
                 raise Cancelled("the calibration was cancelled; ask again to run it")
             time.sleep(self.pause)
@@ -161,7 +161,7 @@ class Service:
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
-        wrong = [name for name in _ECHOED if name in request and document.get(name) != request[name]]
+        wrong = [own for name, own in _ECHOED.items() if name in request and document.get(own) != request[name]]
         if wrong:
             raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
         return document
@@ -173,7 +173,7 @@ class Service:
             reply = connection.send("POST", path, body=body, headers=headers)
             where = reply.header("Location") or ""
             document = reply.document()
-        if "sigma" not in document and not where.startswith(f"{PATH}/"):
+        if "sigma_of_sums" not in document and not where.startswith(f"{PATH}/"):
             raise ServiceError("the service answered with neither a calibration nor where to find it")
         return document, where
 

@@ -74,7 +74,7 @@ class BinsAuditor:
         epochs: n / b.
         order: that the job uses.
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
-        divisor: of the means, the calibration's `batch_size`; None takes the first that is recorded.
+        divisor: of the means, the calibration's `divisor`; None takes the first that is recorded.
         sampling: `balls_in_bins`, or `random_allocation`, where every epoch has bins of its own; with an order its own.
 
     Attributes:

@@ -46,7 +46,7 @@ class FactorizationNoise:
         target: the privacy asked for.
         shape: of the parameters.
         clip_norm: bound on one contribution to one step.
-        batch_size: the fixed public divisor where steps are means.
+        divisor: the fixed public divisor where steps are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
 
@@ -63,13 +63,13 @@ class FactorizationNoise:
         shape: int | Sequence[int],
         *,
         clip_norm: float = 1.0,
-        batch_size: int | None = None,
+        divisor: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         seed: int,
     ) -> None:
         held = certified(factors)
         self.calibration: Calibration = calibrate(
-            held.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+            held.sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
         )
         self.steps = held.steps
         self._made: NoiseGenerator | None = None
@@ -167,7 +167,7 @@ class FilteredNoise:
         steps: n, after which it refuses.
         participation: who may take part when, in the contract's JSON form.
         clip_norm: bound on one contribution to one step.
-        batch_size: the fixed public divisor where steps are means.
+        divisor: the fixed public divisor where steps are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`, for one run.
 
@@ -187,7 +187,7 @@ class FilteredNoise:
         steps: int,
         participation: Mapping[str, Any] | None = None,
         clip_norm: float = 1.0,
-        batch_size: int | None = None,
+        divisor: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         seed: int,
     ) -> None:
@@ -195,7 +195,7 @@ class FilteredNoise:
             raise InvalidParameter(f"inverse={list(inverse)[:8]} does not begin with 1; scale C", field="inverse")
         sensitivity = filtered_sensitivity(inverse, steps, participation or {"kind": "single"})
         self.calibration: Calibration = calibrate(
-            sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+            sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
         )
         self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
         self.steps = steps
@@ -218,7 +218,7 @@ class FilteredNoise:
         total = np.zeros_like(self._past[0])
         for weight, row in zip(self._inverse, self._past, strict=False):
             total += weight * row
-        return (self.calibration.sigma * total).reshape(self.shape)
+        return (self.calibration.sigma_of_sums * total).reshape(self.shape)
 
 
 def standard_row(normals: Normals, step: int, size: int) -> np.ndarray:

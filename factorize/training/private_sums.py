@@ -1,4 +1,4 @@
-"""The one door through which data leaves a training algorithm: clip, sum, divide, add the noise of the step."""
+"""The one door through which data leaves a training algorithm: clip, sum, add the noise of the step, divide."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sums(Protocol):
         """Bound on the norm of one contribution."""
 
     @property
-    def batch_size(self) -> int | None:
+    def divisor(self) -> int | None:
         """The fixed divisor where steps are means."""
 
     def release(self, contributions: Contributions) -> np.ndarray:
@@ -42,7 +42,7 @@ class PrivateSums:
     contributions may depend on earlier releases in any way (Denisov et al. 2022, theorem 2.1).
 
     Args:
-        noise: noise of each step, with the right scale and correlation.
+        noise: noise of each step for sums, with the right scale and correlation.
         calibration: of that noise; by default its attribute `calibration`. Clip norm and divisor are read from it, so
             that they cannot differ from what the noise was made for.
 
@@ -73,9 +73,9 @@ class PrivateSums:
         return self.calibration.clip_norm
 
     @property
-    def batch_size(self) -> int | None:
+    def divisor(self) -> int | None:
         """The fixed divisor where steps are means."""
-        return self.calibration.batch_size
+        return self.calibration.divisor
 
     @property
     def origin(self) -> object:
@@ -83,7 +83,7 @@ class PrivateSums:
         return getattr(self._noise, "origin", id(self._noise))
 
     def release(self, contributions: Contributions) -> np.ndarray:
-        """Return the sum (with `batch_size` the mean) of the clipped contributions plus this step's noise."""
+        """Return the sum of the clipped contributions plus this step's noise, over the divisor where there is one."""
         return self.release_clipped(clipped_sum(contributions, self.clip_norm))
 
     def release_clipped(self, total: np.ndarray) -> np.ndarray:
@@ -96,8 +96,9 @@ class PrivateSums:
         if noise.shape != total.shape:
             raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
         self.step += 1
-        noisy: np.ndarray = total / (self.batch_size or 1) + noise
-        return noisy.astype(noise.dtype).astype(noisy.dtype)  # beyond its digits a total of float64 would show
+        noisy: np.ndarray = total + noise
+        noisy = noisy.astype(noise.dtype).astype(noisy.dtype)  # beyond its digits a total of float64 would show
+        return noisy / (self.divisor or 1)
 
     def check(self, order: Order | BallsInBins) -> None:
         """Refuse an order that is not within the participation of the sensitivity, or has more steps than the noise.
@@ -130,15 +131,16 @@ class PlainSums:
     """No guarantee: the baseline that the others are compared with, or a study of noise without clipping.
 
     Args:
-        batch_size: divisor where steps are means.
+        divisor: divisor where steps are means.
         clip_norm: bound on one contribution, if clipping is wanted.
-        noise: added as it is. Without clipping that is Noisy-FTRL (C24, remark 1.2), which protects nobody.
+        noise: added as it is, after the division. Without clipping that is Noisy-FTRL (C24, remark 1.2), which protects
+            nobody.
     """
 
     def __init__(
-        self, *, batch_size: int | None = None, clip_norm: float = np.inf, noise: NoiseSource | None = None
+        self, *, divisor: int | None = None, clip_norm: float = np.inf, noise: NoiseSource | None = None
     ) -> None:
-        self.batch_size = batch_size
+        self.divisor = divisor
         self.clip_norm = clip_norm
         self._noise = noise
 
@@ -148,7 +150,7 @@ class PlainSums:
 
     def release_clipped(self, total: np.ndarray) -> np.ndarray:
         """Return the sum, divided."""
-        mean = total / (self.batch_size or 1)
+        mean = total / (self.divisor or 1)
         return mean if self._noise is None else mean + self._noise.next()
 
     def check(self, order: Order | BallsInBins) -> None:
@@ -161,10 +163,10 @@ def mean_divisor(sums: Sums, algorithm: str) -> int:
     Raises:
         InvalidParameter: the calibration is for sums.
     """
-    if sums.batch_size is None:
+    if sums.divisor is None:
         raise InvalidParameter(
             f"{algorithm} is stated for means over a batch and this calibration is for sums; calibrate with "
-            "batch_size=, the fixed public divisor",
-            field="batch_size",
+            "divisor=, the fixed public divisor",
+            field="divisor",
         )
-    return sums.batch_size
+    return sums.divisor

@@ -101,7 +101,7 @@ def trusted_mu2(
     Args:
         machines: each with its gradient function and its order, without `PrivateSums`.
         start: as for `untrusted_mu2`.
-        sums: the server's, with `batch_size` the number of samples of one round over all machines.
+        sums: the server's, with `divisor` the number of samples of one round over all machines.
         learning_rate: as for `untrusted_mu2`.
         project: as for `untrusted_mu2`.
         processes: as for `untrusted_mu2`.
@@ -119,8 +119,8 @@ def trusted_mu2(
     samples = sum(len(machine.order[0]) for machine in machines)
     if mean_divisor(sums, "DP-mu^2-FL") != samples:
         raise InvalidParameter(
-            f"the calibration is for means over {sums.batch_size}, but one round has {samples} samples on "
-            f"{len(machines)} machines; calibrate with batch_size={samples}",
+            f"the calibration is for means over {sums.divisor}, but one round has {samples} samples on "
+            f"{len(machines)} machines; calibrate with divisor={samples}",
             field="batch_size",
         )
     with fleet([machine.clipping(sums.clip_norm) for machine in machines], processes) as workers:

@@ -71,7 +71,7 @@ def sketch_calibration(
     participation = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
     value = root_above(Fraction(total))  # C = I: every column has norm 1, and an example is in all of them
     sensitivity = Sensitivity(value, "exact", "banded: sums of column norms", participation)
-    return calibrate(sensitivity, target, clip_norm=1.0, batch_size=examples, adjacency=adjacency)
+    return calibrate(sensitivity, target, clip_norm=1.0, divisor=examples, adjacency=adjacency)
 
 
 def paper_target(epsilon: float, delta: float) -> PrivacyTarget:
@@ -147,9 +147,10 @@ def dp_skgd(
             step = outer * lengths.inner + inner
             drawn = sketch.draw(sampler)
             partial = _checked(gradient(theta, drawn.coordinates), drawn, noise)
-            released = clipped_sum(Rows(partial), drawn.bound) / len(partial)
+            released = clipped_sum(Rows(partial), drawn.bound)
             if noise is not None:
-                released += drawn.bound * noise.sigma * standard_row(normals, step, len(released))
+                released += drawn.bound * noise.sigma_of_sums * standard_row(normals, step, len(released))
+            released /= len(partial)
             theta = theta.copy()  # the observer may keep the last one
             theta[drawn.coordinates] -= released / smoothness[drawn.coordinates]
             total += theta
@@ -160,7 +161,7 @@ def dp_skgd(
 
 def _checked(partial: np.ndarray, drawn: Draw, noise: Calibration | None) -> np.ndarray:
     """Return partial gradients of one row per example of the calibration and one column per drawn coordinate."""
-    examples = partial.shape[0] if noise is None else noise.batch_size
+    examples = partial.shape[0] if noise is None else noise.divisor
     if partial.shape != (examples, len(drawn.coordinates)):
         raise InvalidParameter(
             f"the partial gradients have shape {partial.shape}, not {(examples, len(drawn.coordinates))}: one row per "
@@ -184,7 +185,7 @@ def _check_noise(noise: Calibration, lengths: Lengths) -> None:
     total, stated = lengths.total, dict(noise.sensitivity.participation)
     expected = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
     independent = noise.sensitivity.value >= math.sqrt(total) * (1 - 1e-12)
-    if stated != expected or not independent or noise.clip_norm != 1.0 or noise.batch_size is None:
+    if stated != expected or not independent or noise.clip_norm != 1.0 or noise.divisor is None:
         raise InvalidParameter(
             f"the calibration is for sensitivity {noise.sensitivity.value:g} under {stated} with clip_norm="
             f"{noise.clip_norm:g}, this run makes K T = {total} independent releases in units of L_U; use "

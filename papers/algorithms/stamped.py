@@ -28,7 +28,7 @@ class StampedNoise:
         stamps: copies; the run has that many times n steps.
         once: whether an example is in one copy only, in one step (C' of `single`); else the order repeats in all.
         clip_norm: bound on one contribution to one step.
-        batch_size: the fixed public divisor where steps are means.
+        divisor: the fixed public divisor where steps are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`, for one run.
 
@@ -51,7 +51,7 @@ class StampedNoise:
         stamps: int,
         once: bool = False,
         clip_norm: float = 1.0,
-        batch_size: int | None = None,
+        divisor: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         seed: int,
     ) -> None:
@@ -60,11 +60,11 @@ class StampedNoise:
             stamped_sensitivity(held.sensitivity, stamps, once=once),
             target,
             clip_norm=clip_norm,
-            batch_size=batch_size,
+            divisor=divisor,
             adjacency=adjacency,
         )
         self._factors, self._shape, self._seed, self._length = factors, shape, seed, held.steps
-        self._options = {"clip_norm": clip_norm, "batch_size": batch_size, "adjacency": adjacency}
+        self._options = {"clip_norm": clip_norm, "divisor": divisor, "adjacency": adjacency}
         self._own: FactorizationNoise | None = None
         self.steps, self.step = stamps * held.steps, 0
         self.origin = ("stamped", held.digest, stamps, seed)
@@ -88,7 +88,7 @@ class StampedNoise:
         text = f"factorize stamp {stamp} of {self._seed}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:16], "big")
         own = FactorizationNoise(self._factors, PrivacyTarget(mu=1.0), self._shape, **self._options, seed=seed)  # type: ignore[arg-type]
-        self._scale = self.calibration.sigma / own.calibration.sigma
+        self._scale = self.calibration.sigma_of_sums / own.calibration.sigma_of_sums
         return own
 
 

@@ -29,12 +29,12 @@ class VaryingNoise:
         target: the privacy asked for.
         shape: of the parameters.
         clip_norm: bound S on one increment.
-        batch_size: the fixed public divisor where rounds are means.
+        divisor: the fixed public divisor where rounds are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`, for one run.
 
     Attributes:
-        calibration: scale and guarantee; sigma_t is `calibration.sigma` times scales[t].
+        calibration: scale and guarantee; sigma_t is `calibration.sigma_of_sums` times scales[t].
         step: the round whose noise comes next.
         steps: T.
         origin: what the noise is a function of, the seed included.
@@ -50,13 +50,13 @@ class VaryingNoise:
         shape: int | Sequence[int],
         *,
         clip_norm: float = 1.0,
-        batch_size: int | None = None,
+        divisor: int | None = None,
         adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
         seed: int,
     ) -> None:
         self._scales = tuple(float(value) for value in scales)
         self.calibration: Calibration = calibrate(
-            scaled_sensitivity(self._scales), target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+            scaled_sensitivity(self._scales), target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
         )
         self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
         self.steps, self.step = len(self._scales), 0
@@ -75,7 +75,7 @@ class VaryingNoise:
         fresh = self._scales[self.step] * standard_row(self._normals, self.step, math.prod(self.shape))
         increment, self._last = fresh - self._last, fresh
         self.step += 1
-        return np.asarray(self.calibration.sigma * increment).reshape(self.shape)
+        return np.asarray(self.calibration.sigma_of_sums * increment).reshape(self.shape)
 
 
 def scaled_sensitivity(scales: Sequence[float]) -> Sensitivity:

@@ -123,7 +123,7 @@ def measured(images: Images, grid: Grid, kept: KeptResults, points: Sequence[Pre
     for one in points:  # models are trained together where they share batches and noise but for its scale
         groups.setdefault(one.factors.digest, []).append(one)
     for group in groups.values():
-        scales = {one.setting.target.epsilon: one.calibration.sigma for one in group}
+        scales = {one.setting.target.epsilon: one.calibration.sigma_of_means for one in group}
         train_at(images, grid, kept, group[0], group[0].system.name, scales, grid.clip_norm)
 
 

@@ -137,9 +137,9 @@ class Preparation:
 
     def _candidates(self, system: System, setting: Setting) -> Iterator[Prepared]:
         scheme = SCHEMES[system.sampling]
-        sizes = {"batch_size": system.batch(setting), "clip_norm": setting.clip_norm}
-        sampled = {"dataset_size": setting.examples} if "poisson" in system.sampling else {}
-        asked = SamplingOptions(**sizes, **sampled)
+        batch = system.batch(setting)
+        sampled = {"dataset_size": setting.examples, "batch_size": batch} if "poisson" in system.sampling else {}
+        asked = SamplingOptions(clip_norm=setting.clip_norm, divisor=batch, **sampled)
         for mechanism in system.mechanisms:
             factors = self._factors(system.spec(setting, mechanism))
             if factors is None or scheme.misfit(factors.spec.participation, factors.matrix, asked) is not None:
@@ -148,7 +148,7 @@ class Preparation:
                 found = scheme.calibrate(factors, setting.target, asked)
             except ConditionNotMet:  # more groups than full batches
                 continue
-            relative = found.sigma / factors.certificate.sensitivity.value
+            relative = found.sigma_of_sums / batch / factors.certificate.sensitivity.value
             yield Prepared(system, setting, factors, found, relative * factors.certificate.loss.rmse)
 
     def _factors(self, spec: dict[str, Any]) -> Factorization | None:

@@ -87,10 +87,10 @@ def strategy(name: str, steps: int, epochs: int) -> Factorization:
 
 def scales(factors: Factorization, name: str, batch: int, examples: int, epsilons: Sequence[float]) -> np.ndarray:
     """Return the standard deviation of Z at each epsilon, for means."""
-    given: dict[str, Any] = {"clip_norm": CLIP, "batch_size": batch}
+    given: dict[str, Any] = {"clip_norm": CLIP, "divisor": batch}
     if name == POISSON:
-        given |= {"sampling": "poisson", "dataset_size": examples}
-    return np.array([factors.calibrate(epsilon=one, delta=DELTA, **given).sigma for one in epsilons])
+        given |= {"sampling": "poisson", "dataset_size": examples, "batch_size": batch}
+    return np.array([factors.calibrate(epsilon=one, delta=DELTA, **given).sigma_of_means for one in epsilons])
 
 
 def trial(

@@ -79,7 +79,7 @@ def one_setting(
     for name, factors in fixed.items():
         calibrated = [calibrate(factors.certificate.sensitivity, one, clip_norm=CLIP) for one in targets]
         used[name] = [one.noise_multiplier for one in calibrated]
-        sigmas[name] = np.array([one.sigma for one in calibrated]) / batch
+        sigmas[name] = np.array([one.sigma_of_sums for one in calibrated]) / batch
     found: dict[str, list[np.ndarray]] = {name: [] for name in (*fixed, *SAMPLED)}
     for seed in trials:  # seeds outermost: a run that is cut off has as many of every method
         for name, factors in fixed.items():
@@ -108,7 +108,7 @@ def freely(comparison: Comparison, images: Images, order: Order) -> float:
 
 def without_privacy(images: Images, order: Order, rate: float) -> tuple[float, float]:
     """Train without clipping and noise and return training and test accuracy in percent."""
-    start, sums = np.zeros((images.train.shape[1], CLASSES)), PlainSums(batch_size=len(order[0]))
+    start, sums = np.zeros((images.train.shape[1], CLASSES)), PlainSums(divisor=len(order[0]))
     done = dp_ftrl(images.model(), start, order, sums, optimizer=Sgd(learning_rate=rate))
     return 100 * images.model().accuracy(done.weights), 100 * images.judge().accuracy(done.weights)
 

@@ -110,7 +110,7 @@ class Federation:
             self.shape,
             steps=self.rounds,
             clip_norm=clip_norm,
-            batch_size=batch_size,
+            divisor=batch_size,
             adjacency="replace_one",
             seed=seed,
         )
@@ -122,7 +122,7 @@ class Federation:
             PrivacyTarget(mu=rho),
             self.shape,
             clip_norm=clip_norm,
-            batch_size=self.machines,
+            divisor=self.machines,
             adjacency="replace_one",
             seed=seed,
         )

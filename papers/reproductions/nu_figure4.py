@@ -107,9 +107,7 @@ class Trial:
     def run(self, rate: float, *, momentum: float, seed: int) -> np.ndarray:
         """Train once and return training and test accuracy in percent."""
         model, steps = self.data.model(), len(self.order)
-        noise = StampedNoise(
-            self.factors, self.target, model.shape, stamps=self.stamps, batch_size=self.batch, seed=seed
-        )
+        noise = StampedNoise(self.factors, self.target, model.shape, stamps=self.stamps, divisor=self.batch, seed=seed)
         schedule = cool_down_rates(steps, last=steps // 4, final=FINAL)
         optimizer = Sgd(learning_rate=rate, momentum=momentum, schedule=schedule)
         done = dp_ftrl(model, np.zeros(model.shape), self.order, PrivateSums(noise), optimizer=optimizer)

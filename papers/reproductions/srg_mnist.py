@@ -69,7 +69,7 @@ class Setting:
     ) -> float:
         """Train once and return the test or the training accuracy in percent. `rate` is times the clip norm."""
         noise = FactorizationNoise(
-            factors, self.target, self.model.shape, clip_norm=clip, batch_size=self.batch_size, seed=seed
+            factors, self.target, self.model.shape, clip_norm=clip, divisor=self.batch_size, seed=seed
         )
         sums, optimizer = PrivateSums(noise), Sgd(learning_rate=rate / clip, momentum=MOMENTUM)
         start = np.zeros(self.model.shape)
@@ -155,7 +155,7 @@ def non_private(comparison: Comparison, setting: Setting, examples: int) -> None
 
     def accuracy(judge: SoftmaxRegression, order: Order, rate: float) -> float:
         optimizer = Sgd(learning_rate=rate, momentum=MOMENTUM)
-        sums = PlainSums(batch_size=setting.batch_size)
+        sums = PlainSums(divisor=setting.batch_size)
         return 100 * judge.accuracy(dp_ftrl(setting.model, start, order, sums, optimizer=optimizer).weights)
 
     best = max((0.02, 0.05, 0.1, 0.15, 0.2), key=lambda rate: accuracy(setting.model, orders[0], rate))

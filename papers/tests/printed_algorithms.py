@@ -27,7 +27,7 @@ def printed_trusted_mu2(
         if t > 1:
             before = clipped_sum(contributions_at(gradient, previous, order[t - 2]), np.inf)
         d = here + (1 - 1 / t) * (d - before)
-        messages.append(t * d + noise.sigma * generator.standard_normal(dimension))
+        messages.append(t * d + noise.sigma_of_sums * generator.standard_normal(dimension))
         w = w - learning_rate * messages[-1]
         previous, x = x, (t * x + 2 * w) / (t + 2)
     return np.array(messages)
@@ -89,5 +89,5 @@ def printed_skgd(partial: np.ndarray, bound: float, noise: Calibration, steps: i
     """M24, algorithm 1, with full sketches: N(0, sigma_S I), the standard deviation in place of the variance."""
     generator = np.random.default_rng(seed)
     mean = clipped_sum(Rows(partial), bound) / len(partial)
-    spread = np.sqrt(bound * noise.sigma)
+    spread = np.sqrt(bound * noise.sigma_of_sums)
     return np.array([mean + spread * generator.standard_normal(len(mean)) for _ in range(steps)])

@@ -99,7 +99,7 @@ def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float, epoch
     score = likelihood_ratio(factors.rows("C", 0, 6), difference(steps, 6, clip_norm=4.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=4.0, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=4.0, divisor=1, seed=seed))
 
     def trial(world: int, seed: int) -> float:
         return score(
@@ -126,7 +126,7 @@ def test_accelerated_dp_srgd_and_its_baselines(optimum: Factorization, method: s
     score = likelihood_ratio(optimum.rows("C", 0, 6), difference([3], 6, clip_norm=1.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(optimum, TARGET, D, divisor=1, seed=seed))
 
     def train(world: int, seed: int, observe: object) -> object:
         begin = (worlds[world], np.zeros(D), one_by_one(6), door(seed))
@@ -174,9 +174,7 @@ def test_dp_skgd_releases_blocks_with_noise_of_their_own_scale() -> None:
 
 def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 1) -> PrivateSums:
     return PrivateSums(
-        FilteredNoise(
-            noise, TARGET, D, steps=steps, clip_norm=1.0, batch_size=samples, adjacency="replace_one", seed=seed
-        )
+        FilteredNoise(noise, TARGET, D, steps=steps, clip_norm=1.0, divisor=samples, adjacency="replace_one", seed=seed)
     )
 
 
@@ -214,7 +212,7 @@ def test_dp_mu2_with_a_factorization_of_its_own() -> None:
 
     def door(seed: int) -> PrivateSums:
         return PrivateSums(
-            FactorizationNoise(factors, TARGET, D, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
+            FactorizationNoise(factors, TARGET, D, clip_norm=1.0, divisor=1, adjacency="replace_one", seed=seed)
         )
 
     def trial(world: int, seed: int) -> float:
@@ -251,7 +249,7 @@ def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:
 def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorization) -> None:
     n, decay = 6, 3.0
     worlds = planted(0, "zero_out")
-    door = FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=0)
+    door = FactorizationNoise(optimum, TARGET, D, divisor=1, seed=0)
     inverse = np.eye(n) - decay * np.eye(n, k=-1)
     effective = optimum.rows("C", 0, n) @ np.linalg.inv(np.eye(n) + inverse)
     assert np.linalg.norm(effective, axis=0).max() > 1.3 * optimum.certificate.sensitivity.value
@@ -260,7 +258,7 @@ def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorizat
     score = likelihood_ratio(effective, difference([worst], n, clip_norm=1.0))
 
     def trial(world: int, seed: int) -> float:
-        drawn = FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=seed)
+        drawn = FactorizationNoise(optimum, TARGET, D, divisor=1, seed=seed)
         noise = np.array([drawn.next() for _ in range(n)])
         used = printed_srg(worlds[world], one_by_one(n), D, noise, clip_norm=1.0, decay=decay, learning_rate=0.1)
         return score(inverse @ used)
@@ -291,10 +289,10 @@ def test_the_printed_index_uses_a_row_of_noise_twice() -> None:
     """S24, algorithm 2, line 4: with 2 epochs of 3 batches, steps 2 and 3 share their noise: the difference has none."""
     factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=2)))
     worlds = planted(2, "zero_out")
-    claim = FactorizationNoise(factors, TARGET, D, batch_size=1, seed=0).calibration
+    claim = FactorizationNoise(factors, TARGET, D, divisor=1, seed=0).calibration
 
     def trial(world: int, seed: int) -> float:
-        drawn = FactorizationNoise(factors, TARGET, D, batch_size=1, seed=seed)
+        drawn = FactorizationNoise(factors, TARGET, D, divisor=1, seed=seed)
         noise = np.array([drawn.next() for _ in range(6)])
         used = printed_memf(worlds[world], one_by_one(3, epochs=2), D, noise, clip_norm=1.0)
         return float((used[2] - used[3]) @ DIRECTION)
@@ -308,7 +306,7 @@ def test_the_printed_noise_of_sketched_descent_fails_where_it_is_above_1() -> No
     """M24, algorithm 1, line 6: sigma as a variance is less noise than sigma as a standard deviation."""
     lengths, bound = Lengths(4), 20.0
     claim = sketch_calibration(lengths, TARGET, examples=1)
-    assert bound * claim.sigma > 16
+    assert bound * claim.sigma_of_sums > 16
 
     def trial(world: int, seed: int) -> float:
         releases = printed_skgd((2.0 * world - 1.0) * LONG[None], bound, claim, lengths.total, seed=seed)

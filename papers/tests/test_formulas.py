@@ -192,7 +192,7 @@ def test_the_bound_of_nice_sampling_covers_its_runs() -> None:
             sampling_seed=seed,
         )
         gaps.append(float((smoothness * (run.weights - 1) ** 2).sum() / 2))
-    asked = {**SKETCH, "block_bounds": bounds, "sigma": noise.sigma, "sampling": "nice", "size": 2}
+    asked = {**SKETCH, "block_bounds": bounds, "sigma": noise.sigma_of_means, "sampling": "nice", "size": 2}
     assert np.mean(gaps) < ask(asked).value < 20 * np.mean(gaps)
 
 

@@ -46,7 +46,7 @@ def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
     gradient = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
     for seed, batches in enumerate(uneven):
         for model in range(2):
-            sums = PlainSums(batch_size=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
+            sums = PlainSums(divisor=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
             optimizer = Sgd(learning_rate=float(models.rates[model]), momentum=momentum)
             one = dp_ftrl(gradient, np.zeros((10, 10)), batches, sums, optimizer=optimizer)
             np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)

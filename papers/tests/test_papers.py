@@ -189,7 +189,7 @@ def test_many_noise_levels_at_once_are_dp_ftrl(comparison: Any) -> None:
     )
     model = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
     for sigma, weights in zip(sigmas, found, strict=True):
-        sums = PlainSums(batch_size=120, clip_norm=0.7, noise=Replayed(noise, sigma, shape))
+        sums = PlainSums(divisor=120, clip_norm=0.7, noise=Replayed(noise, sigma, shape))
         one = dp_ftrl(model, np.zeros(shape), order, sums, optimizer=Sgd(learning_rate=0.5))
         np.testing.assert_allclose(weights, one.weights, atol=2e-5)
 

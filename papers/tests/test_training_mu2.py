@@ -43,7 +43,7 @@ from papers.algorithms import (
 )
 
 LINE = Quadratic(np.array([1.0]), np.array([1.0]))  # f = (x - 1)^2 / 2
-PLAIN = PlainSums(batch_size=1)
+PLAIN = PlainSums(divisor=1)
 
 
 def alone(gradient: Any, rounds: int, sums: Any = PLAIN) -> Machine:
@@ -91,7 +91,7 @@ def test_increments_of_linear_losses_are_the_samples() -> None:
 
 
 def test_increments_are_clipped_per_sample() -> None:
-    clipped = PlainSums(batch_size=2, clip_norm=1.0)
+    clipped = PlainSums(divisor=2, clip_norm=1.0)
     released: list[np.ndarray] = []
     rows = np.array([[3.0, 4.0], [0.3, 0.4]])
     untrusted_mu2(
@@ -128,7 +128,7 @@ def test_without_noise_both_servers_agree_and_reach_the_solution() -> None:
     trusted = trusted_mu2(
         [Machine(m, orders) for m in machines],
         np.zeros(3),
-        PlainSums(batch_size=3),
+        PlainSums(divisor=3),
         learning_rate=0.005,
         project=Ball(2.0),
     )
@@ -147,7 +147,7 @@ def private_machines(rounds: int, sharing: int = 3) -> list[Machine]:
             model,
             fixed_order(rounds, 1),
             PrivateSums(
-                FactorizationNoise(factors, target, 3, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
+                FactorizationNoise(factors, target, 3, clip_norm=1.0, divisor=1, adjacency="replace_one", seed=seed)
             ),
         )
         for seed, model in enumerate(regressions(sharing, rounds))
@@ -166,13 +166,12 @@ def test_processes_do_not_change_a_bit(processes: int) -> None:
 
 
 def test_machines_that_share_their_noise_are_refused() -> None:
-    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0)
+    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)
     door = PrivateSums(made)
     with pytest.raises(InvalidParameter, match="share their noise"):
         untrusted_mu2([alone(LINE, 4, door), alone(LINE, 4, door)], np.zeros(1), learning_rate=0.1, project=everywhere)
     one, other = (
-        PrivateSums(FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0))
-        for _ in range(2)
+        PrivateSums(FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)) for _ in range(2)
     )
     for twin in (PrivateSums(made), other):
         with pytest.raises(InvalidParameter, match="share their noise"):
@@ -205,10 +204,10 @@ def test_the_noise_of_a_trusted_server_is_that_of_the_mean() -> None:
     """Independent noise, rho = 8: sigma = 2 S sqrt(T) / rho untrusted, 1/M of it trusted (theorems 5.1 and 6.1)."""
     common: dict[str, Any] = {"steps": 6000, "clip_norm": 118.1, "adjacency": "replace_one", "seed": 0}
     target = PrivacyTarget(mu=8.0)
-    machine = FilteredNoise(DIFFERENCED, target, 1, batch_size=1, **common)
-    server = FilteredNoise(DIFFERENCED, target, 1, batch_size=10, **common)
-    assert machine.calibration.sigma == pytest.approx(2286.9966659354795, rel=1e-9)
-    assert server.calibration.sigma == pytest.approx(228.69966659354795, rel=1e-9)
+    machine = FilteredNoise(DIFFERENCED, target, 1, divisor=1, **common)
+    server = FilteredNoise(DIFFERENCED, target, 1, divisor=10, **common)
+    assert machine.calibration.sigma_of_sums == pytest.approx(2286.9966659354795, rel=1e-9)
+    assert server.calibration.sigma_of_means == pytest.approx(228.69966659354795, rel=1e-9)
 
 
 @pytest.mark.parametrize("trusted", [False, True])
@@ -227,11 +226,11 @@ def test_what_cannot_be_run_is_refused() -> None:
         untrusted_mu2([alone(LINE, 2), alone(LINE, 3)], np.zeros(1), **options)
     with pytest.raises(InvalidParameter, match="at least one machine"):
         untrusted_mu2([], np.zeros(1), **options)
-    with pytest.raises(InvalidParameter, match="batch_size=2"):
+    with pytest.raises(InvalidParameter, match="divisor=2"):
         trusted_mu2([alone(LINE, 2, None), alone(LINE, 2, None)], np.zeros(1), PLAIN, **options)
     with pytest.raises(InvalidParameter, match="processes=-1"):
         untrusted_mu2([alone(LINE, 2)], np.zeros(1), processes=-1, **options)
-    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0)
+    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)
     twice = Machine(LINE, fixed_order(2, 1, epochs=2), PrivateSums(made))
     with pytest.raises(InvalidParticipation, match="2 steps"):
         untrusted_mu2([twice], np.zeros(1), **options)

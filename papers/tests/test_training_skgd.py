@@ -57,9 +57,9 @@ def test_the_noise_of_the_paper_and_the_exact_one(vectors: dict[str, Any]) -> No
     expected, lengths = vectors["K.noise"], Lengths(100)
     paper = sketch_calibration(lengths, paper_target(1.0, 1e-5), examples=1000)
     exact = sketch_calibration(lengths, EXACT, examples=1000)
-    assert paper.sigma == pytest.approx(expected["sigma"], rel=1e-9)
-    assert exact.sigma == pytest.approx(expected["sigma_exact_replace_one"], rel=1e-9)
-    assert paper.sigma / exact.sigma == pytest.approx(1.575, abs=1e-3)
+    assert paper.sigma_of_means == pytest.approx(expected["sigma"], rel=1e-9)
+    assert exact.sigma_of_means == pytest.approx(expected["sigma_exact_replace_one"], rel=1e-9)
+    assert paper.sigma_of_sums / exact.sigma_of_sums == pytest.approx(1.575, abs=1e-3)
     assert paper.epsilon is not None
     assert paper.epsilon < 1.0
 
@@ -68,9 +68,9 @@ def test_zero_out_needs_half_of_it() -> None:
     """12 = 3 x 2^2."""
     lengths = Lengths(7, 3)
     whole, half = (sketch_calibration(lengths, EXACT, examples=10, adjacency=a) for a in ("replace_one", "zero_out"))
-    assert whole.sigma == pytest.approx(2 * half.sigma, rel=1e-12)
+    assert whole.sigma_of_sums == pytest.approx(2 * half.sigma_of_sums, rel=1e-12)
     paper = sketch_calibration(lengths, paper_target(0.5, 1e-4), examples=10, adjacency="zero_out")
-    assert paper.sigma == pytest.approx(math.sqrt(3 * 21 * math.log(1e4)) / (10 * 0.5), rel=1e-9)
+    assert paper.sigma_of_means == pytest.approx(math.sqrt(3 * 21 * math.log(1e4)) / (10 * 0.5), rel=1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.5, 1e-5), (0.0, 1e-5), (1.0, 0.4)])
@@ -98,7 +98,7 @@ def test_the_noise_on_a_block_has_its_own_scale() -> None:
 
     dp_skgd(zero, np.zeros(4), sketch, np.ones(4), lengths, noise, seed=3, observe=watch)
     for bound, releases in drawn.items():
-        assert np.std(releases) == pytest.approx(bound * noise.sigma, rel=0.08)
+        assert np.std(releases) == pytest.approx(bound * noise.sigma_of_means, rel=0.08)
 
 
 def test_a_calibration_for_other_lengths_is_refused() -> None:
@@ -112,7 +112,7 @@ def test_a_calibration_for_other_lengths_is_refused() -> None:
 def test_a_calibration_for_correlated_noise_is_refused() -> None:
     """An optimal C has sensitivity 1 under the same participation; independent releases have sqrt(K T)."""
     factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=6)))
-    noise = calibrate(factors.certificate.sensitivity, EXACT, batch_size=EXAMPLES)
+    noise = calibrate(factors.certificate.sensitivity, EXACT, divisor=EXAMPLES)
     with pytest.raises(InvalidParameter, match="6 independent releases"):
         dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, Lengths(6), noise, seed=0)
 
@@ -271,7 +271,7 @@ def test_the_mean_loss_is_below_the_bound() -> None:
     """R^2/(2K) + (N1 + N2)/2 (M24, theorem 4.2), over 60 runs; clipping does not act."""
     sketch = BlockSketch([np.array([0]), np.array([1, 2, 3])], [2.0, 2.0], [0.4, 0.6])
     lengths = Lengths(40)
-    sigma = sketch_calibration(lengths, EXACT, examples=EXAMPLES).sigma
+    sigma = sketch_calibration(lengths, EXACT, examples=EXAMPLES).sigma_of_means
     p = sketch.probabilities
     first = sigma**2 * sketch.noise_constant(CURVATURE)
     second = sigma**2 * (4.0 * p / CURVATURE).sum()

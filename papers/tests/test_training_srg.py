@@ -49,7 +49,7 @@ START = np.zeros(1)
 def test_recursive_gradients_of_equal_examples_are_the_gradients(decay: float) -> None:
     """nabla_t = c nabla_{t-1} + (g_t - c g_{t-1}) = g_t: without noise the run is that of plain SGD."""
     problem = Quadratic(np.array([1.0, 0.2]), np.array([1.0, -1.0]))
-    common = (problem, np.zeros(2), full_batch(3, 6), PlainSums(batch_size=3))
+    common = (problem, np.zeros(2), full_batch(3, 6), PlainSums(divisor=3))
     optimizer = Sgd(learning_rate=0.4, momentum=0.5)
     recursive = dp_srg(*common, decay=decay, optimizer=optimizer)
     np.testing.assert_allclose(recursive.weights, dp_ftrl(*common, optimizer=optimizer).weights, rtol=1e-12)
@@ -60,7 +60,7 @@ def test_without_decay_it_is_dp_memf_to_the_bit() -> None:
     model, order = digits(), fixed_order(60, 10, epochs=2)
     results = []
     for train in (dp_ftrl, dp_srg):
-        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, batch_size=10, seed=4))
+        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, divisor=10, seed=4))
         options: dict[str, Any] = {"decay": 0.0} if train is dp_srg else {}
         run = train(model, np.zeros(model.shape), order, sums, optimizer=Sgd(learning_rate=0.3), **options)
         results.append(run.weights)
@@ -103,7 +103,7 @@ def test_the_difference_is_clipped_and_not_the_gradients() -> None:
         gradient,
         np.zeros(1),
         full_batch(1, 2),
-        PlainSums(batch_size=1, clip_norm=1.0),
+        PlainSums(divisor=1, clip_norm=1.0),
         decay=1.0,
         optimizer=Sgd(learning_rate=0.1),
         observe=lambda step, weights, release: released.append(float(release[0])),
@@ -118,7 +118,7 @@ def test_both_gradients_are_taken_on_the_same_batch() -> None:
         seen.append((float(weights[0]), int(batch[0])))
         return weights[None] - 1.0
 
-    dp_srg(gradient, START, fixed_order(3, 1), PlainSums(batch_size=1), decay=0.5, optimizer=Sgd(learning_rate=0.5))
+    dp_srg(gradient, START, fixed_order(3, 1), PlainSums(divisor=1), decay=0.5, optimizer=Sgd(learning_rate=0.5))
     assert [index for _, index in seen] == [0, 1, 1, 2, 2]
     assert [point for point, _ in seen] == [0.0, 0.5, 0.0, 0.75, 0.5]
 
@@ -126,7 +126,7 @@ def test_both_gradients_are_taken_on_the_same_batch() -> None:
 @pytest.mark.parametrize(("decay", "match"), [([0.1, 0.2], "2 decays for 3"), (-0.5, "not finite"), (np.nan, "finite")])
 def test_decays_that_are_none_are_refused(decay: Any, match: str) -> None:
     with pytest.raises(InvalidParameter, match=match):
-        dp_srg(LINE, START, full_batch(1, 3), PlainSums(batch_size=1), decay=decay, optimizer=Sgd(learning_rate=0.1))
+        dp_srg(LINE, START, full_batch(1, 3), PlainSums(divisor=1), decay=decay, optimizer=Sgd(learning_rate=0.1))
 
 
 def test_a_calibration_for_sums_is_refused() -> None:
@@ -141,7 +141,7 @@ def test_recursive_gradients_learn_digits_privately() -> None:
 
     def train() -> np.ndarray:
         target = PrivacyTarget(epsilon=8.0, delta=1e-5)
-        sums = PrivateSums(FactorizationNoise(factors, target, model.shape, batch_size=60, seed=1))
+        sums = PrivateSums(FactorizationNoise(factors, target, model.shape, divisor=60, seed=1))
         optimizer = Sgd(learning_rate=0.2, momentum=0.9)
         order = fixed_order(1440, 60, seed=0)
         return dp_srg(model, np.zeros(model.shape), order, sums, decay=0.1, optimizer=optimizer).weights
@@ -155,14 +155,14 @@ def test_recursive_gradients_learn_digits_privately() -> None:
 
 def test_two_accelerated_steps_by_hand() -> None:
     """Beta = 2: S_0 = -1, z_1 = y_1 = x_1 = 1/2; eta_1 grad = -1 = S_1, so z_2 = 1 and y_2 = 1/2 + 1/4."""
-    order, sums = full_batch(4, 2), PlainSums(batch_size=4)
+    order, sums = full_batch(4, 2), PlainSums(divisor=4)
     assert accelerated_dp_srgd(LINE, START, order, sums, beta=2.0, project=everywhere).weights[0] == pytest.approx(0.75)
     assert accelerated_dp_sgd(LINE, START, order, sums, beta=2.0, project=everywhere).weights[0] == pytest.approx(0.75)
 
 
 def test_without_noise_recursive_and_independent_gradients_agree() -> None:
     problem = Quadratic(np.array([1.0, 0.05]), np.array([2.0, -1.0]))
-    common = (problem, np.zeros(2), full_batch(2, 20), PlainSums(batch_size=2))
+    common = (problem, np.zeros(2), full_batch(2, 20), PlainSums(divisor=2))
     runs = [train(*common, beta=1.5, project=Ball(5.0)).weights for train in (accelerated_dp_srgd, accelerated_dp_sgd)]
     np.testing.assert_allclose(*runs, rtol=1e-10)
 
@@ -177,7 +177,7 @@ def test_without_noise_the_error_falls_like_the_square_of_the_steps(factor: floa
             problem,
             np.zeros(6),
             full_batch(1, steps),
-            PlainSums(batch_size=1),
+            PlainSums(divisor=1),
             beta=1.0,
             project=Ball(10.0),
             z_step_factor=factor,
@@ -217,7 +217,7 @@ def test_the_bound_of_claim_4_2_is_never_clipped() -> None:
             gradient,
             np.zeros(3),
             order,
-            PlainSums(batch_size=recipe.batch_size, clip_norm=clip),
+            PlainSums(divisor=recipe.batch_size, clip_norm=clip),
             beta=recipe.beta,
             project=Ball(1.0),
         ).weights
@@ -245,10 +245,10 @@ def test_exact_calibration_of_an_optimal_factorization_needs_less_noise_than_the
         factors.certificate.sensitivity,
         PrivacyTarget(epsilon=1.0, delta=1e-6),
         clip_norm=recipe.clip_norm,
-        batch_size=recipe.batch_size,
+        divisor=recipe.batch_size,
     )
     rows = np.linalg.norm(factors.rows("B", 0, recipe.steps), axis=1).max()
-    assert noise.sigma / recipe.beta * rows < 0.5 * recipe.paper_sigma * np.sqrt(np.log2(recipe.steps))
+    assert noise.sigma_of_means / recipe.beta * rows < 0.5 * recipe.paper_sigma * np.sqrt(np.log2(recipe.steps))
 
 
 def test_batches_for_which_claim_4_2_fails_are_refused() -> None:
@@ -267,7 +267,7 @@ def test_batches_for_which_claim_4_2_fails_are_refused() -> None:
 
 
 def test_the_unaccelerated_variant_without_noise_is_gradient_descent() -> None:
-    common = (LINE, START, full_batch(2, 5), PlainSums(batch_size=2))
+    common = (LINE, START, full_batch(2, 5), PlainSums(divisor=2))
     for power in (0.0, 1.0, 2.0):
         run = unaccelerated_dp_srgd(*common, learning_rate=0.3, project=everywhere, power=power)
         assert run.weights[0] == pytest.approx(1 - 0.7**5, rel=1e-12)
@@ -283,7 +283,7 @@ def test_noise_of_the_unaccelerated_variant_is_divided_by_the_weight() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, np.inf])
 def test_a_scale_that_is_none_is_refused(beta: float) -> None:
-    common = (LINE, START, full_batch(1, 2), PlainSums(batch_size=1))
+    common = (LINE, START, full_batch(1, 2), PlainSums(divisor=1))
     with pytest.raises(InvalidParameter):
         accelerated_dp_srgd(*common, beta=beta, project=everywhere)
     with pytest.raises(InvalidParameter):

@@ -72,8 +72,8 @@ class Row:
         spec: as plain data; solving it gives this row's C.
         optimized_for: kind of another workload that C was optimised for, or None.
         optimized_under: the sampling that C was optimised for, or None.
-        sigma: standard deviation per entry of Z, for sums of contributions of norm 1; None without a privacy.
-        method: what sigma rests on: `verified` by a claim, `deterministic`, or `accountant`.
+        sigma_of_sums: standard deviation per entry of Z, for sums of contributions of norm 1; None without a privacy.
+        method: what sigma_of_sums rests on: `verified` by a claim, `deterministic`, or `accountant`.
         rmse_without_secrecy: the error at the noise that this C needs for the same privacy where nothing is secret.
         next_command: gives this row's C, and its noise where a privacy is named.
     """
@@ -100,7 +100,7 @@ class Row:
     spec: Mapping[str, Any] = field(default_factory=dict)
     optimized_for: str | None = None
     optimized_under: str | None = None
-    sigma: float | None = None
+    sigma_of_sums: float | None = None
     method: str | None = None
     rmse_without_secrecy: float | None = None
     next_command: str = ""
@@ -130,8 +130,7 @@ class Row:
             "spec": dict(self.spec),
             "optimized_for": self.optimized_for,
             "optimized_under": self.optimized_under,
-            "sigma": self.sigma,
-            "sigma_for": None if self.sigma is None else "sums",
+            "sigma_of_sums": self.sigma_of_sums,
             "method": self.method,
             "rmse_without_secrecy": self.rmse_without_secrecy,
             "next_command": self.next_command,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from factorize.accounting.laws.binned_schemes import BinsScheme
@@ -16,7 +15,6 @@ from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
-from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling
 
@@ -95,16 +93,15 @@ class TableRows:
         return self._calibrated(found, row, scheme, replace(self._options(scheme), method="verified"))
 
     def _options(self, scheme: SamplingScheme | None = None) -> SamplingOptions:
-        """Return what a calibration is asked for: sums, where the scheme allows it."""
+        """Return what a calibration is asked for."""
         sizes = {} if self.sizes is None or isinstance(scheme, BinsScheme) else vars(self.sizes)
         return SamplingOptions(**sizes, method="deterministic")
 
     def _calibrated(self, found: Factorization, row: Row, scheme: SamplingScheme, asked: SamplingOptions) -> Row:
         assert self.privacy is not None
         noise = scheme.calibrate(found, self.privacy, asked)
-        sigma = double_above(Fraction(noise.sigma) * (noise.batch_size or 1), "sigma")
         certified = found.certificate.sensitivity.value  # the losses are stated at it
-        multiplier = sigma / certified
+        multiplier = noise.sigma_of_sums / certified
         plain = self.privacy.noise_multiplier * noise.sensitivity.value / certified
         return replace(
             row,
@@ -113,7 +110,7 @@ class TableRows:
             rmse_at_privacy=multiplier * row.loss.rmse,
             objective_at_privacy=multiplier**2 * row.loss.objective,
             sampling=None if scheme.name == "fixed" else scheme.name,
-            sigma=sigma,
+            sigma_of_sums=noise.sigma_of_sums,
             method=scheme.method(noise),
             rmse_without_secrecy=plain * row.loss.rmse,
             next_command=_solving(found) + self._calibrating(noise, scheme, asked),

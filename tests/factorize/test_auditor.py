@@ -28,7 +28,7 @@ def amplified(groups: int = 4, probability: float = 0.3, steps: int = N) -> Ampl
     participation = {"kind": "min_sep", "min_sep": groups, "max_participations": -(-steps // groups)}
     return AmplifiedCalibration(
         noise_multiplier=1.0,
-        sigma=1.0,
+        sigma_of_sums=1.0,
         sensitivity=Sensitivity(1.0, "exact", "by hand", participation),
         clip_norm=1.0,
         adjacency=Adjacency.ZERO_OUT,
@@ -36,7 +36,7 @@ def amplified(groups: int = 4, probability: float = 0.3, steps: int = N) -> Ampl
         delta=1e-6,
         rho=0.5,
         mu=1.0,
-        batch_size=4,
+        divisor=4,
         sampling_probability=probability,
         groups=groups,
         compositions=-(-steps // groups),

@@ -96,11 +96,14 @@ def test_values_by_hand(roots: dict[str, Any]) -> None:
 def test_the_noise_of_both(roots: dict[str, Any]) -> None:
     """Their mu add up in squares to the target's: (s1 clip / sigma1)^2 + (s2 clip^2 / sigma2)^2 = mu^2."""
     first, second = roots["epochs 0.0"], roots["epochs 0.5"]
-    made = calibrate_moments(first, second, TARGET, clip_norm=0.5, batch_size=10, weight=0.8)
-    total = (first.sensitivity.value * 0.5 / 10 / made.first.sigma) ** 2
-    total += (second.sensitivity.value * 0.25 / 10 / made.second.sigma) ** 2
+    made = calibrate_moments(first, second, TARGET, clip_norm=0.5, divisor=10, weight=0.8)
+    total = (first.sensitivity.value * 0.5 / made.first.sigma_of_sums) ** 2
+    total += (second.sensitivity.value * 0.25 / made.second.sigma_of_sums) ** 2
     assert math.sqrt(total) == pytest.approx(made.first.mu, rel=1e-9)
     assert made.first.mu == calibrate(first.sensitivity, TARGET).mu
+    document = made.document()
+    assert document["second_sigma_of_sums"] == made.second.sigma_of_sums
+    assert document["second_sigma_of_means"] == pytest.approx(made.second.sigma_of_sums / 10, rel=1e-15)
 
 
 def test_each_noise_is_for_its_own_strategy(roots: dict[str, Any]) -> None:
@@ -147,3 +150,11 @@ def test_what_is_refused(roots: dict[str, Any]) -> None:
         check_moments(*files, {**statement, "digests": ["0", "1"]})
     with pytest.raises(CertificateError, match="adjacency 'add_remove'"):
         check_moments(*files, {**statement, "adjacency": "add_remove"})
+
+
+def test_means_of_squares_are_not_taken_for_sums(roots: dict[str, Any]) -> None:
+    """At a clip norm of 10 the square of a contribution has norm 100, and so has the mean of equal ones."""
+    made = calibrate_moments(roots["epochs 0.0"], roots["epochs 0.5"], TARGET, clip_norm=10.0, divisor=600)
+    made.second.check_mean(100.0)
+    with pytest.raises(InvalidParameter, match="it is a sum"):
+        made.second.check_mean(200.0)

@@ -24,7 +24,7 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.structures.dense import DenseMatrix
 
 CONTRACT_KEYS = [
-    "noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",
+    "noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",
 ]  # fmt: skip
 
 
@@ -46,7 +46,7 @@ TARGET = PrivacyTarget(epsilon=1.0, delta=1e-5)
 
 def test_sigma_is_noise_multiplier_times_clip_times_sensitivity() -> None:
     answer = calibrate(Certified(1.5), PrivacyTarget(mu=0.5), clip_norm=4.0)
-    assert (answer.noise_multiplier, answer.sigma) == (2.0, 12.0)
+    assert (answer.noise_multiplier, answer.sigma_of_sums) == (2.0, 12.0)
     assert (answer.mu, answer.rho, answer.epsilon, answer.delta) == (0.5, 0.125, None, None)
 
 
@@ -55,24 +55,48 @@ def test_replace_one_doubles_sigma_and_keeps_the_noise_multiplier() -> None:
     replaced = calibrate(Certified(), TARGET, adjacency="replace_one")
     assert zero_out.adjacency is Adjacency.ZERO_OUT
     assert replaced.adjacency is Adjacency.REPLACE_ONE
-    assert replaced.sigma == 2 * zero_out.sigma
+    assert replaced.sigma_of_sums == 2 * zero_out.sigma_of_sums
     assert (replaced.noise_multiplier, replaced.mu, replaced.epsilon) == (
         zero_out.noise_multiplier, zero_out.mu, zero_out.epsilon,
     )  # fmt: skip
 
 
-def test_means_divide_sigma_by_the_fixed_batch_size() -> None:
+def test_sigma_of_sums_knows_no_divisor_and_sigma_of_means_is_divided_by_it() -> None:
     sums = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5)
-    means = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5, batch_size=4)
-    assert (sums.sigma, means.sigma) == (1.0, 0.25)
-    assert (sums.batch_size, means.batch_size) == (None, 4)
+    means = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5, divisor=4)
+    assert (sums.sigma_of_sums, sums.sigma_of_means, sums.divisor) == (1.0, None, None)
+    assert (means.sigma_of_sums, means.sigma_of_means, means.divisor) == (1.0, 0.25, 4)
+    assert not hasattr(sums, "sigma") and not hasattr(sums, "batch_size")
+
+
+def test_noise_for_means_without_a_divisor_is_refused() -> None:
+    sums = calibrate(Certified(), PrivacyTarget(mu=1))
+    for ask in (sums.divisor_of_means, lambda: sums.check_mean(0.1)):
+        with pytest.raises(
+            InvalidParameter, match=r"sigma_of_sums=2 is for sums.*add it to sums, or calibrate with div"
+        ):
+            ask()
+
+
+@pytest.mark.parametrize("divisor", [1, 10, 600, 10**6])
+def test_a_sum_that_is_called_a_mean_is_refused_and_no_batch_that_can_be_drawn(divisor: int) -> None:
+    """Chernoff's bound for sums of independent draws with the mean B: P(m >= x) <= exp(x - B - x ln(x / B))."""
+    means = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5, divisor=divisor)
+    largest = 1 + math.sqrt(178 / divisor) + 60 / divisor  # by hand, over the divisor
+    means.check_mean(0.5 * largest)
+    with pytest.raises(InvalidParameter, match="it is a sum"):
+        means.check_mean(0.5001 * largest)
+    with pytest.raises(InvalidParameter, match="it is a sum"):
+        means.check_mean(math.nan)
+    count = largest * divisor
+    assert count - divisor - count * math.log(count / divisor) < -128 * math.log(2)
 
 
 def test_an_epsilon_target_is_answered_with_all_of_its_equivalents() -> None:
     answer = calibrate(Certified(1.0), TARGET)
     assert answer.noise_multiplier == noise_multiplier_for_epsilon(1.0, 1e-5)
     assert answer.noise_multiplier == pytest.approx(3.730631634815945, rel=2e-12)
-    assert answer.sigma == answer.noise_multiplier
+    assert answer.sigma_of_sums == answer.noise_multiplier
     assert (answer.epsilon, answer.delta) == (1.0, 1e-5)
     assert answer.mu == pytest.approx(1 / answer.noise_multiplier, rel=1e-15)
     assert answer.rho == pytest.approx(answer.mu**2 / 2, rel=1e-15)
@@ -88,7 +112,7 @@ def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) 
 
 def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> None:
     answer = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one")
-    relative_noise = answer.sigma / (2 * 0.3 * 1.7)
+    relative_noise = answer.sigma_of_sums / (2 * 0.3 * 1.7)
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
     accountant = dp_accounting.pld.PLDAccountant(relation, value_discretization_interval=1e-4)
     accountant.compose(dp_accounting.GaussianDpEvent(relative_noise))
@@ -119,18 +143,20 @@ def test_sigma_is_rounded_up_and_never_wasteful(sensitivity: float, clip: float,
         Certified(sensitivity),
         PrivacyTarget(mu=mu),
         clip_norm=clip,
-        batch_size=batch,
+        divisor=batch,
         adjacency="replace_one",
     )
-    needed = 2 * Fraction(sensitivity) * Fraction(clip) / (Fraction(mu) * batch)
-    assert needed <= Fraction(answer.sigma) <= needed * (1 + Fraction(1, 2**51))
+    needed = 2 * Fraction(sensitivity) * Fraction(clip) / Fraction(mu)
+    assert needed <= Fraction(answer.sigma_of_sums) <= needed * (1 + Fraction(1, 2**51))
+    assert answer.sigma_of_means is not None
+    assert needed / batch <= Fraction(answer.sigma_of_means) <= needed / batch * (1 + Fraction(1, 2**50))
 
 
 # ---- the documents ----------------------------------------------------------------------------------------
 
 
 def test_the_document_has_the_names_of_the_contract_and_is_plain_json() -> None:
-    document = calibrate(Certified(1.25, "upper_bound", "two stage"), TARGET, batch_size=10).document()
+    document = calibrate(Certified(1.25, "upper_bound", "two stage"), TARGET, divisor=10).document()
     assert set(CONTRACT_KEYS) <= set(document)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["adjacency"] == "zero_out"
@@ -138,7 +164,7 @@ def test_the_document_has_the_names_of_the_contract_and_is_plain_json() -> None:
     assert document["sensitivity_kind"] == "upper_bound"
     assert document["sensitivity_rule"] == "two stage"
     assert document["participation"] == {"kind": "single"}
-    assert document["batch_size"] == 10
+    assert document["divisor"] == 10
 
 
 def test_targets_and_calibrations_are_frozen() -> None:
@@ -146,7 +172,7 @@ def test_targets_and_calibrations_are_frozen() -> None:
         TARGET.delta = 0.5  # type: ignore[misc]  # the assignment is what is tested
     answer = calibrate(Certified(), TARGET)
     with pytest.raises(FrozenInstanceError):
-        answer.sigma = 0.0  # type: ignore[misc]  # the assignment is what is tested
+        answer.sigma_of_sums = 0.0  # type: ignore[misc]  # the assignment is what is tested
     assert answer == calibrate(Certified(), replace(TARGET))
     assert isinstance(answer, Calibration)
 
@@ -221,7 +247,7 @@ def test_a_sensitivity_without_participation_is_refused(participation: Any) -> N
 def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
     sensitivity = sensitivity_of(DenseMatrix(np.array([[3.0, 0.0], [4.0, 1.0]])), Single())
     document = calibrate(sensitivity, PrivacyTarget(mu=1.0)).document()
-    assert 5.0 <= document["sigma"] <= 5.0 * (1 + 1e-11)
+    assert 5.0 <= document["sigma_of_sums"] <= 5.0 * (1 + 1e-11)
     assert document["participation"]["kind"] == "single"
 
 
@@ -238,9 +264,9 @@ def test_a_clip_norm_out_of_range_is_refused(clip: float) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, -3, 2.0, True, "8", math.nan])
-def test_a_batch_size_that_is_no_positive_integer_is_refused(batch: int) -> None:
-    with pytest.raises(InvalidParameter, match=r"batch_size=.* is not an integer >= 1.*or leave it out"):
-        calibrate(Certified(), TARGET, batch_size=batch)
+def test_a_divisor_that_is_no_positive_integer_is_refused(batch: int) -> None:
+    with pytest.raises(InvalidParameter, match=r"divisor=.* is not an integer >= 1.*or leave it out"):
+        calibrate(Certified(), TARGET, divisor=batch)
 
 
 def test_a_sigma_beyond_every_double_is_refused() -> None:
@@ -249,20 +275,20 @@ def test_a_sigma_beyond_every_double_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sensitivity", "clip_norm", "batch_size", "field"),
+    ("sensitivity", "clip_norm", "field"),
     [
-        (1.0, 1e-31, None, "clip_norm"),
-        (1.0, 1e31, None, "clip_norm"),
-        (1.0, 1.0, 10**40, "sigma"),
-        (1e40, 1.0, None, "sigma"),
+        (1.0, 1e-31, "clip_norm"),
+        (1.0, 1e31, "clip_norm"),
+        (1e-40, 1.0, "sigma"),
+        (1e40, 1.0, "sigma"),
     ],
 )
 def test_a_scale_that_float32_would_make_zero_or_infinite_is_refused(
-    sensitivity: float, clip_norm: float, batch_size: int | None, field: str
+    sensitivity: float, clip_norm: float, field: str
 ) -> None:
     """A sigma of 5e-324 was handed out, and noise in float32 is then exactly zero."""
     with pytest.raises(InvalidParameter, match="neither zero nor infinite") as caught:
-        calibrate(Certified(sensitivity), TARGET, clip_norm=clip_norm, batch_size=batch_size)
+        calibrate(Certified(sensitivity), TARGET, clip_norm=clip_norm)
     assert caught.value.field == field
 
 

@@ -41,7 +41,7 @@ def flat(tensors: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ADAPTIVE)
 def test_what_is_released_and_how_the_optimizer_steps(kind: Any) -> None:
-    """By hand: torch's own optimizer on sum of clipped gradients / divisor + row of noise."""
+    """By hand: torch's own optimizer on (sum of clipped gradients + row of noise) / divisor."""
     made = private(kind)
     released = train(made)
     model = network()
@@ -50,7 +50,7 @@ def test_what_is_released_and_how_the_optimizer_steps(kind: Any) -> None:
     for step in range(N):
         rows = gradients(model, made.loader.order[step])
         clipped = rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
-        wanted = clipped.sum(0) / SIZE + flat(noise.next())
+        wanted = (clipped.sum(0) + flat(noise.next())) / SIZE
         assert torch.allclose(released[step].double(), wanted, rtol=1e-4, atol=1e-5)
         torch.nn.utils.vector_to_parameters(released[step], [p.grad for p in model.parameters()])
         optimizer.step()

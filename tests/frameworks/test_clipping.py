@@ -132,10 +132,10 @@ class TestRelease:
             expected = [
                 (total + drawn.double()).float().to(dtype) for total, drawn in zip(sums, beside.next(), strict=True)
             ]
-            released = noise.release(sums)
+            released = noise.add_to_sum(sums)
             assert all(map(torch.equal, released, expected)) and {part.dtype for part in released} == {dtype}
 
-    @pytest.mark.parametrize("generator", ["torch", "sfc64"])
+    @pytest.mark.parametrize("generator", ["shake128", "sfc64"])
     @pytest.mark.parametrize("dtype", TYPES)
     def test_noise_is_never_narrow(self, dtype, generator):
         beside = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7, generator=generator)
@@ -147,14 +147,14 @@ class TestRelease:
     def test_no_digit_of_a_gradient_is_beyond_the_noise(self):
         """In float64 the last 29 bits of the sum would be the gradient's own."""
         sums = [torch.full((300, 4), 1.0 + 2.0**-45, dtype=torch.float64), torch.ones(7, dtype=torch.float64)]
-        for released in NoiseGenerator(factors(), scale(), self.like(torch.float64), seed=7).release(sums):
+        for released in NoiseGenerator(factors(), scale(), self.like(torch.float64), seed=7).add_to_sum(sums):
             assert torch.equal(released, released.float().double())
 
     @pytest.mark.parametrize("dtype", [*NARROW, torch.float8_e4m3fn, torch.int64])
     def test_refuses_sums_that_are_rounded(self, dtype):
         noise = NoiseGenerator(factors(), scale(), self.like(torch.bfloat16), seed=7)
         with pytest.raises(InvalidParameter, match="raises its sensitivity; clip and sum in float32"):
-            noise.release([part.to(dtype) for part in self.like(torch.float32)])
+            noise.add_to_sum([part.to(dtype) for part in self.like(torch.float32)])
         assert noise.step == 0
         refuse_narrow(self.like(torch.float32))
 
@@ -162,15 +162,38 @@ class TestRelease:
         noise = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7)
         for sums in ([], self.like(torch.float32)[:1], self.like(torch.float32)[::-1]):
             with pytest.raises(InvalidParameter, match="shaped like the 2 parameters"):
-                noise.release(sums)
+                noise.add_to_sum(sums)
         assert noise.step == 0
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_a_mean_gets_the_noise_over_the_divisor_and_a_release_is_a_sum_divided(self, dtype):
+        c = scale(1.0, divisor=8)
+        beside, noise, job = (NoiseGenerator(factors(), c, self.like(dtype), seed=7) for _ in range(3))
+        sums = [torch.full(p.shape, 0.01, dtype=torch.float64) for p in self.like(dtype)]
+        drawn = [total + part.double() for total, part in zip(sums, beside.next(), strict=True)]
+        added = noise.add_to_mean(total / 8 for total in sums)
+        for mean, released, noisy in zip(added, job.release(sums), drawn, strict=True):
+            assert mean.dtype == released.dtype == dtype and torch.equal(released, (noisy / 8).float().to(dtype))
+            assert torch.allclose(mean.double(), noisy / 8, rtol=1e-2 if dtype in NARROW else 1e-6)
+        assert all(torch.equal(total, torch.full_like(total, 0.01)) for total in sums)
+
+    def test_noise_for_means_is_refused_without_a_divisor_and_for_what_can_only_be_sums(self):
+        like = self.like(torch.float32)
+        noise = NoiseGenerator(factors(), scale(), like, seed=7)
+        with pytest.raises(InvalidParameter, match="has no divisor"):
+            noise.add_to_mean(like)
+        assert noise.step == 0
+        noise = NoiseGenerator(factors(), scale(1.0, divisor=600), like, seed=7)
+        with pytest.raises(InvalidParameter, match="it is a sum"):
+            noise.add_to_mean([part + 1 for part in like])  # norm 34.7
+        assert noise.step == 0 and len(noise.add_to_mean([(part + 1) / 600 for part in like])) == 2
 
     def test_shards(self):
         like = self.like(torch.bfloat16)
         whole = torch.cat([p.flatten() for p in NoiseGenerator(factors(), scale(), like, seed=7).next()])
         shard = even_shard(1207, 1, 3)
         noise = NoiseGenerator(factors(), scale(), like, seed=7, shard=shard)
-        (released,) = noise.release([torch.ones(shard[1] - shard[0])])
+        (released,) = noise.add_to_sum([torch.ones(shard[1] - shard[0])])
         assert torch.allclose(released, 1 + whole[shard[0] : shard[1]], atol=1e-6)
 
 
@@ -208,14 +231,14 @@ class TestOptimizer:
     def test_means(self):
         torch.manual_seed(4)
         model = GradSampleModule(torch.nn.Linear(6, 3).bfloat16(), loss_reduction="mean")
-        c = scale(1.0, batch_size=ROWS)
+        c = scale(1.0, divisor=ROWS)
         optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=1)
         model(torch.randn(ROWS, 6).bfloat16()).pow(2).sum(1).mean().backward()
         samples = [g.clone() for g in optimizer.grad_samples]
         optimizer.step()
         drawn = NoiseGenerator(factors(), c, [p.float() for p in optimizer.params], seed=1).next()
         for p, total, noise in zip(optimizer.params, by_hand(samples), drawn, strict=True):
-            assert torch.equal(p.grad, (torch.from_numpy(total / ROWS) + noise.double()).float().bfloat16())
+            assert torch.equal(p.grad, ((torch.from_numpy(total) + noise.double()) / ROWS).float().bfloat16())
 
     def test_gradients_are_used_once(self):
         optimizer, _ = self.trained(torch.bfloat16, 1.0)

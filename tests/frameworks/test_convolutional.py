@@ -62,7 +62,7 @@ def test_all_networks_at_once_are_dp_ftrl(part: Any, monkeypatch: pytest.MonkeyP
                 torch.as_tensor(images.train),
                 torch.as_tensor(images.train_labels),
             )
-            sums = PlainSums(batch_size=16, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
+            sums = PlainSums(divisor=16, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
             one = dp_ftrl(
                 gradient, first, batches, sums, optimizer=Sgd(learning_rate=models.rates[model], momentum=0.9)
             )

@@ -50,15 +50,17 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
     """One example after the other, both rows of noise, algorithm 1 of Kingma and Ba with a floor; and a restart."""
     private = fixed(adaptive="joint", second=SECOND)
     target = PrivacyTarget(epsilon=4.0, delta=1e-5)
-    moments = calibrate_moments(factors(), SECOND, target, clip_norm=CLIP, batch_size=SIZE)
-    assert private.statement.moments == moments and private.statement.document()["second_sigma"] == moments.second.sigma
+    moments = calibrate_moments(factors(), SECOND, target, clip_norm=CLIP, divisor=SIZE)
+    assert private.statement.moments == moments and private.statement.document()["second_sigma_of_means"] == (
+        moments.second.sigma_of_means
+    )
     optimizer = optax.chain(private.noise, optax.scale_by_learning_rate(RATE))
     gradient = clipped_moments_of(loss, l2_clip_norm=CLIP)
 
     @jax.jit
     def step(weights, state, indices, mask):
         sums = summed_over_parts(gradient, weights, DATA, indices, mask)
-        updates, state = optimizer.update(jax.tree.map(lambda leaf: leaf / SIZE, sums), state)
+        updates, state = optimizer.update(sums, state)
         return optax.apply_updates(weights, updates), state
 
     noises = [
@@ -71,7 +73,7 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
         rows = rows_of(jnp.asarray(own, jnp.float32), private.batches.order[t])
         m = 0.9 * m + 0.1 * (rows.sum(0) / SIZE + noises[0][t])
         v = 0.999 * v + 0.001 * ((rows**2).sum(0) / SIZE + noises[1][t])
-        roots = np.sqrt(np.maximum(v / (1 - 0.999 ** (t + 1)), moments.second.sigma))
+        roots = np.sqrt(np.maximum(v / (1 - 0.999 ** (t + 1)), moments.second.sigma_of_means))
         own = own - RATE * m / (1 - 0.9 ** (t + 1)) / (roots + 1e-8)
         weights, state = step(weights, state, indices, mask)
         assert np.allclose(weights, own, atol=1e-4)

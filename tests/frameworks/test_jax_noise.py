@@ -16,7 +16,7 @@ from structure_cases import NAMES, strategies
 from test_noise import statistic
 
 from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma
+from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
@@ -70,7 +70,19 @@ class TestTransformation:
     )
     def test_covariance(self, name):
         made = handmade(strategies()[name])
-        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) < 1
+        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma_of_sums) < 1
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_takes_sums_and_divides_after_the_noise(self, name):
+        made = handmade(strategies()[name])
+        means = calibrate(made.sensitivity, PrivacyTarget(mu=1.0), clip_norm=SIGMA, divisor=50)
+        assert means.sigma_of_sums == scale(made).sigma_of_sums
+        one, other = (correlated_noise(made, c, seed=7) for c in (scale(made), means))
+        np.testing.assert_allclose(draw(other, steps=3), draw(one, steps=3) / 50, rtol=1e-6)
+        total = jax.tree.map(lambda leaf: leaf + 100.0, parameters())
+        (sums, _), (divided, _) = (noise.update(total, noise.init(total)) for noise in (one, other))
+        for a, b in zip(jax.tree.leaves(sums), jax.tree.leaves(divided), strict=True):
+            np.testing.assert_allclose(b, a / 50, rtol=1e-6)
 
     def test_catches_a_repeated_row(self, monkeypatch):
         from factorize.adapters import jax as adapter
@@ -78,7 +90,7 @@ class TestTransformation:
         normal = adapter.normals
         monkeypatch.setattr(adapter, "normals", lambda key, t, *rest: normal(key, jnp.where(t == 5, 4, t), *rest))
         made = handmade(strategies()["buffered"])
-        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) > 3
+        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma_of_sums) > 3
 
     @pytest.mark.parametrize("name", ["buffered", "redrawn", "dense"])
     def test_a_restart_goes_on_with_the_same_bits(self, name):
@@ -101,7 +113,7 @@ class TestTransformation:
         drawn = draw(transformation(made, dtype="float64"))
         key, (bias, _) = adapter._key(7, made.digest), jax.tree.leaves(parameters())
         z = [np.asarray(adapter.normals(key, step, 0, bias, np.dtype("float64"))) for step in range(N)]
-        white = made.strategy.dense() @ drawn[:, : bias.size] / scale(made).sigma
+        white = made.strategy.dense() @ drawn[:, : bias.size] / scale(made).sigma_of_sums
         assert np.abs(white - np.array(z)).max() < 1e-6
 
     def test_another_seed_is_other_noise(self):
@@ -151,7 +163,7 @@ class TestTransformation:
         made = handmade(strategies()["buffered"])
         drawn = draw(transformation(made, dtype="float64"))
         assert drawn.dtype == np.float64
-        assert statistic(drawn, Rows(made), scale(made).sigma) < 1
+        assert statistic(drawn, Rows(made), scale(made).sigma_of_sums) < 1
 
     def test_refusals(self):
         made = handmade(strategies()["buffered"])
@@ -184,9 +196,9 @@ class TestNoisingMatrix:
     def test_in_their_privatizer(self, name, x64):
         made = handmade(strategies()[name])
         privatizer = matrix_factorization_privatizer(
-            noising_matrix(made), stddev=raised_sigma(made, scale(made)), prng_key=3
+            noising_matrix(made), stddev=raised_sigma_of_sums(made, scale(made)), prng_key=3
         )
-        assert statistic(draw(privatizer), Rows(made), scale(made).sigma) < 1
+        assert statistic(draw(privatizer), Rows(made), scale(made).sigma_of_sums) < 1
 
     def test_normals_of_half_precision_are_refused(self):
         params = {"w": jnp.ones(6, jnp.bfloat16)}

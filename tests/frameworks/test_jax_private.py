@@ -46,7 +46,7 @@ def factors() -> Any:
 
 def noise(**more: Any) -> BinsNoise:
     target = PrivacyTarget(epsilon=4.0, delta=0.9e-5)
-    plain = calibrate(factors().sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+    plain = calibrate(factors().sensitivity, target, clip_norm=CLIP, divisor=SIZE)
     return BinsNoise(**{**vars(plain), "bins": BINS, **more})
 
 
@@ -90,7 +90,7 @@ class Training:
         @jax.jit
         def step(weights, state, indices, mask):
             total = summed_over_parts(GRADIENT, weights, (jnp.asarray(X), jnp.asarray(Y)), indices, mask)
-            updates, state = self.optimizer.update(total / SIZE, state)
+            updates, state = self.optimizer.update(total, state)
             return optax.apply_updates(weights, updates), state
 
         self.step = step
@@ -140,7 +140,7 @@ class TestBallsInBins:
         assert len(training.shapes) == 1 and made.batches.step == N
         weights, state = jnp.zeros((6, 3)), made.noise.init(jnp.zeros((6, 3)))
         for step in range(N):
-            gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]) / SIZE, dtype=jnp.float32)
+            gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]), dtype=jnp.float32)
             noisy, state = made.noise.update(gradient, state)
             weights = weights - 0.1 * noisy
         assert np.allclose(weights, training.weights, atol=1e-5)
@@ -166,7 +166,7 @@ class TestBallsInBins:
     def test_computes_its_own_calibration(self):
         made = job(spec="auto", solve=solve, calibration=None)
         c = made.statement.calibration
-        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.batch_size, c.clip_norm) == (
+        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.divisor, c.clip_norm) == (
             BINS,
             EPOCHS,
             SIZE,
@@ -209,7 +209,7 @@ class TestFixedOrder:
         assert made.statement.used == BINS * SIZE and "fixed order" in str(made.statement)
         c = made.statement.calibration
         target = PrivacyTarget(epsilon=4.0, delta=1e-5)
-        assert c == calibrate(factors().sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+        assert c == calibrate(factors().sensitivity, target, clip_norm=CLIP, divisor=SIZE)
 
     def test_auto_solves_running_sums(self):
         made = fixed(spec="auto", solve=solve)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full ba
 CLIP, FLOOR, RATE = 0.7, 0.05, 0.01
 FIXED = {"kind": "fixed_epochs", "epochs": EPOCHS}
 FACTORS = [handmade(ToeplitzMatrix(c ** np.arange(N), N), FIXED, value=v) for c, v in ((0.5, 2.5), (0.8, 3.0))]
-MOMENTS = calibrate_moments(*FACTORS, PrivacyTarget(mu=2.0), clip_norm=CLIP, batch_size=SIZE)
+MOMENTS = calibrate_moments(*FACTORS, PrivacyTarget(mu=2.0), clip_norm=CLIP, divisor=SIZE)
 
 
 def made(kind: Any = torch.optim.Adam, **options: Any) -> tuple[torch.nn.Module, JointAdam]:
@@ -61,7 +61,8 @@ def test_what_is_released_and_how_adam_steps() -> None:
     for step in range(N):
         rows = gradients(own, order[step])
         rows = rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
-        grad, square = rows.sum(0) / SIZE + flat(noises[0].next()), rows.square().sum(0) / SIZE + flat(noises[1].next())
+        grad = (rows.sum(0) + flat(noises[0].next())) / SIZE
+        square = (rows.square().sum(0) + flat(noises[1].next())) / SIZE
         assert torch.allclose(released[step][0], grad, atol=1e-5)
         assert torch.allclose(released[step][1], square, atol=1e-5)
         m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * square
@@ -94,11 +95,13 @@ def one_call(kind: Any = torch.optim.Adam, **options: Any) -> Private:
 
 def test_one_call_trains_with_both_and_says_what_for() -> None:
     private = one_call()
-    moments = calibrate_moments(*FACTORS, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=CLIP, batch_size=SIZE)
+    moments = calibrate_moments(*FACTORS, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=CLIP, divisor=SIZE)
     assert private.statement.moments == moments
     said = private.statement.document()
-    assert said["second_sigma"] == moments.second.sigma and said["digests"] == [each.digest for each in FACTORS]
-    assert f"{moments.second.sigma:.6g} by factorization {FACTORS[1].digest}" in str(private.statement)
+    assert said["second_sigma_of_sums"] == moments.second.sigma_of_sums and said["digests"] == [
+        each.digest for each in FACTORS
+    ]
+    assert f"{moments.second.sigma_of_sums:.6g} by factorization {FACTORS[1].digest}" in str(private.statement)
     model = GradSampleModule(network(), loss_reduction="mean")
     auditor = ParticipationAuditor.of(moments.first, N)
     by_hand = JointAdam(torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=11, auditor=auditor)
@@ -173,6 +176,6 @@ def test_what_is_refused() -> None:
             one_call(**options)
     with pytest.raises(InvalidParameter, match="floor=0"):
         MomentAdam(torch.optim.Adam(network().parameters()), 0)
-    swapped = calibrate_moments(FACTORS[1], FACTORS[0], PrivacyTarget(mu=2.0), clip_norm=CLIP, batch_size=SIZE)
+    swapped = calibrate_moments(FACTORS[1], FACTORS[0], PrivacyTarget(mu=2.0), clip_norm=CLIP, divisor=SIZE)
     with pytest.raises(InvalidParameter, match="calibrate this one"):
         JointAdam(torch.optim.Adam(network().parameters()), *FACTORS, swapped, seed=1)

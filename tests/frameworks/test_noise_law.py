@@ -21,7 +21,7 @@ from structure_cases import NAMES, strategies
 from factorize import parse_spec
 from factorize.adapters import jax as jax_adapter
 from factorize.adapters import torch_sources
-from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma
+from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.torch import NoiseGenerator
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.allowances import raised
@@ -107,7 +107,7 @@ def test_torch(name: str, participation: dict[str, Any], precision: Any, monkeyp
     made, scale = calibrated(name, participation)
     generator: Any = "torch" if isinstance(source_of(made), Streamable) else "sfc64"
     noise = NoiseGenerator(made, scale, [torch.zeros(N)], seed=1, precision=precision, generator=generator)
-    assert noise.sigma == raised(scale.sigma, noise.allowance) and SINGLE <= noise.allowance < 3e-5
+    assert noise.sigma == raised(scale.sigma_of_sums, noise.allowance) and SINGLE <= noise.allowance < 3e-5
     rows = torch_rows(noise)
     assert real_mu(rows, made.strategy, scale, noise.sigma) <= 1
     assert whitened(made, rows, noise.sigma) < (1e-6 if precision == "float32" else 1e-7)
@@ -130,11 +130,11 @@ def test_jax(name: str, participation: dict[str, Any], precision: Any, precise: 
         drawn.append(np.asarray(row, dtype=np.float64))
     rows, source = np.stack(drawn), source_of(made)
     if isinstance(source, Streamable):
-        sigma = raised_sigma(made, scale, dtype=precision)
+        sigma = raised_sigma_of_sums(made, scale, dtype=precision)
     else:
         inverse = jax_adapter._inverse(source)
-        sigma = raised(scale.sigma, jax_adapter._rows_allowance(inverse, np.dtype(precision)))
-    assert scale.sigma < sigma < 1.001 * scale.sigma
+        sigma = raised(scale.sigma_of_sums, jax_adapter._rows_allowance(inverse, np.dtype(precision)))
+    assert scale.sigma_of_sums < sigma < 1.001 * scale.sigma_of_sums
     assert real_mu(rows, made.strategy, scale, sigma) <= 1
     assert whitened(made, rows, sigma) < (1e-6 if precision == "float32" else 1e-13)
 
@@ -145,7 +145,7 @@ def test_jax_privacy(name: str, participation: dict[str, Any], precision: Any, p
     if name == "redrawn":
         return  # refused, see test_jax_noise.py
     made, scale = calibrated(name, participation)
-    sigma = raised_sigma(made, scale, dtype=precision)
+    sigma = raised_sigma_of_sums(made, scale, dtype=precision)
     rows = np.asarray(noising_matrix(made, dtype=precision) @ (sigma * jnp.eye(N, dtype=precision)), dtype=np.float64)
     assert real_mu(rows, made.strategy, scale, sigma) <= 1
     assert whitened(made, rows, sigma) < (1e-6 if precision == "float32" else 1e-13)
@@ -163,5 +163,5 @@ def test_fails_without_the_raise(monkeypatch: pytest.MonkeyPatch):
         for _ in range(N):
             row, state = noise.update(jnp.zeros(N), state)
             drawn.append(np.asarray(row, dtype=np.float64))
-        found.append(real_mu(np.stack(drawn), made.strategy, scale, scale.sigma))
+        found.append(real_mu(np.stack(drawn), made.strategy, scale, scale.sigma_of_sums))
     assert max(found) > 1

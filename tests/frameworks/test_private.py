@@ -1,4 +1,4 @@
-"""Opacus's own clipping with our noise: what is released is (sum of clipped gradients) / divisor + row t of C^-1 Z."""
+"""Opacus's own clipping with our noise: what is released is (sum of clipped gradients + row t of C^-1 Z) / divisor."""
 
 from __future__ import annotations
 
@@ -93,19 +93,20 @@ class TestWhatIsReleased:
         for step, released in enumerate(train(made)):
             gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)
             drawn = torch.cat([part.flatten() for part in rows.next()])
-            assert torch.allclose(released, gradient + drawn, atol=1e-5)
+            assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
             with torch.no_grad():
                 torch.nn.utils.vector_to_parameters(
                     torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
                 )
         assert made.optimizer.noise.step == n
 
-    def test_the_noise_is_calibrated_for_means(self):
+    def test_the_noise_is_calibrated_for_sums_and_the_divisor(self):
         made = private()
         c = made.statement.calibration
-        assert c.sigma == pytest.approx(c.noise_multiplier * 0.7 * 2.5 / SIZE)
+        assert c.sigma_of_sums == pytest.approx(c.noise_multiplier * 0.7 * 2.5)
+        assert c.sigma_of_means == pytest.approx(c.sigma_of_sums / SIZE, rel=1e-15)
         assert c == calibrate(
-            factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, batch_size=SIZE
+            factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, divisor=SIZE
         )
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -147,13 +148,15 @@ class TestWithThePrivacyEngine:
             poisson_sampling=False,
         )
         refuse_sampling(loader)
-        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, batch_size=SIZE)
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, divisor=SIZE)
         optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3)
         x, y = next(iter(loader))
         torch.nn.functional.cross_entropy(wrapped(x), y).backward()
         optimizer.step()
         rows = NoiseGenerator(factors(), c, optimizer.params, seed=3)
-        expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + torch.cat([p.flatten() for p in rows.next()])
+        expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + torch.cat(
+            [p.flatten() / SIZE for p in rows.next()]
+        )
         assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-5)
 
     def test_refuses_its_poisson_loader(self):
@@ -389,7 +392,7 @@ class BinsNoise(Calibration):
 
 
 def bins_noise(delta: float = 0.9e-5, bins: int = BINS, **more: Any) -> BinsNoise:
-    plain = calibrate(factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, batch_size=SIZE)
+    plain = calibrate(factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, divisor=SIZE)
     return BinsNoise(**{**vars(plain), "bins": bins, **more})
 
 
@@ -408,7 +411,7 @@ class TestBallsInBins:
         for step, released in enumerate(train(made)):
             gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)  # the divisor is no batch's size
             drawn = torch.cat([part.flatten() for part in rows.next()])
-            assert torch.allclose(released, gradient + drawn, atol=1e-5)
+            assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
             with torch.no_grad():
                 torch.nn.utils.vector_to_parameters(
                     torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
@@ -484,7 +487,8 @@ class TestBallsInBins:
             ({"calibration": bins_noise(sampling="cyclic_poisson")}, InvalidParameter),
             ({"calibration": bins_noise(delta=1e-5)}, InvalidParameter),  # the capacity is not charged
             ({"calibration": bins_noise(epsilon=4.5)}, InvalidParameter),
-            ({"calibration": bins_noise(batch_size=SIZE + 1)}, InvalidParameter),
+            ({"calibration": bins_noise(divisor=SIZE + 1)}, InvalidParameter),
+            ({"calibration": bins_noise(divisor=None)}, InvalidParameter),
             ({"calibration": bins_noise(clip_norm=1.0)}, InvalidParameter),
             ({"calibration": bins_noise(adjacency=Adjacency.REPLACE_ONE)}, UnsupportedAdjacency),
             ({"adjacency": "replace_one"}, UnsupportedAdjacency),
@@ -504,7 +508,7 @@ class TestBallsInBins:
     def test_computes_its_own_calibration(self):
         made = private("auto", solve=solve, sampling="balls_in_bins", seed=SECRET)
         c = made.statement.calibration
-        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.batch_size, c.clip_norm) == (
+        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.divisor, c.clip_norm) == (
             BINS,
             EPOCHS,
             SIZE,
@@ -514,7 +518,7 @@ class TestBallsInBins:
         assert c.epsilon_without_secrecy > 4.0
         assert f"become known, epsilon is {c.epsilon_without_secrecy:.4g}" in str(made.statement)
         unamplified = private("auto", solve=solve).statement.calibration
-        assert c.sigma < unamplified.sigma
+        assert c.sigma_of_sums < unamplified.sigma_of_sums
         assert len(train(made)) == N
         kept = pickle.loads(pickle.dumps(c))  # a restart takes the calibration of the checkpoint
         again = private("auto", solve=solve, sampling="balls_in_bins", seed=SECRET, calibration=kept)
@@ -524,7 +528,7 @@ class TestBallsInBins:
     def test_bins_that_every_epoch_draws_anew(self):
         made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
         c, order = made.statement.calibration, made.loader.order
-        assert isinstance(c, AllocationCalibration) and (c.bins, c.epochs, c.batch_size) == (BINS, EPOCHS, SIZE)
+        assert isinstance(c, AllocationCalibration) and (c.bins, c.epochs, c.divisor) == (BINS, EPOCHS, SIZE)
         assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
         assert isinstance(order, RandomAllocation) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
         users = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, users=list(range(EXAMPLES)))
@@ -601,7 +605,7 @@ class TestAdapters:
 
     def test_opacus_without_a_wrapper(self):
         """`wrap_model=False` puts the hooks on the model's layers; one line makes its optimizer ours."""
-        c = calibrate(factors().sensitivity, PrivacyTarget(mu=3.0), clip_norm=0.7, batch_size=SIZE)
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=3.0), clip_norm=0.7, divisor=SIZE)
         released = []
         for wrapped in (True, False):
             model, order = network(), np.arange(EXAMPLES)

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 N, ROWS, CLIP = 4, 12, 0.5
 MADE = handmade(strategies(N)["buffered"], {"kind": "fixed_epochs", "epochs": N})
-CALIBRATION = calibrate(MADE.sensitivity, PrivacyTarget(mu=50.0), clip_norm=CLIP, batch_size=ROWS)
+CALIBRATION = calibrate(MADE.sensitivity, PrivacyTarget(mu=50.0), clip_norm=CLIP, divisor=ROWS)
 
 
 def model() -> torch.nn.Module:

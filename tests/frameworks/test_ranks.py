@@ -164,7 +164,7 @@ class TestBits:
         for name in names_of(kind):
             drawn, made = ranks[0][f"{kind} {name} sfc64"][0].astype(float), factors(name)
             inverse = np.linalg.inv(made.strategy.rows(0, N))
-            expected = calibration(made).sigma ** 2 * inverse @ inverse.T
+            expected = calibration(made).sigma_of_sums ** 2 * inverse @ inverse.T
             spread = np.sqrt(np.outer(np.diag(expected), np.diag(expected)) / SIZE)  # of one estimated entry, to a root
             assert np.abs(drawn @ drawn.T / SIZE - expected).max() <= (6 * spread).max(), name
 
@@ -224,9 +224,9 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
     with torch.no_grad():
         first.to_local()[...] += 1 if rank == 1 else 0
     found["damaged on one"] = refused(lambda: noise.load_state_dict(states[1]))
-    found["whole sums"] = refused(lambda: noise.release([*plain]))
+    found["whole sums"] = refused(lambda: noise.add_to_sum([*plain]))
     found["partial sums"] = refused(
-        lambda: noise.release([DTensor.from_local(torch.zeros(shape), mesh, [Partial()]) for shape in SHAPES])
+        lambda: noise.add_to_sum([DTensor.from_local(torch.zeros(shape), mesh, [Partial()]) for shape in SHAPES])
     )
     found["other names"] = refused(lambda: agreement.agreed(f"call of rank {rank}", lambda: (None, {})))
     agreement.PATIENCE = 1.0

@@ -93,7 +93,7 @@ def test_weights_go_in_and_out() -> None:
 
 
 def private(size: int, steps: int, **options: Any) -> PrivateSums:
-    noise = FilteredNoise((1.0,), TARGET, size, steps=steps, clip_norm=1.0, batch_size=8, seed=5, **options)
+    noise = FilteredNoise((1.0,), TARGET, size, steps=steps, clip_norm=1.0, divisor=8, seed=5, **options)
     return PrivateSums(noise)
 
 
@@ -134,7 +134,7 @@ def mu2(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
 def test_a_network_trains_with_every_algorithm(algorithm: Callable[..., Any]) -> None:
     model = network()
     start, order = model.weights(), fixed_order(EXAMPLES, 8)
-    trained = algorithm(model, start, order, PlainSums(batch_size=8, clip_norm=5.0))
+    trained = algorithm(model, start, order, PlainSums(divisor=8, clip_norm=5.0))
     assert loss(model, trained.weights) < loss(model, start) - 0.01
     noisy = algorithm(model, start, order, private(len(start), 8))
     assert np.isfinite(noisy.weights).all() and noisy.calibration is not None

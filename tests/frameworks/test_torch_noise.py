@@ -85,7 +85,7 @@ class TestDistribution:
     def test_covariance(self, name, device):
         made = factors(name)
         drawn = draw(make(made, parameters(device)))
-        assert statistic(drawn, Rows(made), scale(made).sigma) < 1
+        assert statistic(drawn, Rows(made), scale(made).sigma_of_sums) < 1
 
     def test_after_a_restart_and_across_shards(self):
         made = factors("buffered")
@@ -97,7 +97,7 @@ class TestDistribution:
             after = make(made, shard=shard)
             after.load_state_dict(before.state_dict())
             parts.append(np.array([row.numpy() for row in [*first, *(flat(step) for step in after)]]))
-        assert statistic(np.hstack(parts), Rows(made), scale(made).sigma) < 1
+        assert statistic(np.hstack(parts), Rows(made), scale(made).sigma_of_sums) < 1
 
     @pytest.mark.parametrize("broken", ["repeated row", "dropped row", "no gain"])
     def test_catches_what_is_broken(self, broken, monkeypatch):
@@ -113,7 +113,7 @@ class TestDistribution:
         else:
             monkeypatch.setattr(CpuNormals, "fill", wrong_fill)
         made = factors("buffered")
-        assert statistic(draw(make(made)), Rows(made), scale(made).sigma) > 3
+        assert statistic(draw(make(made)), Rows(made), scale(made).sigma_of_sums) > 3
 
     def test_each_row_is_normal(self):
         from scipy import stats
@@ -211,7 +211,7 @@ class TestReplay:
         decay[25, 1] = decay[40] = 0
         uniform = rng.uniform(0.2, 0.9, (2, n, 3))
         made = handmade(BufferedMatrix(np.ones(n), decay, uniform[0], uniform[1]))
-        white = made.strategy.dense() @ draw(make(made)) / scale(made).sigma
+        white = made.strategy.dense() @ draw(make(made)) / scale(made).sigma_of_sums
         whole, part = make(made), make(made)
         part.skip(33)
         resumed = make(made)

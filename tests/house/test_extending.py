@@ -120,6 +120,9 @@ def test_on_the_command_line(tree: Path, answers: Any) -> None:
     assert solved["digest"] == answers["process"]["digest"]
     checked = factorize("verify", "--exact", file)
     assert checked["failed"] == [] and checked["complete"]
-    assert factorize("calibrate", file, "--epsilon", "2", "--delta", "1e-6")["sigma"] == answers["training"]["sigma"]
+    assert (
+        factorize("calibrate", file, "--epsilon", "2", "--delta", "1e-6")["sigma_of_sums"]
+        == answers["training"]["sigma"]
+    )
     factorize("plot", file, "--to", str(tree / "toys.png"))
     assert (tree / "toys.png").read_bytes().startswith(b"\x89PNG")

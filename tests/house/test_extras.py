@@ -91,7 +91,7 @@ def test_the_command_line_needs_neither_the_service_nor_a_cluster(cli_site: Path
     done = run(cli_site, SOLVED, spec_text("prefix", n=8, mechanism="identity"), str(file))
     assert done.returncode == 0 and float(done.stdout) == 1.0, done.stderr
     done = run(cli_site, COMMAND, "calibrate", str(file), "--rho", "0.5", "--output", "json")
-    assert done.returncode == 0 and json.loads(done.stdout)["sigma"] == pytest.approx(1.0), done.stderr
+    assert done.returncode == 0 and json.loads(done.stdout)["sigma_of_sums"] == pytest.approx(1.0), done.stderr
 
 
 def test_a_comparison_leaves_out_what_needs_another_extra(cli_site: Path) -> None:

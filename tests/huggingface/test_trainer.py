@@ -85,7 +85,7 @@ def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path,
         example_losses(model(**row), labels).sum().backward()
         gradient = flat(p.grad for p in trained(model))
         total += gradient * min(1.0, CLIP / float(gradient.norm()))
-    assert torch.allclose(released[0], total / SIZE + flat(noise.next()), atol=1e-6)
+    assert torch.allclose(released[0], (total + flat(noise.next())) / SIZE, atol=1e-6)
     assert len(released) == N == made.state.global_step
     after = [p for p in made.model.parameters() if not p.requires_grad]
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))

@@ -72,7 +72,7 @@ def test_the_bound_over_all_matrices_is_below_every_error(optima, fitted):
     assert bound is not None
     for kind, found in [*optima.items(), *fitted.items()]:
         noise = calibrate_bins(found, **PRIVACY)
-        rmse = noise.sigma * found.certificate.loss.rmse / found.certificate.sensitivity.value
+        rmse = noise.sigma_of_sums * found.certificate.loss.rmse / found.certificate.sensitivity.value
         assert bound.rmse < rmse <= amplified_error(found) * (1 + 1e-9), kind
     noisy = solvers.solve(asked({"kind": "identity"}, sampling=False))
     assert bound.rmse < amplified_error(noisy)
@@ -120,7 +120,7 @@ def test_other_workloads_are_optimised_for_their_own_error(workload, matrix, nor
     plain = solvers.solve(asked({"kind": "toeplitz"}, sampling=False, workload=workload))
     sigma = bins_sigma(bin_gram(plain.strategy, BINS), **PRIVACY)
     unamplified_c = sigma * plain.certificate.loss.rmse / plain.certificate.sensitivity.value
-    assert calibrate_bins(found, **PRIVACY).sigma * error < unamplified_c
+    assert calibrate_bins(found, **PRIVACY).sigma_of_sums * error < unamplified_c
 
 
 def test_the_files_are_what_their_spec_names(optima, tmp_path):

@@ -36,8 +36,11 @@ def test_each_scheme_is_answered_by_its_accountant(base: Factorization) -> None:
     fixed = calibrate_sampling(base, TARGET, sampling="fixed", clip_norm=2.0)
     assert fixed == calibrate(base.certificate.sensitivity, TARGET, clip_norm=2.0)
     bins = calibrate_sampling(base, TARGET, sampling="balls_in_bins", clip_norm=2.0, method="deterministic")
-    assert bins.sigma == calibrate_bins(base, epsilon=4.0, delta=1e-4, clip_norm=2.0, method="deterministic").sigma
-    assert bins.sigma < fixed.sigma
+    assert (
+        bins.sigma_of_sums
+        == calibrate_bins(base, epsilon=4.0, delta=1e-4, clip_norm=2.0, method="deterministic").sigma_of_sums
+    )
+    assert bins.sigma_of_sums < fixed.sigma_of_sums
     plain = solved(ROOT, mechanism="identity", participation="single")
     given = {"dataset_size": 640, "batch_size": 10}
     poisson = calibrate_sampling(plain, TARGET, sampling="poisson", **given)
@@ -47,12 +50,14 @@ def test_each_scheme_is_answered_by_its_accountant(base: Factorization) -> None:
 
 def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> None:
     factors = Factors(base.manifest, path=file)
-    held = factors.calibrate(epsilon=4.0, delta=1e-4, batch_size=10, sampling="balls_in_bins")
+    held = factors.calibrate(epsilon=4.0, delta=1e-4, divisor=10, sampling="balls_in_bins")
     assert held.sensitivity.value == factors.sensitivity.value and held.document()["bins"] == 16
     assert factors.noise(held, 3, seed=1).next().shape == (3,)
     assert factors.calibrate(TARGET) == calibrate(factors.sensitivity, TARGET)
     with pytest.raises(InvalidParameter, match="of no use without sampling"):
         factors.calibrate(TARGET, dataset_size=100)
+    with pytest.raises(InvalidParameter, match=r"batch_size=10.*of no use to fixed.*as divisor"):
+        factors.calibrate(TARGET, batch_size=10)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +69,8 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
         ({"sampling": "b_min_sep"}, InvalidParameter, "its evaluator is not here; use"),
         ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
         ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),
+        ({"sampling": "fixed", "batch_size": 10}, InvalidParameter, "batch_size=10.*divides nothing.*divisor"),
+        ({"sampling": "balls_in_bins", "batch_size": 10}, InvalidParameter, "batch_size=10.*divides nothing.*divisor"),
         ({"sampling": "poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "C = I alone"),
         ({"sampling": "cyclic_poisson"}, InvalidParameter, "dataset_size and batch_size"),
         ({"sampling": "cyclic_poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "bands"),
@@ -88,14 +95,14 @@ def test_the_command_line_answers_the_contract(base: Factorization, file: Path, 
     options = ("--epsilon", "4", "--delta", "1e-4", "--sampling", "balls_in_bins")
     answer = command("calibrate", file, *options, "--output", "json").json()
     claim = BinsClaim.from_document(answer["claim"])
-    assert answer["sampling"] == "balls_in_bins" and answer["sigma_for"] == "sums" and answer["sigma"] == claim.sigma
-    assert answer["sigma"] < answer["deterministic_sigma"] and answer["epsilon_without_secrecy"] > 4
+    assert answer["sampling"] == "balls_in_bins" and answer["sigma_of_sums"] == claim.sigma
+    assert answer["sigma_of_sums"] < answer["deterministic_sigma"] and answer["epsilon_without_secrecy"] > 4
     assert {"samples", "seconds", "bins", "epochs", "claim_digest"} <= answer.keys()
     assert examine(claim, bin_gram(base.strategy, 16))["pq"].accepted
-    text = command("calibrate", file, *options, "--deterministic", "--batch-size", "8").out
+    text = command("calibrate", file, *options, "--deterministic", "--divisor", "8").out
     assert "without secrecy" in text and "under balls_in_bins sampling" in text and "deterministic" in text
-    assert "0 samples" in text and "means with that divisor" in text
+    assert "0 samples" in text and "for such sums over the divisor 8, and never for sums" in text
     plain = command("calibrate", file, "--mu", "1", "--output", "json").json()
-    assert plain["sampling"] == "fixed" and plain["sigma_for"] == "sums"
+    assert plain["sampling"] == "fixed" and plain["sigma_of_means"] is None
     assert "replace_one" in command("calibrate", file, *options, "--adjacency", "replace_one").error(2)
     assert "is not covered" in command("calibrate", file, *options[:-1], "shuffle").error(2)

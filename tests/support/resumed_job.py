@@ -22,7 +22,7 @@ class Job:
     def __init__(self, path: Path, order: Any, sampling: str) -> None:
         factors = load(path)
         delta = 1e-5 - order.extra_delta(4.0)
-        scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling=sampling)
+        scale = factors.calibrate(epsilon=4.0, delta=delta, divisor=10, sampling=sampling)
         order.check_calibration(scale, factors.steps)
         self.noise = factors.noise(scale, 6, seed=1 << 100)
         self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))

@@ -81,7 +81,7 @@ def in_training() -> dict[str, Any]:
         refused = True
     return {
         "first": rows[0].tolist(),
-        "sigma": calibration.sigma,
+        "sigma": calibration.sigma_of_sums,
         "vectors": source.cost.vectors,
         "steps": len(rows),
         "off": off,

@@ -28,7 +28,7 @@ from factorize.errors import CertificateError, InvalidParameter
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_epsilon, mu_of
 from factorize.numbers.scalars import double_above, finite_real
-from factorize.privacy import Adjacency, CertifiedSensitivity, divisor_of
+from factorize.privacy import Adjacency, CertifiedSensitivity
 
 _ROUNDING = 2.0**-44
 
@@ -55,7 +55,7 @@ def calibrate_allocation(
     delta: float | None = None,
     sigma: float | None = None,
     bins: int | None = None,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     method: Method = "verified",
@@ -69,9 +69,9 @@ def calibrate_allocation(
         factorization: a `factorize.Factorization`, or factors that have a file.
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
-        sigma: standard deviation per entry of Z; None where it is asked for.
+        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
         bins: b; by default the steps of an epoch of the spec's participation.
-        batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
+        divisor: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
         adjacency: `zero_out` only.
         method: see `calibrate_bins`; only one epoch has claims with samples.
@@ -88,9 +88,9 @@ def calibrate_allocation(
     started = time.perf_counter()
     held: OpenedFactors = certified(factorization).opened()
     law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
-    claim = _claim(asked, law, prefixed(held.digest), clip, divisor_of(batch_size))
+    claim = _claim(asked, law, prefixed(held.digest), clip)
     by_moments = AllocationCalibration(
-        **stated_numbers(claim, law, batch_size),
+        **stated_numbers(claim, law, divisor),
         sensitivity=law.stated(),
         method="deterministic",
         samples=0,
@@ -101,8 +101,8 @@ def calibrate_allocation(
     if not _is_balls_in_bins(law):
         return by_moments
     question: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "sigma": sigma, "bins": law.bins}
-    kept = calibrate_bins(held, **question, batch_size=batch_size, clip_norm=clip_norm, method=method)
-    return min(by_moments, kept, key=lambda one: (one.sigma, one.claim.epsilon, one.claim.delta))
+    kept = calibrate_bins(held, **question, divisor=divisor, clip_norm=clip_norm, method=method)
+    return min(by_moments, kept, key=lambda one: (one.sigma_of_sums, one.claim.epsilon, one.claim.delta))
 
 
 def allocation_deltas(
@@ -111,20 +111,19 @@ def allocation_deltas(
     sigma: float,
     epsilons: Sequence[float],
     bins: int | None = None,
-    batch_size: int | None = None,
     clip_norm: float = 1.0,
 ) -> list[float]:
     """Return deltas for a noise that is given, one for each epsilon; all hold at once."""
     held: OpenedFactors = certified(factorization).opened()
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
+    multiplier = multiplier_of(noise, clip_norm=clip)
     law = AllocationLaw.of(held.strategy, bins_of(held) if bins is None else bins)
     levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons") for one in epsilons]
-    deltas = [law.delta(multiplier_of(noise, **ratio), level).delta for level in levels]
+    deltas = [law.delta(multiplier, level).delta for level in levels]
     if not _is_balls_in_bins(law):
         return deltas
-    kept = epsilon_bins(held, sigma=noise, epsilons=levels, bins=law.bins, **ratio)
+    kept = epsilon_bins(held, sigma=noise, epsilons=levels, bins=law.bins, clip_norm=clip)
     return [min(delta, other) for delta, (_, other) in zip(deltas, kept, strict=True)]
 
 
@@ -133,16 +132,15 @@ def _is_balls_in_bins(law: AllocationLaw) -> bool:
     return law.epochs == 1 and 2 <= law.bins <= LARGEST_BINS
 
 
-def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divisor: int) -> AllocationClaim:
+def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float) -> AllocationClaim:
     """Return the claim of what is asked, after its test.
 
     Raises:
         InvalidParameter: there is so little noise that nothing is private.
         CertificateError: it fails.
     """
-    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": divisor}
     if isinstance(asked, GivenNoise):
-        noise, multiplier = asked.sigma, multiplier_of(asked.sigma, **ratio)
+        noise, multiplier = asked.sigma, multiplier_of(asked.sigma, clip_norm=clip)
         epsilon, delta = asked.level(
             lambda d: max(law.epsilon(multiplier, d), LEAST_EPSILON), lambda e: law.delta(multiplier, e).delta
         )
@@ -150,8 +148,8 @@ def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divis
         assert asked.epsilon is not None and asked.delta is not None
         epsilon, delta = asked.epsilon, asked.delta
         exact = Fraction(law.sigma(epsilon, delta) * (1 + _ROUNDING))
-        noise = double_above(exact * Fraction(clip) / divisor, "sigma")
-        multiplier = multiplier_of(noise, **ratio)
+        noise = double_above(exact * Fraction(clip), "sigma")
+        multiplier = multiplier_of(noise, clip_norm=clip)
     if delta >= 1:
         raise InvalidParameter(
             f"sigma={noise!r} is too small for any delta below 1 at epsilon={epsilon!r}; use more noise, or ask at a "
@@ -159,6 +157,7 @@ def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divis
             field="sigma",
         )
     (pq, _), (qp, _) = law.evidence(multiplier, epsilon)
+    unamplified = multiplier_of(noise, clip_norm=clip, sensitivity=law.sensitivity)
     claim = AllocationClaim(
         factors=factors,
         gram=law.digest,
@@ -168,11 +167,11 @@ def _claim(asked: Question, law: AllocationLaw, factors: str, clip: float, divis
         delta=delta,
         sigma=noise,
         clip_norm=clip,
-        divisor=divisor,
+        divisor=1,
         pq=pq,
         qp=qp,
         attempt=1,
-        unamplified_epsilon=gaussian_epsilon(delta, mu_of(multiplier_of(noise, **ratio, sensitivity=law.sensitivity))),
+        unamplified_epsilon=gaussian_epsilon(delta, mu_of(unamplified)),
     )
     if not all(test.accepted for test in examine_allocation(claim, law).values()):
         raise CertificateError("the bounds fail their own test; report this with the factors' digest")

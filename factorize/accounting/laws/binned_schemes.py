@@ -44,7 +44,7 @@ class BinsScheme(SamplingScheme):
             clip_norm=asked.clip_norm,
             adjacency=asked.adjacency,
             bins=asked.bins,
-            batch_size=asked.batch_size,
+            divisor=asked.divisor,
             method=asked.method,
         )
 
@@ -52,11 +52,12 @@ class BinsScheme(SamplingScheme):
         self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
     ) -> list[float]:
         """Return them by the bounds."""
-        ratio: dict[str, Any] = {"bins": asked.bins, "batch_size": asked.batch_size, "clip_norm": asked.clip_norm}
+        ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
         return [delta for _, delta in epsilon_bins(held, sigma=sigma, epsilons=epsilons, **ratio)]
 
     def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse nothing."""
+        """Refuse the batch size of a Poisson scheme."""
+        asked.refuse_batch_size(self.name)
 
     def method(self, found: Calibration) -> str:
         """Return the calibration's own."""
@@ -103,7 +104,7 @@ class AllocationScheme(BinsScheme):
             clip_norm=asked.clip_norm,
             adjacency=asked.adjacency,
             bins=asked.bins,
-            batch_size=asked.batch_size,
+            divisor=asked.divisor,
             method=asked.method,
         )
 
@@ -113,7 +114,7 @@ class AllocationScheme(BinsScheme):
         """Return them by the bounds."""
         from factorize.accounting.allocation.allocation_calibration import allocation_deltas
 
-        ratio: dict[str, Any] = {"bins": asked.bins, "batch_size": asked.batch_size, "clip_norm": asked.clip_norm}
+        ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
         return allocation_deltas(held, sigma=sigma, epsilons=epsilons, **ratio)
 
     def called(self, epochs: int) -> str:

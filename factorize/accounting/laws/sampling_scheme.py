@@ -22,17 +22,19 @@ class SamplingOptions:
 
     Attributes:
         clip_norm: bound on one contribution.
-        batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
+        divisor: the fixed public divisor of means; None for sums.
         adjacency: `zero_out`, and for `fixed` also `replace_one`.
         dataset_size: N, public, of the Poisson schemes.
+        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
     """
 
     clip_norm: float = 1.0
-    batch_size: int | None = None
+    divisor: int | None = None
     adjacency: Adjacency | str = Adjacency.ZERO_OUT
     dataset_size: int | None = None
+    batch_size: int | None = None
     bins: int | None = None
     method: Method = "verified"
 
@@ -40,6 +42,19 @@ class SamplingOptions:
     def sized(self) -> bool:
         """Whether the Poisson schemes have what they need."""
         return self.dataset_size is not None and self.batch_size is not None
+
+    def refuse_batch_size(self, sampling: str) -> None:
+        """Refuse the batch size of a Poisson scheme where there is none; it is no divisor.
+
+        Raises:
+            InvalidParameter: it is given.
+        """
+        if self.batch_size is not None:
+            raise InvalidParameter(
+                f"batch_size={self.batch_size} is of the Poisson schemes, divides nothing, and is of no use to "
+                f"{sampling}; leave it out, and give the fixed public divisor of means as divisor",
+                field="batch_size",
+            )
 
 
 class SamplingScheme(ABC):

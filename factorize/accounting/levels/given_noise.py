@@ -15,7 +15,6 @@ from factorize.privacy import (
     CertifiedSensitivity,
     PrivacyTarget,
     certified_value,
-    divisor_of,
     within_scale,
 )
 
@@ -25,7 +24,7 @@ class GivenNoise:
     """A sigma with exactly one of epsilon and delta; a calibration finds the other.
 
     Args:
-        sigma: standard deviation per entry of Z, for sums, or for means where there is a divisor.
+        sigma: standard deviation per entry of Z, for sums.
         epsilon: where delta is asked for.
         delta: where epsilon is asked for.
 
@@ -84,9 +83,9 @@ def question_of(
     return GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
 
 
-def multiplier_of(sigma: float, *, clip_norm: float, batch_size: int | None, sensitivity: float = 1.0) -> float:
-    """Return sigma * divisor / (clip_norm * sensitivity), rounded down."""
-    exact = Fraction(sigma) * divisor_of(batch_size) / Fraction(clip_norm) / Fraction(sensitivity)
+def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float = 1.0) -> float:
+    """Return sigma / (clip_norm * sensitivity), rounded down."""
+    exact = Fraction(sigma) / Fraction(clip_norm) / Fraction(sensitivity)
     return float(exact) * (1 - 2.0**-51)
 
 
@@ -95,7 +94,7 @@ def level_without_sampling(
     noise: GivenNoise,
     *,
     clip_norm: float = 1.0,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> Calibration:
     """Return what a given noise is worth without sampling: the Gaussian mechanism's exact curve, rounded up.
@@ -104,7 +103,7 @@ def level_without_sampling(
         sensitivity: certified sensitivity of the strategy.
         noise: sigma, and which of epsilon and delta is asked for.
         clip_norm: bound on one contribution.
-        batch_size: the fixed public divisor of means; None for sums.
+        divisor: the fixed public divisor of means; None for sums.
         adjacency: `zero_out` or `replace_one`.
 
     Raises:
@@ -119,12 +118,12 @@ def level_without_sampling(
         "clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     )
     size = certified_value(sensitivity) * relation.factor
-    z = multiplier_of(noise.sigma, clip_norm=clip, batch_size=batch_size, sensitivity=size)
+    z = multiplier_of(noise.sigma, clip_norm=clip, sensitivity=size)
     mu = mu_of(z)
     epsilon, delta = noise.level(lambda d: gaussian_epsilon(d, mu), lambda e: gaussian_delta(e, mu))
     return Calibration(
         noise_multiplier=z,
-        sigma=noise.sigma,
+        sigma_of_sums=noise.sigma,
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=relation,
@@ -132,5 +131,5 @@ def level_without_sampling(
         delta=delta,
         rho=rho_of(z),
         mu=mu,
-        batch_size=batch_size,
+        divisor=divisor,
     )

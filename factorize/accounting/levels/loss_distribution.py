@@ -40,7 +40,6 @@ def loss_distribution(
     sigma: float,
     sampling: str = "balls_in_bins",
     bins: int | None = None,
-    batch_size: int | None = None,
     clip_norm: float = 1.0,
     interval: float = 1e-4,
     points: int = 400,
@@ -52,10 +51,9 @@ def loss_distribution(
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
+        sigma: standard deviation per entry of Z, for sums.
         sampling: `balls_in_bins` or `random_allocation`.
         bins: b; by default the steps of an epoch.
-        batch_size: the fixed public divisor of means; None for sums.
         clip_norm: bound on one contribution.
         interval: `value_discretization_interval` of the other distributions.
         points: values of epsilon at which the bounds are taken, for each direction.
@@ -69,7 +67,7 @@ def loss_distribution(
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
     held: OpenedFactors = certified(factorization).opened()
     steps = bins_of(held) if bins is None else bins
-    multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
+    multiplier = multiplier_of(noise, clip_norm=clip)
     if sampling == "balls_in_bins":
         return distribution_of(StarEvaluator(bin_gram(held.strategy, steps)), multiplier, gap, points)
     if sampling == "random_allocation":

@@ -22,7 +22,7 @@ def privacy_profile(
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        sigma: standard deviation per entry of Z, for sums, or for means where there is a divisor.
+        sigma: standard deviation per entry of Z, for sums.
         epsilons: above 0.
         sampling: a scheme of `calibrate_sampling`.
         asked: sizes, clip norm and adjacency.
@@ -36,7 +36,7 @@ def privacy_profile(
     scheme = scheme_of(sampling)
     scheme.check_used(asked)
     plain = scheme.calibrate(factorization, GivenNoise(sigma=sigma, epsilon=levels[-1]), asked)
-    deltas = scheme.deltas(factorization, plain.sigma, levels, asked)
+    deltas = scheme.deltas(factorization, plain.sigma_of_sums, levels, asked)
     return [
         {"epsilon": level, "delta": min(delta, known), "delta_without_secrecy": known}
         for level, delta in zip(levels, deltas, strict=True)

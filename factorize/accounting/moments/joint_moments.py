@@ -60,6 +60,10 @@ class MomentCalibration(Calibration):
 
     own: CertifiedSensitivity
 
+    def check_mean(self, norm: float) -> None:
+        """Refuse what can only be a sum; squares of a contribution have norm at most that of the clip norm's square."""
+        super().check_mean(norm / max(1.0, self.clip_norm))
+
     def _wanted(self, mine: CertifiedSensitivity, strategy: Any) -> CertifiedSensitivity:
         """The pair's, where the factorization is the one that it was calibrated for."""
         return self.sensitivity if differing(self.own, mine) is None else mine
@@ -70,8 +74,8 @@ class JointMoments:
     """The noise of both moments, and what they guarantee together.
 
     Attributes:
-        first: noise of C1, for sums (or means) of clipped gradients.
-        second: noise of C2, for sums (or means) of the squares of clipped gradients.
+        first: noise of C1, of sums (and means) of clipped gradients.
+        second: noise of C2, of sums (and means) of the squares of clipped gradients.
         digests: of both factorizations.
     """
 
@@ -89,7 +93,8 @@ class JointMoments:
         """Return the plain JSON form: what `factorize.exact.check_moments` checks from the bytes of both files."""
         return {
             **self.first.document(),
-            "second_sigma": self.second.sigma,
+            "second_sigma_of_sums": self.second.sigma_of_sums,
+            "second_sigma_of_means": self.second.sigma_of_means,
             "weight": self.sensitivity.weight,
             "digests": list(self.digests),
         }
@@ -137,7 +142,7 @@ def calibrate_moments(
     *,
     weight: float | None = None,
     clip_norm: float = 1.0,
-    batch_size: int | None = None,
+    divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> JointMoments:
     """Return the noise that makes both moments together as private as asked.
@@ -150,7 +155,7 @@ def calibrate_moments(
             largest for which the second moments are free under replace_one and one participation, and at which they
             cost the first 22 % more noise under zero_out.
         clip_norm: bound on the norm of one user's contribution to one step.
-        batch_size: the fixed public divisor where steps are means of both moments.
+        divisor: the fixed public divisor where steps are means of both moments.
         adjacency: `zero_out` or `replace_one`.
 
     Raises:
@@ -160,14 +165,14 @@ def calibrate_moments(
     ratio = one.sensitivity.value / two.sensitivity.value
     w = ratio / math.sqrt(2.0) * (1 - 2.0**-50) if weight is None else weight
     pair = moment_sensitivity(one, two, weight=w, adjacency=adjacency)
-    plain = calibrate(pair, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
-    common = {name: value for name, value in vars(plain).items() if name != "sigma"}
-    sigma = Fraction(plain.sigma) * Fraction(plain.clip_norm) / Fraction(pair.weight)
+    plain = calibrate(pair, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
+    common = {name: value for name, value in vars(plain).items() if name != "sigma_of_sums"}
+    sigma = Fraction(plain.sigma_of_sums) * Fraction(plain.clip_norm) / Fraction(pair.weight)
     return JointMoments(
-        MomentCalibration(**common, sigma=plain.sigma, own=one.sensitivity),
+        MomentCalibration(**common, sigma_of_sums=plain.sigma_of_sums, own=one.sensitivity),
         replace(
-            MomentCalibration(**common, sigma=plain.sigma, own=two.sensitivity),
-            sigma=within_scale("sigma", double_above(sigma, "sigma")),
+            MomentCalibration(**common, sigma_of_sums=plain.sigma_of_sums, own=two.sensitivity),
+            sigma_of_sums=within_scale("sigma", double_above(sigma, "sigma")),
         ),
         (one.digest, two.digest),
     )

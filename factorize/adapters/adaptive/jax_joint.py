@@ -73,7 +73,7 @@ def scale_by_joint_adam(
 
     Put it first: `optax.chain(scale_by_joint_adam(...), optax.scale_by_learning_rate(rate))`. It adds row t of C1^-1 Z
     to the one and row t of C2^-1 Z' to the other, with independent Z and Z', and returns m_hat / (max(v_hat,
-    floor^2)^(1/2) + eps): noisy squares may be negative. Means take the calibration's divisor, both of them.
+    floor^2)^(1/2) + eps): noisy squares may be negative. It divides both by the calibration's divisor, after the noise.
 
     Args:
         first: factors of C1.
@@ -90,7 +90,8 @@ def scale_by_joint_adam(
     Raises:
         InvalidParameter: noise of other factorizations, or a floor out of range.
     """
-    least = check_floor(moments.second.sigma**0.5 if floor is None else floor)
+    noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
+    least = check_floor(noise**0.5 if floor is None else floor)
     one = correlated_noise(first, moments.first, seed=seed, dtype=dtype, specs=specs)
     two = correlated_noise(second, moments.second, seed=second_seed(seed), dtype=dtype, specs=specs)
 

@@ -78,8 +78,8 @@ def check_adam(optimizer: Any) -> None:
 class JointAdam(CorrelatedOptimizer):
     """Opacus's optimizer with correlated noise on gradients and on their squares, and Adam on both.
 
-    What is released in a step is (sum of clipped gradients) / divisor + row t of C1^-1 Z, and (sum of their squares) /
-    divisor + row t of C2^-1 Z': squares of each example's clipped gradient, whose mean is the second moment of
+    What is released in a step is (sum of clipped gradients + row t of C1^-1 Z) / divisor, and (sum of their squares +
+    row t of C2^-1 Z') / divisor: squares of each example's clipped gradient, whose mean is the second moment of
     gradients of examples. Z and Z' are independent.
 
     Args:
@@ -113,7 +113,8 @@ class JointAdam(CorrelatedOptimizer):
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
         inner = getattr(optimizer, "original_optimizer", optimizer)
-        adam = MomentAdam(inner, moments.second.sigma**0.5 if floor is None else floor)
+        noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
+        adam = MomentAdam(inner, noise**0.5 if floor is None else floor)
         super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, **options)
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None

@@ -55,7 +55,7 @@ def joint_plan(
     order = fixed_order(job.examples, job.size, epochs=job.epochs, seed=order_seed, remainder=remainder)
     first, second = (certified(each(len(order), order.participation)) for each in (find, find_second))
     moments = calibrate_moments(
-        first, second, job.target, clip_norm=job.clip_norm, batch_size=job.size, adjacency=job.adjacency
+        first, second, job.target, clip_norm=job.clip_norm, divisor=job.size, adjacency=job.adjacency
     )
     order.check(moments.first.sensitivity.participation, first.steps)
     return PlannedMoments(first, moments.first, order, second=second, moments=moments)

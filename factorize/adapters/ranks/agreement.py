@@ -32,7 +32,7 @@ _REMEDIES = {
     "seed": "draw one secret on rank 0, secrets.randbits(128), send it to all by broadcast_object_list, and give it "
     "to every rank; versions of torch and numpy have to be the same too",
     "factorization": "load the same digest on all",
-    "sigma": "give all ranks one calibration",
+    "sigma_of_sums": "give all ranks one calibration",
     "step": "restore the same checkpoint on every rank, and take every step on all",
 }
 

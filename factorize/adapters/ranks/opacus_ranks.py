@@ -36,7 +36,7 @@ def correlated_optimizer(
     Args:
         optimizer: `DPOptimizer` or `DistributedDPOptimizer` (DDP).
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own; `batch_size` is the divisor of the batch of all ranks together.
+        calibration: its own; `divisor` is that of the batch of all ranks together.
         seed: a secret integer, the same on all ranks.
         auditor: told of every batch before the step, by `expect(indices)` with the indices of each rank's part.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
@@ -68,7 +68,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
     Args:
         optimizer: Opacus's `DistributedDPOptimizer`, or torch's own.
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own; `batch_size` is the divisor of the batch of all ranks together.
+        calibration: its own; `divisor` is that of the batch of all ranks together.
         **others: see `CorrelatedOptimizer`.
 
     Raises:
@@ -102,7 +102,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         self._expected = len(indices) if masks is None else masks.size
 
     def add_noise(self) -> None:
-        """Put (sum over all ranks) / divisor + the step's noise into `p.grad`.
+        """Put (sum over all ranks + the step's noise) / divisor into `p.grad`.
 
         Raises:
             InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
@@ -116,13 +116,13 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             p.summed_grad._processed = True
 
     def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return sums over all ranks, divided, with the noise of this step, of which each rank makes a part."""
-        divisor = self.expected_batch_size or 1
-        means = [(total / divisor).contiguous() for total in totals]
-        noise.add_here(means)
-        for work in [torch.distributed.all_reduce(mean, async_op=True) for mean in means]:
+        """Return sums over all ranks with the noise of this step, of which each rank makes a part, divided."""
+        divisor = noise.calibration.divisor or 1
+        sums = [total.clone(memory_format=torch.contiguous_format) for total in totals]
+        noise.add_here(sums)
+        for work in [torch.distributed.all_reduce(total, async_op=True) for total in sums]:
             work.wait()
-        return [mean.float().to(p.device, p.dtype) for p, mean in zip(self.params, means, strict=True)]
+        return [(total / divisor).float().to(p.device, p.dtype) for p, total in zip(self.params, sums, strict=True)]
 
     def _agree_on_step(self) -> None:
         """Stop all ranks unless every one of them is ready for the same step."""

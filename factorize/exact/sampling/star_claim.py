@@ -148,16 +148,24 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
 
 def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
-    own = {"sigma": claim.sigma, "epsilon": claim.epsilon, "delta": claim.delta, "bins": claim.bins}
+    own = {
+        "sigma_of_sums": claim.sigma * claim.document["divisor"],
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "bins": claim.bins,
+    }
     own |= {"epochs": claim.document["mechanism"]["epochs"], "sampling": claim.document["sampling"]}
     own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
     for name, value in own.items():
         if name in calibration and not _same(calibration[name], value):
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
-    divisor = claim.document["divisor"]
-    stated = calibration.get("batch_size")
-    if "batch_size" in calibration and not _same(1 if stated is None else stated, divisor):
-        raise ClaimRefused(f"the calibration is for a batch size of {str(stated)[:40]}, and its claim for {divisor}")
+    if calibration.get("divisor") is not None:
+        divisor = integer(calibration, "divisor", 1, 1 << 53)
+        means, sums = calibration.get("sigma_of_means"), Fraction(claim.sigma) * claim.document["divisor"]
+        if not isinstance(means, float) or not math.isfinite(means) or Fraction(means) * divisor < sums:
+            raise ClaimRefused(f"sigma_of_means is {str(means)[:40]}, below the claim's {float(sums)} over {divisor}")
+    elif calibration.get("sigma_of_means") is not None:
+        raise ClaimRefused("the calibration states sigma_of_means and no divisor")
 
 
 def _same(stated: object, value: object) -> bool:

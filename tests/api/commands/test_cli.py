@@ -453,12 +453,23 @@ def test_calibrate_does_not_scale_noise_to_a_forged_sensitivity(filled: CommandL
 
 
 def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
-    options = ("--epsilon", "1", "--delta", "1e-5", "--clip-norm", "2", "--batch-size", "4", "--output", "json")
+    options = ("--epsilon", "1", "--delta", "1e-5", "--clip-norm", "2", "--divisor", "4", "--output", "json")
     answer = filled("calibrate", "dense.safetensors", *options, "--adjacency", "replace_one").json()
-    names = {"noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu"}
+    names = {
+        "noise_multiplier",
+        "sigma_of_sums",
+        "sensitivity",
+        "clip_norm",
+        "adjacency",
+        "epsilon",
+        "delta",
+        "rho",
+        "mu",
+    }
     assert names <= answer.keys()
     assert answer["noise_multiplier"] == pytest.approx(3.730632, rel=1e-6)  # docs/privacy.md, by Balle and Wang 2018
-    assert answer["sigma"] == pytest.approx(3.730632 * 2 * 2 * answer["sensitivity"] / 4, rel=1e-6)
+    assert answer["sigma_of_sums"] == pytest.approx(3.730632 * 2 * 2 * answer["sensitivity"], rel=1e-6)
+    assert answer["sigma_of_means"] == answer["sigma_of_sums"] / 4
     text = filled("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
     assert "noise_multiplier  1.0" in text and "adjacency         zero_out" in text
 
@@ -470,7 +481,8 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
         (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
         (["--epsilon", "1"], "has no delta"),
         (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
-        (["--mu", "1", "--batch-size", "0"], "batch_size=0"),
+        (["--mu", "1", "--divisor", "0"], "divisor=0"),
+        (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
         (["--mu", "nan"], "mu"),
     ],
 )

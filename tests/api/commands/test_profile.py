@@ -27,11 +27,11 @@ def command(base: Factorization, tmp_path: Path) -> CommandLine:
 
 
 def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
-    options = ("profile", tmp_path / "c.safetensors", "--sigma", "0.3", "--batch-size", "10", "--clip-norm", "1.5")
+    options = ("profile", tmp_path / "c.safetensors", "--sigma", "3", "--clip-norm", "1.5")
     listed = ("--epsilons", "6,0.5,2", "--output", "json")
-    bounds = epsilon_bins(base, sigma=0.3, epsilons=EPSILONS, batch_size=10, clip_norm=1.5)
+    bounds = epsilon_bins(base, sigma=3.0, epsilons=EPSILONS, clip_norm=1.5)
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
-    assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_for"] == "means"
+    assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_of_sums"] == 3.0
     assert [point["delta"] for point in kept["profile"]] == pytest.approx([delta for _, delta in bounds], rel=1e-9)
     fixed = command(*options, *listed).json()["profile"]
     exact = [gaussian_delta(e, 1.5 * base.certificate.sensitivity.value / 3) for e in EPSILONS]

@@ -129,7 +129,7 @@ def test_a_result_states_sigma_and_gives_its_file(
     answer = live_service.send(
         "POST", f"/v1/factorizations/{root['digest']}/calibrations", {"epsilon": 2, "delta": 1e-6}
     ).json()
-    assert float(page.locator("p strong").first.text_content()) == pytest.approx(answer["sigma"], rel=1e-7)
+    assert float(page.locator("p strong").first.text_content()) == pytest.approx(answer["sigma_of_sums"], rel=1e-7)
     with page.expect_download() as download:
         page.get_by_role("button", name="Download C").click()
     assert hashlib.sha256(Path(download.value.path()).read_bytes()).hexdigest() == root["files"][0]["sha256"]
@@ -281,7 +281,7 @@ def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     solve.wait_for()
     assert view.barriers() == []
     assert "noise.next()" in page.get_by_label("Code for numpy", exact=True).text_content()
-    assert page.locator("dt", has_text="sigma for sums").count() == 1
+    assert page.locator("dt", has_text="sigma of sums").count() == 1
     assert page.locator("svg .bar.strong").count() == 2  # beside others, and among all
     assert page.locator("tbody tr.strong").count() == 1
     digest = page.locator("dd .digest").text_content()

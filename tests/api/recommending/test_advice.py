@@ -59,10 +59,10 @@ def test_the_answers_are_those_of_the_row() -> None:
     again = factorize.solve(found["spec"])
     assert again.spec_digest == found["spec_digest"] == parse_spec(found["spec"]).digest
     assert f"--epsilon 2.0 --delta 0.001 --sampling {found['sampling']}" in found["next_command"]
-    sizes = {"dataset_size": 48, "batch_size": 6}
+    sizes = {"dataset_size": 48, "batch_size": 6, "divisor": 6}
     scale = again.calibrate(epsilon=2.0, delta=1e-3, sampling=found["sampling"], **sizes)
-    assert scale.sigma == pytest.approx(found["sigma"]["means"], rel=1e-12)
-    assert scale.sigma * 6 == pytest.approx(found["sigma"]["sums"], rel=1e-12)
+    assert scale.sigma_of_means == pytest.approx(found["sigma"]["means"], rel=1e-12)
+    assert scale.sigma_of_sums == pytest.approx(found["sigma"]["sums"], rel=1e-12)
     # The error is sigma for sums times that of B = A C^-1, whose rows are the weights of Z in the iterates.
     error = np.sqrt((again.B**2).sum() / len(again.B))
     assert found["rmse_at_privacy"] == pytest.approx(found["sigma"]["sums"] * error, rel=1e-9)

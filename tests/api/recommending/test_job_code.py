@@ -57,7 +57,7 @@ def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workl
     fixed = sampling == "fixed"
     assert (set(job.batches) == {10}) == fixed  # random batches of just these sizes: probability below 1e-6
     assert getattr(job.names["scale"], "sampling", "fixed") == sampling or fixed or sampling == "poisson"
-    assert job.names["scale"].batch_size == 10 and job.names["scale"].clip_norm == 1.0
+    assert job.names["scale"].divisor is None and job.names["scale"].clip_norm == 1.0
 
 
 def test_every_framework_has_some_ten_lines_that_python_reads() -> None:

@@ -73,10 +73,10 @@ def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
     assert (found.groups, found.compositions, found.sampling_probability) == (8, 8, 0.01)
     z = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=8)
     norms = np.sqrt(factorization.strategy.column_norms_squared())
-    assert found.sigma == pytest.approx(z * 2.0 * norms.max() / 10, rel=1e-12)
-    assert found.sigma >= z * 2.0 * norms.max() / 10
+    assert found.sigma_of_sums == pytest.approx(z * 2.0 * norms.max(), rel=1e-12)
+    assert found.sigma_of_sums >= z * 2.0 * norms.max()
     # without the sampling the same noise is that of sens(C) for 8 participations
-    assert found.noise_multiplier * 2.0 * found.sensitivity.value / 10 == pytest.approx(found.sigma)
+    assert found.noise_multiplier * 2.0 * found.sensitivity.value == pytest.approx(found.sigma_of_sums)
     document = found.document()
     assert document["sampling"] == "cyclic_poisson" and document["epsilon"] == 1.0
     assert document["mu"] == pytest.approx(1 / found.noise_multiplier)
@@ -87,7 +87,22 @@ def test_dp_sgd_is_the_case_of_one_band() -> None:
     found = calibrate_amplified(identity, epsilon=1.0, delta=1e-6, dataset_size=5000, batch_size=100)
     assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
     z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
-    assert found.sigma == pytest.approx(z / 100, rel=1e-12)
+    assert found.sigma_of_sums == pytest.approx(z, rel=1e-12)
+
+
+def test_the_batch_size_of_the_sampling_is_no_divisor() -> None:
+    """At 500 of 60,000 the noise came out 500 times too small for the sums that it was added to."""
+    identity = solved(50, "identity")
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 5000, "batch_size": 100}
+    sums, means = calibrate_amplified(identity, **asked), calibrate_amplified(identity, **asked, divisor=50)
+    assert sums.sigma_of_sums == means.sigma_of_sums and (sums.divisor, sums.sigma_of_means) == (None, None)
+    assert means.sigma_of_means == pytest.approx(means.sigma_of_sums / 50, rel=1e-15)
+    noise, total = identity.noise(sums, 3, seed=1), np.array([3.0, 4.0, 0.0])
+    beside = identity.noise(sums, 3, seed=1)
+    with pytest.raises(InvalidParameter, match="has no divisor"):
+        noise.add_to_mean(total / 100)
+    assert noise.step == 0  # nothing was released, and no noise is lost
+    np.testing.assert_array_equal(noise.add_to_sum(total), (total + beside.next()).astype(np.float32))
 
 
 @pytest.mark.parametrize("mechanism", [{"kind": "banded", "bands": 4}, {"kind": "banded_toeplitz", "bands": 4}])
@@ -112,7 +127,7 @@ def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
     even, uneven = (BandedMatrix(np.array([diagonal])) for diagonal in ([5.0, 5.0], [7.0, 1.0]))
     asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 8, "batch_size": 1}
     found, other = (calibrate_amplified(handmade(c), **asked) for c in (even, uneven))
-    assert found.sensitivity == other.sensitivity and other.sigma == pytest.approx(1.4 * found.sigma)
+    assert found.sensitivity == other.sensitivity and other.sigma_of_sums == pytest.approx(1.4 * found.sigma_of_sums)
     found.check_belongs(found.sensitivity, lambda: even)
     with pytest.raises(InvalidParameter, match="columns of norm 5.0 at most, this C has one of 7.0"):
         found.check_belongs(found.sensitivity, lambda: uneven)

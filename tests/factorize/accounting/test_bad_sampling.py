@@ -77,7 +77,7 @@ def test_one_bin_is_no_sampling(base: Factorization) -> None:
     held = calibrate_sampling(base, TARGET, sampling="balls_in_bins", bins=1).document()
     assert held["epsilon_without_secrecy"] == pytest.approx(4.0, rel=1e-6)
     whole = float(np.linalg.norm(np.abs(base.strategy.finite().dense()).sum(axis=1)))
-    assert held["sigma"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-5) * whole, rel=1e-3)
+    assert held["sigma_of_sums"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-5) * whole, rel=1e-3)
 
 
 def test_n_need_not_be_a_multiple_of_b(base: Factorization) -> None:
@@ -86,7 +86,7 @@ def test_n_need_not_be_a_multiple_of_b(base: Factorization) -> None:
     longer = calibrate_sampling(
         solved(52, "square_root", 4), TARGET, sampling="balls_in_bins", bins=13, method="deterministic"
     )
-    assert held.document()["epochs"] == 4 and held.sigma <= longer.sigma
+    assert held.document()["epochs"] == 4 and held.sigma_of_sums <= longer.sigma_of_sums
 
 
 def test_one_epoch_is_random_allocation_under_either_name() -> None:
@@ -94,7 +94,8 @@ def test_one_epoch_is_random_allocation_under_either_name() -> None:
     held = calibrate_bins(plain, epsilon=4.0, delta=1e-5, method="deterministic")
     assert held.epochs == 1
     moments = calibrate_sampling(plain, TARGET, sampling="random_allocation", method="deterministic")
-    assert 0.7 * held.sigma < moments.sigma <= held.sigma  # the moment itself in place of the star bound of it
+    low, high = 0.7 * held.sigma_of_sums, held.sigma_of_sums
+    assert low < moments.sigma_of_sums <= high  # the moment itself in place of the star bound of it
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 0.2), (0.01, 0.05), (0.2, 0.4)])
@@ -112,7 +113,7 @@ def test_sampling_never_costs_noise(base: Factorization) -> None:
         target = PrivacyTarget(epsilon=epsilon, delta=delta)
         held = calibrate_sampling(base, target, sampling="balls_in_bins", method="deterministic")
         plain = calibrate(held.sensitivity, target)
-        assert held.sigma <= plain.sigma * (1 + 1e-6)
+        assert held.sigma_of_sums <= plain.sigma_of_sums * (1 + 1e-6)
 
 
 def test_poisson_sampling_is_accounted_for_zero_out() -> None:

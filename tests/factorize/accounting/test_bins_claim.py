@@ -57,7 +57,7 @@ def test_a_claim_is_found_where_no_weight_is_above_delta(tmp_path: Path) -> None
     """Long sums over ten epochs: the ceiling of the weights is below delta, and the bounds are 6 % above."""
     made = solved({"kind": "prefix", "n": 40}, "square_root", 10)
     held = calibrate_bins(made, epsilon=1.0, delta=1e-6)
-    assert held.method == "verified" and held.sigma < 0.96 * held.deterministic_sigma
+    assert held.method == "verified" and held.sigma_of_sums < 0.96 * held.deterministic_sigma
     made.save(path := tmp_path / "c.safetensors")
     assert check_calibration(path.read_bytes(), held.document()).supported
 
@@ -188,18 +188,18 @@ def test_one_bin_is_answered_by_the_gaussian_mechanism() -> None:
 
 def test_calibration_says_what_it_counts_on() -> None:
     base = solved(ROOT)
-    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, batch_size=10, clip_norm=2.0)
+    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, divisor=10, clip_norm=2.0)
     assert isinstance(held, BinsCalibration) and (held.bins, held.epochs, held.sampling) == (16, 4, "balls_in_bins")
-    plain = noise_multiplier_for_epsilon(4.0, 1e-4) * base.certificate.sensitivity.value * 2.0 / 10
-    assert held.sigma < held.deterministic_sigma < plain
+    plain = noise_multiplier_for_epsilon(4.0, 1e-4) * base.certificate.sensitivity.value * 2.0
+    assert held.sigma_of_sums < held.deterministic_sigma < plain
     assert held.sensitivity == base.certificate.sensitivity and held.absolute_cost == pytest.approx(1.0, abs=1e-9)
-    assert held.noise_multiplier == pytest.approx(held.sigma * 10 / 2 / held.sensitivity.value, rel=1e-10)
+    assert held.noise_multiplier == pytest.approx(held.sigma_of_sums / 2 / held.sensitivity.value, rel=1e-10)
     assert held.epsilon_without_secrecy == pytest.approx(gaussian_epsilon(1e-4, held.mu), rel=1e-6) and (
         held.epsilon_without_secrecy > 4.0
     )
     document = json.loads(canonical_json(held.document()))
     assert document["claim"]["mechanism"]["factors"] == f"sha256:{base.digest.removeprefix('sha256:')}"
-    assert document["sigma_for"] == "means" and document["method"] == "verified"
+    assert document["sigma_of_means"] == pytest.approx(held.sigma_of_sums / 10) and document["method"] == "verified"
     assert examine(BinsClaim.from_document(document["claim"]), bin_gram(base.strategy, 16))["pq"].accepted
     held.check_belongs(base.certificate.sensitivity, lambda: base.strategy)
 
@@ -237,7 +237,7 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
 def test_one_epoch_has_as_many_bins_as_steps() -> None:
     base = solved(ROOT, participation="single", mechanism="identity")
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
-    assert (held.bins, held.epochs) == (64, 1) and held.sigma < noise_multiplier_for_epsilon(4.0, 1e-4)
+    assert (held.bins, held.epochs) == (64, 1) and held.sigma_of_sums < noise_multiplier_for_epsilon(4.0, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_one_epoch_has_as_many_bins_as_steps() -> None:
         ({"epsilon": 0.0}, InvalidParameter, "epsilon"),
         ({"delta": 1.0}, InvalidParameter, "delta"),
         ({"clip_norm": -1.0}, InvalidParameter, "clip_norm"),
-        ({"batch_size": 0}, InvalidParameter, "batch_size"),
+        ({"divisor": 0}, InvalidParameter, "divisor"),
         ({"bins": 65}, InvalidParameter, "n=64"),
         ({"method": "guess"}, InvalidParameter, "verified or deterministic"),
     ],
@@ -260,8 +260,8 @@ def test_what_is_not_covered_is_refused(options: dict[str, Any], error: type[Exc
 
 def test_the_profile_holds_at_the_calibrated_point() -> None:
     base = solved(ROOT)
-    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, batch_size=10, method="deterministic")
-    profile = epsilon_bins(base, sigma=held.sigma, batch_size=10, epsilons=[0.0, 2.0, 4.0, 8.0])
+    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
+    profile = epsilon_bins(base, sigma=held.sigma_of_sums, epsilons=[0.0, 2.0, 4.0, 8.0])
     deltas = [delta for _, delta in profile]
     assert deltas == sorted(deltas, reverse=True) and deltas[2] <= 1e-4 <= deltas[1]
 

@@ -41,7 +41,7 @@ def answered(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Post a calibration and follow it to its end, as a client does."""
     answer = client.send("POST", path, body, WAIT)
     if answer.status == 202:
-        return client.until(answer.headers["location"], lambda document: "sigma" in document)
+        return client.until(answer.headers["location"], lambda document: "sigma_of_sums" in document)
     assert answer.status == 200, answer
     return answer.json()
 
@@ -49,11 +49,17 @@ def answered(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
 def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest: str) -> None:
     path = f"/v1/factorizations/{digest}/calibrations"
     fixed = answered(live_service, path, TARGET)
-    assert fixed["sigma"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-4) * fixed["sensitivity"], rel=1e-9)
-    answer = answered(live_service, path, {**BINS, "batch_size": 5})
+    assert fixed["sigma_of_sums"] == pytest.approx(
+        noise_multiplier_for_epsilon(4.0, 1e-4) * fixed["sensitivity"], rel=1e-9
+    )
+    answer = answered(live_service, path, {**BINS, "divisor": 5})
     claim = BinsClaim.from_document(answer["claim"])
-    assert claim.factors == f"sha256:{digest}" and claim.bins == 8 and answer["sigma_for"] == "means"
-    assert answer["sigma"] < answer["deterministic_sigma"] < fixed["sigma"] / 5
+    assert (
+        claim.factors == f"sha256:{digest}"
+        and claim.bins == 8
+        and answer["sigma_of_means"] == answer["sigma_of_sums"] / 5
+    )
+    assert answer["sigma_of_sums"] < answer["deterministic_sigma"] < fixed["sigma_of_sums"]
 
 
 def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, digest: str) -> None:
@@ -62,7 +68,7 @@ def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, dige
     fixed = answered(live_service, path, given)
     bins = answered(live_service, path, {**given, "sampling": "balls_in_bins"})
     claim = BinsClaim.from_document(bins["claim"])
-    assert bins["sigma"] == claim.sigma == 3.0 and bins["epsilon"] == claim.epsilon < fixed["epsilon"]
+    assert bins["sigma_of_sums"] == claim.sigma == 3.0 and bins["epsilon"] == claim.epsilon < fixed["epsilon"]
     delta = answered(live_service, path, {"sigma": 3.0, "epsilon": 2.0})["delta"]
     assert delta == gaussian_delta(2.0, fixed["mu"])
 
@@ -75,6 +81,9 @@ def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, dige
         ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
         ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
         ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
+        ({**TARGET, "batch_size": 5}, "invalid-parameter", "divides nothing.*as divisor"),
+        ({**BINS, "batch_size": 5}, "invalid-parameter", "divides nothing.*as divisor"),
+        ({**TARGET, "divisor": 0}, "invalid-spec", "divisor"),
         ({**TARGET, "bins": 0, "sampling": "balls_in_bins"}, "invalid-spec", "bins"),
         ("[]", "invalid-spec", "JSON object"),
         ({**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),
@@ -104,7 +113,7 @@ def test_what_takes_long_is_a_job_that_is_worked_out_once(live_service: LiveServ
     assert (second.json()["calibration"], second.json()["submitted"]) == (job["calibration"], job["submitted"])
     where = first.headers["location"]
     assert where == second.headers["location"] and first.headers["retry-after"] == "1"
-    found = service.until(where, lambda document: "sigma" in document)
+    found = service.until(where, lambda document: "sigma_of_sums" in document)
     again = service.send("POST", path, asked)
     assert again.status == 200 and again.json() == found  # `seconds` too: nothing was computed
     assert service.get(where).json() == found
@@ -160,7 +169,7 @@ def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -
         process.kill()
         process.wait(600)
     with serving_apart(store) as (client, _):
-        found = client.until(where, lambda document: "sigma" in document)
+        found = client.until(where, lambda document: "sigma_of_sums" in document)
         assert Service(client.url, pause=0.1).calibrate(where.split("/")[3], asked) == found
 
 

@@ -68,8 +68,8 @@ def test_two_runs_of_two_bins_are_above_quadrature(multiplier: float, epsilon: f
 
 
 def test_one_run_keeps_its_calibration(base: Factorization) -> None:
-    held = calibrate_bins(base, epsilon=4.0, delta=1e-5, batch_size=9, clip_norm=0.5, method="deterministic")
-    own = loss_distribution(base, sigma=held.sigma, batch_size=9, clip_norm=0.5, interval=INTERVAL)
+    held = calibrate_bins(base, epsilon=4.0, delta=1e-5, divisor=9, clip_norm=0.5, method="deterministic")
+    own = loss_distribution(base, sigma=held.sigma_of_sums, clip_norm=0.5, interval=INTERVAL)
     assert 4.0 * (1 - 1e-6) <= own.get_epsilon_for_delta(1e-5) <= 4.05
 
 

@@ -38,7 +38,7 @@ def file(base: Factorization, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_epsilon_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base: Factorization, file: Path) -> None:
     held = calibrate_bins(base, sigma=2.5, delta=1e-4)
-    assert held.sigma == 2.5 and held.delta == 1e-4 and held.method == "verified" and held.epsilon is not None
+    assert held.sigma_of_sums == 2.5 and held.delta == 1e-4 and held.method == "verified" and held.epsilon is not None
     gram = bin_gram(base.strategy, 16)
     point = StarEstimate(gram, seed=5).epsilon(2.5, 1e-4)
     bound = bins_epsilon(gram, multiplier=2.5, delta=1e-4)
@@ -52,8 +52,8 @@ def test_epsilon_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base:
 
 
 def test_delta_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base: Factorization, file: Path) -> None:
-    held = calibrate_bins(base, sigma=0.25, epsilon=4.0, batch_size=10)
-    assert held.sigma == 0.25 and held.epsilon == 4.0 and held.delta is not None and held.method == "verified"
+    held = calibrate_bins(base, sigma=2.5, epsilon=4.0, divisor=10)
+    assert held.sigma_of_sums == 2.5 and held.epsilon == 4.0 and held.delta is not None and held.method == "verified"
     point = StarEstimate(bin_gram(base.strategy, 16), seed=5).forward(2.5, 4.0).delta
     assert point < held.delta < 1.5 * point
     assert check_calibration(file.read_bytes(), held.document()).supported
@@ -61,11 +61,11 @@ def test_delta_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base: F
 
 def test_the_three_questions_agree(base: Factorization) -> None:
     """Bounds alone: sigma of (epsilon, delta), then either back from it."""
-    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic", clip_norm=0.3, batch_size=7)
-    given: dict[str, Any] = {"sigma": held.sigma, "method": "deterministic", "clip_norm": 0.3, "batch_size": 7}
+    held = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic", clip_norm=0.3, divisor=7)
+    given: dict[str, Any] = {"sigma": held.sigma_of_sums, "method": "deterministic", "clip_norm": 0.3}
     assert calibrate_bins(base, delta=1e-4, **given).epsilon == pytest.approx(4.0, rel=1e-6)
     assert calibrate_bins(base, epsilon=4.0, **given).delta == pytest.approx(1e-4, rel=1e-5)
-    assert calibrate_bins(base, delta=1e-4, **given).deterministic_sigma == pytest.approx(held.sigma, rel=1e-6)
+    assert calibrate_bins(base, delta=1e-4, **given).deterministic_sigma == pytest.approx(held.sigma_of_sums, rel=1e-6)
 
 
 def test_so_much_noise_that_epsilon_is_nothing(base: Factorization) -> None:
@@ -78,18 +78,18 @@ def test_a_fixed_order_has_the_exact_curve(base: Factorization) -> None:
     for adjacency in ("zero_out", "replace_one"):
         there = calibrate(sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-6), clip_norm=3.0, adjacency=adjacency)
         given: dict[str, Any] = {"clip_norm": 3.0, "adjacency": adjacency}
-        back = level_without_sampling(sensitivity, GivenNoise(sigma=there.sigma, delta=1e-6), **given)
-        assert back.epsilon == pytest.approx(2.0, rel=1e-9) and back.sigma == there.sigma
-        found = calibrate_sampling(base, GivenNoise(sigma=there.sigma, epsilon=2.0), sampling="fixed", **given)
+        back = level_without_sampling(sensitivity, GivenNoise(sigma=there.sigma_of_sums, delta=1e-6), **given)
+        assert back.epsilon == pytest.approx(2.0, rel=1e-9) and back.sigma_of_sums == there.sigma_of_sums
+        found = calibrate_sampling(base, GivenNoise(sigma=there.sigma_of_sums, epsilon=2.0), sampling="fixed", **given)
         assert found.delta == pytest.approx(1e-6, rel=1e-8) and found.rho >= 0.999999 * there.rho
 
 
 def test_poisson_sampling_answers_from_dp_accounting() -> None:
     plain = solved(ROOT, mechanism="identity", participation="single")
     given: dict[str, Any] = {"sampling": "poisson", "dataset_size": 640, "batch_size": 10}
-    sigma = 2 * amplified_multiplier(2.0, 1e-5, probability=1 / 64, compositions=64) / 10
+    sigma = 2 * amplified_multiplier(2.0, 1e-5, probability=1 / 64, compositions=64)
     found = calibrate_sampling(plain, GivenNoise(sigma=sigma, delta=1e-5), **given, clip_norm=2.0)
-    assert found.epsilon == pytest.approx(2.0, rel=2e-3) and found.sigma == sigma
+    assert found.epsilon == pytest.approx(2.0, rel=2e-3) and found.sigma_of_sums == sigma
     delta = calibrate_sampling(plain, GivenNoise(sigma=sigma, epsilon=2.0), **given, clip_norm=2.0).delta
     assert delta == pytest.approx(1e-5, rel=1e-2)
 
@@ -99,7 +99,7 @@ def test_factors_and_the_command_line_answer_alike(base: Factorization, file: Pa
     bins = factors.calibrate(sigma=2.5, delta=1e-4, sampling="balls_in_bins")
     options = ("calibrate", file, "--sigma", "2.5", "--output", "json")
     shown = command(*options, "--sampling", "balls_in_bins", "--delta", "1e-4").json()
-    assert shown["epsilon"] == bins.epsilon and shown["sigma"] == 2.5
+    assert shown["epsilon"] == bins.epsilon and shown["sigma_of_sums"] == 2.5
     assert shown["claim"] == bins.document()["claim"]
     plain = factors.calibrate(sigma=2.5, epsilon=4.0)
     assert command(*options, "--epsilon", "4").json()["delta"] == plain.delta

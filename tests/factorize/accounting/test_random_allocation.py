@@ -97,14 +97,16 @@ def plain() -> Factorization:
 def test_it_is_near_poisson_sampling(plain: Factorization) -> None:
     """Not a bound either way: with as many steps on average, Poisson sampling is nearly the same law."""
     held = calibrate_allocation(plain, **TARGET)
-    step = pld.from_gaussian_mechanism(held.sigma, sampling_prob=1 / 16, value_discretization_interval=1e-3)
+    step = pld.from_gaussian_mechanism(held.sigma_of_sums, sampling_prob=1 / 16, value_discretization_interval=1e-3)
     assert 0.2e-5 < step.self_compose(64).get_delta_for_epsilon(2.0) < 5e-5
-    less = pld.from_gaussian_mechanism(held.sigma / 1.25, sampling_prob=1 / 16, value_discretization_interval=1e-3)
+    less = pld.from_gaussian_mechanism(
+        held.sigma_of_sums / 1.25, sampling_prob=1 / 16, value_discretization_interval=1e-3
+    )
     assert less.self_compose(64).get_delta_for_epsilon(2.0) > 1e-5
 
 
 def test_a_claim_is_checked_from_the_bytes_and_a_false_one_refused(plain: Factorization, tmp_path: Path) -> None:
-    held = calibrate_allocation(plain, **TARGET, batch_size=9, clip_norm=0.5)
+    held = calibrate_allocation(plain, **TARGET, divisor=9, clip_norm=0.5)
     plain.save(path := tmp_path / "identity.safetensors")
     data = path.read_bytes()
     report = check_calibration(data, held.document())
@@ -112,10 +114,9 @@ def test_a_claim_is_checked_from_the_bytes_and_a_false_one_refused(plain: Factor
     claim = held.claim.document()
     assert examine_allocation(AllocationClaim.from_document(claim), AllocationLaw.of(plain.strategy, 16))["pq"].accepted
     false: list[dict[str, Any]] = [
-        {"sigma": (0.99 * held.sigma).hex()},
+        {"sigma": (0.99 * held.sigma_of_sums).hex()},
         {"delta": (0.95e-5).hex()},
         {"epsilon": (1.99).hex()},
-        {"divisor": 8},
         {"sampling": "balls_in_bins"},
         {"mechanism": {**claim["mechanism"], "bins": 32, "epochs": 2}},
         {"mechanism": {**claim["mechanism"], "bins": 17}},
@@ -144,9 +145,9 @@ def test_more_bands_and_uneven_blocks_are_refused_with_the_reason(plain: Factori
 
 def test_what_a_given_noise_is_worth_and_what_composes(plain: Factorization) -> None:
     there = calibrate_allocation(plain, **TARGET)
-    epsilon = calibrate_allocation(plain, sigma=there.sigma, delta=1e-5).epsilon
+    epsilon = calibrate_allocation(plain, sigma=there.sigma_of_sums, delta=1e-5).epsilon
     assert epsilon == pytest.approx(2.0, abs=1e-4)
-    run = loss_distribution(plain, sigma=there.sigma, sampling="random_allocation", interval=1e-2, points=60)
+    run = loss_distribution(plain, sigma=there.sigma_of_sums, sampling="random_allocation", interval=1e-2, points=60)
     assert 2.0 - 1e-2 <= run.get_epsilon_for_delta(1e-5) < 2.2
     one = calibrate_allocation(plain, **TARGET, bins=1)  # every step: the Gaussian mechanism
     assert one.claim.pq.rule == one.claim.qp.rule == "gaussian" and one.noise_multiplier * one.mu == pytest.approx(1)
@@ -159,8 +160,8 @@ def test_with_one_epoch_it_has_the_claim_of_balls_in_bins(tmp_path: Path) -> Non
     bounds = calibrate_allocation(once, **target, method="deterministic")
     held = calibrate_allocation(once, **target)
     moments = AllocationLaw(16, 16, 1.0, signed=False).sigma(**target)
-    assert held.method == "verified" and held.sigma < bounds.sigma < 0.5 * moments
-    worth = calibrate_allocation(once, sigma=bounds.sigma, delta=1e-6, method="deterministic")
+    assert held.method == "verified" and held.sigma_of_sums < bounds.sigma_of_sums < 0.5 * moments
+    worth = calibrate_allocation(once, sigma=bounds.sigma_of_sums, delta=1e-6, method="deterministic")
     assert worth.epsilon == pytest.approx(0.1, rel=1e-3)
     options = SamplingOptions()
     anew, kept = (

@@ -56,7 +56,7 @@ def test_what_is_drawn_is_at_least_as_private_as_calibrated(name: str, participa
     strategy = strategies(N)[name]
     scale = calibrated(strategy, participation)
     made = NoiseGenerator(source_of(strategy), scale, N, seed=1, precision=precision)
-    assert made.sigma == raised(scale.sigma, made.allowance) and SINGLE <= made.allowance < 2e-5
+    assert made.sigma == raised(scale.sigma_of_sums, made.allowance) and SINGLE <= made.allowance < 2e-5
     rows = impulse_rows(made, N)
     assert real_mu(rows, strategy, scale, made.sigma) <= 1
     single = precision == "float32" and name in STREAMS

@@ -226,7 +226,7 @@ class TestFactors:
             PrivacyTarget(epsilon=2.0, delta=1e-6), clip_norm=0.5, adjacency="replace_one"
         )
         assert noise.sensitivity == factors.sensitivity
-        assert factors.calibrate(rho=0.5).sigma == pytest.approx(factors.calibrate(mu=1.0).sigma)
+        assert factors.calibrate(rho=0.5).sigma_of_sums == pytest.approx(factors.calibrate(mu=1.0).sigma_of_sums)
         for wrong in ({}, {"rho": 1.0, "mu": 1.0}, {"target": PrivacyTarget(mu=1.0), "mu": 1.0}):
             with pytest.raises(InvalidParameter):
                 factors.calibrate(**wrong)
@@ -264,7 +264,7 @@ class TestFactors:
         assert isinstance(generator._engine, Streaming)
         whitened = factorize.load(spec).rows("C", 0, N) @ np.array(list(generator))
         again = factors.noise(factors.calibrate(mu=2.0), 50, seed=5)
-        assert whitened.std() == pytest.approx(factors.calibrate(mu=1.0).sigma, rel=0.1)
+        assert whitened.std() == pytest.approx(factors.calibrate(mu=1.0).sigma_of_sums, rel=0.1)
         assert np.array_equal(factorize.load(spec).rows("C", 0, 1)[0, 0] * again.next() * 2 != 0, np.full(50, True))
 
 

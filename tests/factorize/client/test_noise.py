@@ -55,19 +55,61 @@ def draw(rows, calibration, *, shape=D, seed=7, **options) -> np.ndarray:
 class TestDistribution:
     @pytest.mark.parametrize("seed", range(5))
     def test_covariance(self, rows, calibration, factorization, seed):
-        assert statistic(draw(rows, calibration, seed=seed), factorization, calibration.sigma) < 1
+        assert statistic(draw(rows, calibration, seed=seed), factorization, calibration.sigma_of_sums) < 1
 
     def test_each_whitened_row_is_normal(self, rows, calibration, factorization):
-        white = factorization.rows("C", 0, N) @ draw(rows, calibration).astype(np.float64) / calibration.sigma
+        white = factorization.rows("C", 0, N) @ draw(rows, calibration).astype(np.float64) / calibration.sigma_of_sums
         assert min(stats.kstest(row, "norm").pvalue for row in white) > CONFIDENCE
 
-    def test_the_sigma_is_that_of_sums_and_means(self, factorization, rows):
+    def test_the_noise_is_for_sums_whatever_the_divisor(self, factorization, rows):
         sensitivity = factorization.certificate.sensitivity
-        means = calibrate(sensitivity, PrivacyTarget(rho=0.1), batch_size=50)
+        means = calibrate(sensitivity, PrivacyTarget(rho=0.1), divisor=50)
         drawn = draw(rows, means)
-        expected = math.sqrt(1 / 0.2) * sensitivity.value / 50
+        expected = math.sqrt(1 / 0.2) * sensitivity.value
         assert statistic(drawn, factorization, expected) < 1
+        generator = NoiseGenerator(rows, means, D, seed=7)
+        added = np.array([generator.add_to_mean(np.zeros(D)) for _ in range(N)])
+        assert statistic(added, factorization, expected / 50) < 1
+        np.testing.assert_allclose(added, drawn / 50, rtol=1e-6)
 
+
+class TestAddition:
+    def test_a_sum_gets_the_noise_of_its_step(self, rows, calibration):
+        one, other = (NoiseGenerator(rows, calibration, (2, 3), seed=7) for _ in range(2))
+        for dtype in (np.float32, np.float64):
+            total = np.arange(6, dtype=dtype).reshape(2, 3)
+            noisy = one.add_to_sum(total)
+            assert noisy.dtype == np.float32 and (total == np.arange(6).reshape(2, 3)).all()
+            np.testing.assert_array_equal(noisy, (total + other.next()).astype(np.float32))
+
+    def test_without_a_divisor_nothing_is_added_to_means(self, rows, calibration):
+        generator = NoiseGenerator(rows, calibration, 3, seed=7)
+        with pytest.raises(InvalidParameter, match=r"for sums, and this calibration has no divisor.*divisor="):
+            generator.add_to_mean(np.zeros(3))
+        assert generator.step == 0
+
+    def test_a_sum_that_is_called_a_mean_is_refused(self, factorization, rows):
+        """600 clipped contributions that have nothing in common still add up to 24 clip norms."""
+        means = calibrate(factorization.certificate.sensitivity, PrivacyTarget(mu=1.0), divisor=600)
+        generator, rng = NoiseGenerator(rows, means, 1000, seed=7), np.random.default_rng(1)
+        each = rng.standard_normal((600, 1000))
+        total = (each / np.linalg.norm(each, axis=1, keepdims=True)).sum(axis=0)
+        with pytest.raises(InvalidParameter, match=r"norm 2\d\.\d+ of the mean is above 1\.6.*it is a sum.*add_to_sum"):
+            generator.add_to_mean(total)
+        assert generator.step == 0
+        assert np.linalg.norm(generator.add_to_mean(total / 600) - total / 600) > 0
+
+    @pytest.mark.parametrize("wrong", [np.zeros(4), np.zeros((1, 3)), np.zeros(3, np.float16), np.zeros(3, int), 0.0])
+    def test_another_shape_or_fewer_digits_are_refused(self, factorization, rows, wrong):
+        means = calibrate(factorization.certificate.sensitivity, PrivacyTarget(mu=1.0), divisor=2)
+        generator = NoiseGenerator(rows, means, 3, seed=7)
+        for add in (generator.add_to_sum, generator.add_to_mean):
+            with pytest.raises(InvalidParameter, match="clip and add up in float32"):
+                add(wrong)
+        assert generator.step == 0
+
+
+class TestFlaws:
     @pytest.mark.parametrize("row", [0, N // 2, N - 1])
     def test_a_dropped_row_of_z_is_caught(self, factorization, rows, calibration, monkeypatch, row):
         fill = ReplayableNormals.fill
@@ -77,27 +119,29 @@ class TestDistribution:
             out *= step != row
 
         monkeypatch.setattr(ReplayableNormals, "fill", dropped)
-        assert statistic(draw(rows, calibration), factorization, calibration.sigma) > 1
+        assert statistic(draw(rows, calibration), factorization, calibration.sigma_of_sums) > 1
 
     def test_a_repeated_row_of_z_is_caught(self, factorization, rows, calibration, monkeypatch):
         fill = ReplayableNormals.fill
         monkeypatch.setattr(ReplayableNormals, "fill", lambda self, out, s, b: fill(self, out, max(s, 1), b))
-        assert statistic(draw(rows, calibration), factorization, calibration.sigma) > 1
+        assert statistic(draw(rows, calibration), factorization, calibration.sigma_of_sums) > 1
 
     def test_a_wrong_scale_is_caught(self, factorization, rows, calibration):
         drawn = draw(rows, calibration)
-        assert statistic(drawn * 0.98, factorization, calibration.sigma) > 1
-        assert statistic(drawn / factorization.certificate.sensitivity.value, factorization, calibration.sigma) > 1
+        assert statistic(drawn * 0.98, factorization, calibration.sigma_of_sums) > 1
+        assert (
+            statistic(drawn / factorization.certificate.sensitivity.value, factorization, calibration.sigma_of_sums) > 1
+        )
 
     def test_another_matrix_is_caught(self, factorization, rows, calibration):
         plain = draw(ArrayRows(np.eye(N)), calibration)
-        assert statistic(plain, factorization, calibration.sigma) > 1
-        assert statistic(plain, Identity(), calibration.sigma) < 1
+        assert statistic(plain, factorization, calibration.sigma_of_sums) > 1
+        assert statistic(plain, Identity(), calibration.sigma_of_sums) < 1
 
     def test_a_restart_that_repeats_steps_is_caught(self, factorization, rows, calibration):
         drawn = draw(rows, calibration)
         drawn[N // 2 :] = drawn[: N - N // 2]
-        assert statistic(drawn, factorization, calibration.sigma) > 1
+        assert statistic(drawn, factorization, calibration.sigma_of_sums) > 1
 
 
 class Identity:

@@ -74,7 +74,7 @@ def test_noise_is_rows_of_the_inverse_times_the_draws(kind, threads):
     for step in range(N):
         for block in range(3):
             normals.fill(z[step, block * BLOCK : (block + 1) * BLOCK], step, block)
-    expected = calibration().sigma * matrix.inverse_rows(0, N) @ z
+    expected = calibration().sigma_of_sums * matrix.inverse_rows(0, N) @ z
     got = np.array(list(generator(matrix, size, generator=kind, threads=threads, precision="float64")))
     np.testing.assert_allclose(got, expected, rtol=0, atol=2.0**-23 * np.abs(expected).max())
 

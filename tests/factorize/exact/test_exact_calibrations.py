@@ -201,9 +201,13 @@ FALSE: dict[str, Any] = {
     "samples of no whole chunk": lambda c: changed(c, pq__samples=c["pq"]["samples"] + 1),
     "m as text": lambda c: changed(c, pq__m="3"),
     "huge eta": lambda c: changed(c, qp={"rule": "bet", "eta": (1e6).hex(), "lambda": (1.0).hex(), "samples": 4096}),
-    "sigma beside the claim": lambda c: {"claim": c, "claim_digest": digest(c), "sigma": 1.0},
+    "sigma beside the claim": lambda c: {"claim": c, "claim_digest": digest(c), "sigma_of_sums": 1.0},
     "bins beside the claim": lambda c: {"claim": c, "bins": BINS + 1},
-    "a batch size beside the claim": lambda c: {"claim": c, "batch_size": 2},
+    "sigma of means below that of sums over the divisor": lambda c: {
+        "claim": c,
+        "divisor": 2,
+        "sigma_of_means": 0.49 * float.fromhex(c["sigma"]),
+    },
     "digest of another claim": lambda c: {"claim": c, "claim_digest": "sha256:" + "1" * 64},
 }
 
@@ -335,9 +339,11 @@ def test_what_calibrate_writes_is_what_verify_reads(tmp_path: Path) -> None:
     spec |= {"participation": {"kind": "fixed_epochs", "epochs": N // BINS}}
     assert factorize("solve", json.dumps(spec), "--to", file.name).code == 0
     target = (file.name, "--epsilon", EPSILON, "--delta", DELTA, "--sampling", "balls_in_bins", "--output", "json")
-    for more in (("--deterministic",), ("--batch-size", "64", "--clip-norm", "0.5")):
+    for more in (("--deterministic",), ("--divisor", "64", "--clip-norm", "0.5")):
         written = factorize("calibrate", *target, *more).json()
         report = check_calibration(file.read_bytes(), written)
         assert report.supported, report.failed
         assert {entry["status"] for entry in report.claims} == {"proved"}
-        assert "states sigma" in refusals(written | {"sigma": written["sigma"] * 0.99}, file.read_bytes())
+        assert "states sigma" in refusals(
+            written | {"sigma_of_sums": written["sigma_of_sums"] * 0.99}, file.read_bytes()
+        )

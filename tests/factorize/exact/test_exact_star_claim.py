@@ -213,7 +213,7 @@ class TestBeside:
     GIVEN = sound()
     DIGEST = hashlib.sha256(json.dumps(GIVEN, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     STATED: dict[str, Any] = {
-        "sigma": 0.75,
+        "sigma_of_sums": 48.0,
         "epsilon": 2.0,
         "delta": 1e-5,
         "bins": 3,
@@ -221,7 +221,6 @@ class TestBeside:
         "sampling": "balls_in_bins",
         "clip_norm": 0.5,
         "adjacency": "zero_out",
-        "batch_size": 64,
     }
 
     def test_all_agree(self) -> None:
@@ -229,17 +228,22 @@ class TestBeside:
             held = {"claim": self.GIVEN, "claim_digest": digest} | self.STATED
             assert read_claim(held) == read_claim(self.GIVEN)
         assert read_claim({"claim": self.GIVEN}) == read_claim(self.GIVEN)
-        one = changed(self.GIVEN, "divisor", 1)
-        assert read_claim({"claim": one, "batch_size": None}) == read_claim(one)
+        for divisor, means in ((64, 0.75), (100, 0.48000000000000004), (100, 0.5), (None, None)):
+            held = {"claim": self.GIVEN, "divisor": divisor, "sigma_of_means": means}
+            assert read_claim(held) == read_claim(self.GIVEN)
 
     @pytest.mark.parametrize("name", STATED)
     def test_one_differs(self, name: str) -> None:
         for other in (5, "words", None):
-            words = "for a batch size of" if name == "batch_size" else f"the calibration states {name}"
-            refused({"claim": self.GIVEN, name: other}, words)
+            refused({"claim": self.GIVEN, name: other}, f"the calibration states {name}")
 
-    def test_words_of_a_batch_size(self) -> None:
-        refused({"claim": self.GIVEN, "batch_size": "x" * 99}, f"for a batch size of {'x' * 40}, and its claim for 64")
+    @pytest.mark.parametrize("means", [0.47999, 1e-9, -1.0, float("nan"), float("inf"), 1, "0.48", None])
+    def test_too_small_a_sigma_of_means(self, means: object) -> None:
+        refused({"claim": self.GIVEN, "divisor": 100, "sigma_of_means": means}, "below the claim's 48.0 over 100")
+
+    def test_means_without_a_divisor(self) -> None:
+        refused({"claim": self.GIVEN, "sigma_of_means": 0.48}, "and no divisor")
+        refused({"claim": self.GIVEN, "sigma_of_means": 0.48, "divisor": 0}, "divisor is 0")
 
     def test_another_digest(self) -> None:
         for other in (self.DIGEST[1:], "sha256:" + self.DIGEST[::-1], self.DIGEST.upper(), 5):

@@ -50,7 +50,7 @@ def test_both_loads_give_factors_that_answer_the_same(whole: Factorization, ligh
     ours, theirs = (set(inspect.signature(one).parameters) for one in (factorize.load, load))
     assert ours - {"matrices"} == theirs
     scale = whole.calibrate(epsilon=2.0, delta=1e-6)
-    assert scale.sigma == light.calibrate(epsilon=2.0, delta=1e-6).sigma
+    assert scale.sigma_of_sums == light.calibrate(epsilon=2.0, delta=1e-6).sigma_of_sums
     noises = [list(one.noise(scale, 3, seed=2**90 + 1)) for one in (whole, light)]
     assert np.array_equal(*noises)
     other = solved(6, "identity", n=6)

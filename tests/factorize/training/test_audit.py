@@ -80,7 +80,7 @@ def test_dp_ftrl_with_the_optimal_factorization(optimum: Factorization, adjacenc
 
     def door(seed: int) -> PrivateSums:
         return PrivateSums(
-            FactorizationNoise(optimum, TARGET, D, clip_norm=0.5, batch_size=1, adjacency=adjacency, seed=seed)
+            FactorizationNoise(optimum, TARGET, D, clip_norm=0.5, divisor=1, adjacency=adjacency, seed=seed)
         )
 
     def trial(world: int, seed: int) -> float:
@@ -105,7 +105,7 @@ def test_dp_memf_over_three_epochs() -> None:
     score = likelihood_ratio(factors.rows("C", 0, 6), difference([1, 3, 5], 6, clip_norm=2.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=2.0, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=2.0, divisor=1, seed=seed))
 
     def trial(world: int, seed: int) -> float:
         return score(
@@ -126,9 +126,7 @@ def test_dp_memf_over_three_epochs() -> None:
 
 def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 1) -> PrivateSums:
     return PrivateSums(
-        FilteredNoise(
-            noise, TARGET, D, steps=steps, clip_norm=1.0, batch_size=samples, adjacency="replace_one", seed=seed
-        )
+        FilteredNoise(noise, TARGET, D, steps=steps, clip_norm=1.0, divisor=samples, adjacency="replace_one", seed=seed)
     )
 
 

@@ -58,7 +58,7 @@ def noise(bins: int = 4, epochs: int = 3, adjacency: Adjacency = Adjacency.ZERO_
     participation = {"kind": "fixed_epochs", "epochs": epochs}
     return BinsNoise(
         noise_multiplier=1.0,
-        sigma=1.0,
+        sigma_of_sums=1.0,
         sensitivity=Sensitivity(1.0, "exact", "by hand", participation),
         clip_norm=1.0,
         adjacency=adjacency,
@@ -66,7 +66,7 @@ def noise(bins: int = 4, epochs: int = 3, adjacency: Adjacency = Adjacency.ZERO_
         delta=1e-6,
         rho=0.5,
         mu=1.0,
-        batch_size=4,
+        divisor=4,
         **{"bins": bins, **more},
     )
 
@@ -470,7 +470,7 @@ class TestPrivateSums:
         run = dp_ftrl(
             gradient, np.zeros(2), order, PrivateSums(self.Silence(noise())), optimizer=Sgd(learning_rate=1.0)
         )
-        assert np.allclose(run.weights, -3 * points.sum(axis=0) / 4)  # every example in every epoch, over batch_size=4
+        assert np.allclose(run.weights, -3 * points.sum(axis=0) / 4)  # every example in every epoch, over divisor=4
 
     def test_a_calibration_that_counts_on_sampling_wants_its_order(self):
         for calibration, order in (

@@ -231,7 +231,7 @@ def test_the_sensitivities_of_the_two_filters() -> None:
 
 def test_differenced_noise_adds_up_to_independent_rows() -> None:
     noise = FilteredNoise(DIFFERENCED, TARGET, 4000, steps=4, seed=3)
-    sums = np.cumsum([noise.next() for _ in range(4)], axis=0) / noise.calibration.sigma
+    sums = np.cumsum([noise.next() for _ in range(4)], axis=0) / noise.calibration.sigma_of_sums
     assert np.abs(np.cov(sums) - np.eye(4)).max() < 0.08
     with pytest.raises(InvalidParameter, match="past n=4"):
         noise.next()
@@ -254,10 +254,10 @@ def test_a_filter_that_is_not_scaled_is_refused() -> None:
 def test_the_noise_of_a_factorization_is_its_noising_matrix_times_independent_rows() -> None:
     """The sample covariance of 5,000 coordinates is sigma^2 C^-1 C^-T."""
     factors = solve(parse_spec(method_spec("dp_mf", ones(5))))
-    noise = FactorizationNoise(factors, TARGET, 5000, clip_norm=2.0, batch_size=4, seed=11)
+    noise = FactorizationNoise(factors, TARGET, 5000, clip_norm=2.0, divisor=4, seed=11)
     inverse = factors.rows("C_inv", 0, 5)
-    sigma = TARGET.noise_multiplier * 2.0 * factors.certificate.sensitivity.value / 4
-    assert noise.calibration.sigma == pytest.approx(sigma, rel=1e-12)
+    sigma = TARGET.noise_multiplier * 2.0 * factors.certificate.sensitivity.value
+    assert noise.calibration.sigma_of_sums == pytest.approx(sigma, rel=1e-12)
     rows = np.array([noise.next() for _ in range(5)]) / sigma
     assert np.abs(np.cov(rows) - inverse @ inverse.T).max() < 0.1
 
@@ -280,7 +280,7 @@ def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
 
 
 def test_noise_is_good_for_one_run() -> None:
-    sums = independent(4, 1, batch_size=1)
+    sums = independent(4, 1, divisor=1)
     options: dict[str, Any] = {"optimizer": Sgd(learning_rate=0.1)}
     dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
     with pytest.raises(InvalidParameter, match="2 steps of this noise were used before"):
@@ -304,13 +304,13 @@ def test_no_digit_of_a_sum_is_beyond_the_noise() -> None:
 
 
 def test_a_mean_is_divided_by_the_fixed_divisor_and_not_by_the_batch() -> None:
-    sums = PlainSums(batch_size=10, clip_norm=1.0)
+    sums = PlainSums(divisor=10, clip_norm=1.0)
     np.testing.assert_allclose(sums.release(Rows(np.array([[0.5, 0.0], [0.5, 0.0]]))), [0.1, 0.0])
 
 
 def test_noise_without_clipping_has_no_guarantee_but_can_be_studied() -> None:
     noise = [FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3) for _ in range(2)]
-    sums = PlainSums(batch_size=2, noise=noise[0])
+    sums = PlainSums(divisor=2, noise=noise[0])
     np.testing.assert_allclose(sums.release(Rows(np.array([[30.0, 40.0]]))), np.array([15.0, 20.0]) + noise[1].next())
     noise[1] = FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3)
     run = dp_ftrl(
@@ -417,7 +417,7 @@ def test_a_quadratic_without_noise_contracts_as_in_closed_form() -> None:
         Quadratic(curvature, optimum),
         np.zeros(3),
         full_batch(4, 9),
-        PlainSums(batch_size=4),
+        PlainSums(divisor=4),
         optimizer=Sgd(learning_rate=0.3),
     )
     np.testing.assert_allclose(run.weights, optimum * (1 - (1 - 0.3 * curvature) ** 9), rtol=1e-12)
@@ -435,7 +435,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
     inverse = factors.rows("C_inv", 0, n)
 
     def noise(shape: int) -> FactorizationNoise:
-        return FactorizationNoise(factors, target, shape, batch_size=1, clip_norm=100.0, seed=seed)
+        return FactorizationNoise(factors, target, shape, divisor=1, clip_norm=100.0, seed=seed)
 
     def final(start: float) -> float:
         optimizer = Sgd(learning_rate=eta)
@@ -453,12 +453,12 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
     assert final(0.0) == pytest.approx(float(row @ normals(1)[:, 0]), rel=1e-4, abs=1e-4)
     assert final(5.0) - final(0.0) == pytest.approx(5.0 * (1 - eta * curvature) ** n, rel=1e-4)
     # The mean of 160,000 squares has a standard deviation of 0.35 %.
-    assert np.mean(normals(20_000) ** 2) == pytest.approx(noise(1).calibration.sigma ** 2, rel=0.03)
+    assert np.mean(normals(20_000) ** 2) == pytest.approx(noise(1).calibration.sigma_of_sums ** 2, rel=0.03)
 
 
 def test_a_run_repeats_with_its_seed_and_reports_its_guarantee() -> None:
     def run(seed: int) -> Any:
-        sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, batch_size=2, seed=seed))
+        sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, divisor=2, seed=seed))
         return dp_ftrl(
             Quadratic(np.ones(2), np.ones(2)),
             np.zeros(2),
@@ -501,7 +501,7 @@ def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(meth
     """Made from minimal state where C has structure: 4,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
     factors = solve(parse_spec(method_spec(method, ones(12), **METHODS[method])))
     noise = FactorizationNoise(factors, TARGET, 4000, seed=2)
-    rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma
+    rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma_of_sums
     inverse = factors.rows("C_inv", 0, 12)
     expected = inverse @ inverse.T
     assert np.abs(np.cov(rows) - expected).max() < 0.08 * expected.max()
@@ -517,7 +517,7 @@ def test_noise_from_a_file_is_noise_from_memory(tmp_path: Path) -> None:
     ]
     for _ in range(6):
         np.testing.assert_array_equal(doors[0].next(), doors[1].next())
-    assert doors[0].calibration.sigma == doors[1].calibration.sigma
+    assert doors[0].calibration.sigma_of_sums == doors[1].calibration.sigma_of_sums
 
 
 def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None:
@@ -525,9 +525,9 @@ def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None
     participation = {"kind": "min_sep", "min_sep": 4}
     factors = solved(ones(8), {"kind": "banded", "bands": 4}, participation)
     problem, optimizer = Quadratic(np.ones(2), np.ones(2)), Sgd(learning_rate=0.1)
-    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0))
     assert dp_ftrl(problem, np.zeros(2), fixed_order(4, 1, epochs=2), sums, optimizer=optimizer).steps == 8
-    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0))
     with pytest.raises(InvalidParticipation, match="3 apart, below min_sep=4"):
         dp_ftrl(problem, np.zeros(2), fixed_order(3, 1, epochs=2), sums, optimizer=optimizer)
 
@@ -567,7 +567,7 @@ def test_correlated_noise_beats_independent_noise_on_digits() -> None:
         factors = solve(parse_spec({**method_spec(method, ones(72), epochs=3), "tolerance": 1e-4}))
         found = []
         for seed in range(3):
-            noise = FactorizationNoise(factors, TARGET, model.shape, clip_norm=1.0, batch_size=60, seed=seed)
+            noise = FactorizationNoise(factors, TARGET, model.shape, clip_norm=1.0, divisor=60, seed=seed)
             run = dp_ftrl(model, np.zeros(model.shape), order, PrivateSums(noise), optimizer=Sgd(learning_rate=1.0))
             found.append(test.accuracy(run.weights))
         return float(np.mean(found))

@@ -255,7 +255,7 @@ def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy()
     plain = {row.mechanism: row for row in rows_of(table, "identity") if not row.sampling}["identity"]
     amplified = next(row for row in sampled if row.mechanism == "identity")
     assert amplified.rmse_at_privacy < plain.rmse_at_privacy
-    sigma = amplified.calibration.sigma * 100  # of sums
+    sigma = amplified.calibration.sigma_of_sums
     assert amplified.rmse_at_privacy == pytest.approx(sigma * plain.loss.rmse / plain.sensitivity.value)
     assert json.loads(json.dumps(table.to_dict()))["rows"][0]["sampling"] == "balls_in_bins"
 

@@ -63,8 +63,8 @@ def test_a_row_states_the_noise_of_its_own_command(table: Comparison, mechanism:
         **sizes,
         method=row.method if row.method == "verified" else "deterministic",
     )
-    sigma = again.sigma * (again.batch_size or 1)
-    assert row.sigma == pytest.approx(sigma, rel=1e-12)
+    sigma = again.sigma_of_sums
+    assert row.sigma_of_sums == pytest.approx(sigma, rel=1e-12)
     sensitivity, loss = found.certificate.sensitivity, found.certificate.loss
     assert row.rmse_at_privacy == pytest.approx(sigma * loss.rmse / sensitivity.value, rel=1e-12)
     assert again.epsilon == EPSILON

@@ -13,7 +13,7 @@ noise = factors.noise(scale, weights.shape, seed=secret_seed)
 
 for batch in batches:  # in the order that the participation describes
     total = sum_of_clipped_gradients(weights, batch)
-    weights -= rate * (total + noise.next()).astype(weights.dtype)`;
+    weights -= rate * noise.add_to_sum(total).astype(weights.dtype)`;
   const torch = `from factorize.adapters.private import make_private
 
 model, optimizer, loader, statement = make_private(

@@ -47,8 +47,8 @@ function takeCard(found) {
       ["sampling", found.sampling],
       ["what the loader does", found.loader],
       ["secret", found.secret],
-      ["sigma for sums", `${short(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
-      ["sigma for means", `${short(sigma.means, 6)} with the divisor ${sigma.divisor}`],
+      ["sigma of sums", `${short(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
+      ["sigma of means", `${short(sigma.means, 6)} with the divisor ${sigma.divisor}`],
       ["rmse at this privacy", short(found.rmse_at_privacy, 6)],
       ["memory", `${found.noise_vectors} vectors of the model's size`],
       ["noise of a step", found.seconds_per_step === null ? null : `${seconds(found.seconds_per_step)} for ${job.parameters} parameters, on one core by a model`],
@@ -72,14 +72,14 @@ function besideCard(found) {
     ...found.compared.map((one) => ({ name: one.what, value: one.rmse_at_privacy })),
   ].sort((a, b) => a.value - b.value);
   const others = found.compared.map((one) => el("li", {}, `${one.what}: ${one.mechanism}, ${one.sampling ?? "fixed order"}, ${short(one.rmse_at_privacy)}, ${short(one.ratio, 3)} times as much; vectors: ${one.noise_vectors}`));
-  const within = found.budgets.map((one) => el("tr", {}, el("td", {}, String(one.memory)), el("td", {}, one.mechanism), el("td", {}, one.sampling ?? "fixed order"), el("td", {}, short(one.rmse_at_privacy)), el("td", {}, short(one.sigma, 5))));
+  const within = found.budgets.map((one) => el("tr", {}, el("td", {}, String(one.memory)), el("td", {}, one.mechanism), el("td", {}, one.sampling ?? "fixed order"), el("td", {}, short(one.rmse_at_privacy)), el("td", {}, short(one.sigma_of_sums, 5))));
   return el(
     "section",
     { class: "card", "aria-labelledby": "beside" },
     el("h2", { id: "beside" }, "Beside others"),
     barChart({ title: "Error at this privacy", bars, unit: "rmse" }),
     others.length ? el("ul", {}, others) : null,
-    within.length > 1 ? table("Best within each memory", ["vectors allowed", "mechanism", "sampling", "rmse", "sigma for sums"], within) : null,
+    within.length > 1 ? table("Best within each memory", ["vectors allowed", "mechanism", "sampling", "rmse", "sigma of sums"], within) : null,
   );
 }
 

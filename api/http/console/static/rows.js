@@ -16,7 +16,7 @@ export function rowPictures(found, chosen) {
   const points = rows.map((row, i) => ({ name: nameOf(row), x: row.noise_vectors, y: value(row), strong: chosen.includes(i) }));
   return [
     el("div", { class: "panels" }, barChart({ title: "Mechanisms", bars, unit: measure }), scatterChart({ title: "Error against memory", points, budget, x: "vectors of noise state", y: measure })),
-    table("All mechanisms", ["mechanism", measure, "above the bound", "vectors", "sigma", "what the loader does", "solved in", "action"], rows.map((row, i) => line(found, row, value(row), chosen.includes(i)))),
+    table("All mechanisms", ["mechanism", measure, "above the bound", "vectors", "sigma of sums", "what the loader does", "solved in", "action"], rows.map((row, i) => line(found, row, value(row), chosen.includes(i)))),
     found.refused?.length ? el("p", { class: "hint" }, `Left out: ${found.refused.map((entry) => `${entry.mechanism} (${entry.reason})`).join("; ")}`) : null,
   ].filter(Boolean);
 }
@@ -48,7 +48,7 @@ function line(found, row, value, strong) {
     el("td", {}, short(value, 6)),
     el("td", {}, percent(row.relative_gap)),
     el("td", {}, String(row.noise_vectors)),
-    el("td", {}, row.sigma === undefined || row.sigma === null ? "" : `${short(row.sigma, 5)} for ${row.sigma_for ?? "sums"}`),
+    el("td", {}, row.sigma_of_sums === undefined || row.sigma_of_sums === null ? "" : short(row.sigma_of_sums, 5)),
     el("td", {}, row.sampling ?? "fixed order"),
     el("td", {}, seconds(row.seconds)),
     el("td", {}, button("Use its spec", () => compose(specOf(found, row)), { "aria-label": `Use the spec of ${name}` })),

@@ -6,7 +6,7 @@ import { short } from "./formats.js";
 import { SchemaForm } from "./schemaform.js";
 
 const PRESET = { epsilon: 2, delta: 1e-6 };
-const LABELS = { sigma: "sigma", noise_multiplier: "noise multiplier", epsilon: "epsilon", delta: "delta", epsilon_without_secrecy: "epsilon without secrecy", deterministic_sigma: "sigma without a claim", rho: "rho (zCDP)", mu: "mu (GDP)", sensitivity: "sensitivity", clip_norm: "clip norm", adjacency: "adjacency", sampling: "sampling", method: "method" };
+const LABELS = { sigma_of_sums: "sigma of sums", sigma_of_means: "sigma of means", divisor: "divisor", noise_multiplier: "noise multiplier", epsilon: "epsilon", delta: "delta", epsilon_without_secrecy: "epsilon without secrecy", deterministic_sigma: "sigma of sums without a claim", rho: "rho (zCDP)", mu: "mu (GDP)", sensitivity: "sensitivity", clip_norm: "clip norm", adjacency: "adjacency", sampling: "sampling", method: "method" };
 
 /** Show the form of a calibration and its answer. */
 export function sigmaCard(manifest, signal) {
@@ -20,7 +20,7 @@ export function sigmaCard(manifest, signal) {
 }
 
 function calibration(found, manifest, signal) {
-  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "clip_norm", "adjacency", "bins", "method"] });
+  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "clip_norm", "divisor", "adjacency", "bins", "method"] });
   form.write(PRESET);
   const answer = el("div", { "aria-live": "polite" });
   const submit = async (event) => {
@@ -35,14 +35,14 @@ function calibration(found, manifest, signal) {
       answer.replaceChildren(el("p", { class: "error" }, error.message));
     }
   };
-  return el("form", { novalidate: true, submit }, form.node, el("p", { class: "hint" }, "Without a sampling, the order is fixed and public. Poisson samplings need the data set's size and the batch size."), el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Compute sigma")), answer);
+  return el("form", { novalidate: true, submit }, form.node, el("p", { class: "hint" }, "Without a sampling, the order is fixed and public. Poisson samplings need the data set's size and the batch size, which divides nothing."), el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Compute sigma")), answer);
 }
 
 async function calibrated(digest, request, box, signal) {
   let answer = await ask(`/v1/factorizations/${digest}/calibrations`, { method: "POST", body: request, signal });
   const place = answer.headers.get("location");
   let document = await answer.json();
-  while (document.sigma === undefined) {
+  while (document.sigma_of_sums === undefined) {
     if (document.state === "cancelled") throw new Error("The calibration was cancelled.");
     box.replaceChildren(el("p", {}, "A claim is worked out; this takes a while."), button("Cancel the calibration", () => askJson(place, { method: "DELETE" })));
     answer = await ask(place, { headers: { Prefer: "wait=10" }, signal });
@@ -53,10 +53,10 @@ async function calibrated(digest, request, box, signal) {
 
 function shown(document) {
   const rows = Object.entries(LABELS).filter(([name]) => document[name] !== undefined && document[name] !== null);
-  tell(`Sigma is ${short(document.sigma, 6)}.`);
-  const unit = document.batch_size ? `means over ${document.batch_size} examples` : "sums of clipped gradients";
+  tell(`Sigma of sums is ${short(document.sigma_of_sums, 6)}.`);
+  const means = document.divisor ? ` For means, sums over ${document.divisor}, it is ${short(document.sigma_of_means, 8)}.` : "";
   return [
-    el("p", {}, "The standard deviation of each entry of Z is ", el("strong", {}, short(document.sigma, 8)), `, for ${unit}.`),
+    el("p", {}, "For sums of clipped gradients, the standard deviation of each entry of Z is ", el("strong", {}, short(document.sigma_of_sums, 8)), `.${means}`),
     terms(rows.map(([name, label]) => [label, typeof document[name] === "number" ? short(document[name], 8) : String(document[name])])),
   ];
 }
