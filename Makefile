@@ -10,8 +10,9 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
+CLIENTS := .venv-clients
 
-.PHONY: demo cluster test test-cluster check test-products slow-tests test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products slow-tests test-clients test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -53,6 +54,10 @@ papers: $(STAMP)
 	$(BIN)/python -m pytest papers/tests $(SIDE_BY_SIDE)
 	$(BIN)/python -m papers.reproductions --quick
 	$(BIN)/python -m papers.leaderboard --quick
+
+# Clients that other projects' generators make of the OpenAPI document, each from a spec to a proved file.
+test-clients: $(CLIENTS)/.installed
+	$(CLIENTS)/bin/python -m pytest tests/clients
 
 # By hand: transformers and peft are another 280 MB.
 test-huggingface: $(FRAMEWORKS)/.huggingface
@@ -133,6 +138,12 @@ $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --no-compile -r requirements-frameworks.txt
 	touch $(FRAMEWORKS)/.installed
 
+$(CLIENTS)/.installed: $(STAMP) requirements-clients.txt
+	test -x $(CLIENTS)/bin/python || $(BIN)/python -m venv --without-pip $(CLIENTS)
+	$(call SEES_THE_LOCK,$(CLIENTS))
+	$(CLIENTS)/bin/python -m pip install --quiet --no-compile -r requirements-clients.txt
+	touch $(CLIENTS)/.installed
+
 $(SITE)/.installed: $(STAMP) requirements-docs.lock
 	test -x $(SITE)/bin/python || $(BIN)/python -m venv --without-pip $(SITE)
 	$(call SEES_THE_LOCK,$(SITE))
@@ -153,4 +164,4 @@ lock:
 	$(subst pyproject.toml,--group docs,$(LOCK)) --constraint requirements-dev.lock --output-file requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(SITE) .demo build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) $(SITE) $(CLIENTS) .demo build dist *.egg-info

@@ -33,19 +33,20 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry.spans import of_application
 
-_MODULES = (
-    factorize.api.http.routes,
-    factorize.api.http.events,
-    factorize.api.http.downloads,
-    factorize.api.http.matrices,
-    factorize.api.http.predictions,
-    factorize.api.http.comparisons,
-    factorize.api.http.calibrations,
-    factorize.api.http.gateway.key_routes,
-    factorize.api.http.probes,
-    factorize.api.http.console,
-    factorize.api.http.console.picture_routes,
-)
+_MODULES = {
+    factorize.api.http.routes: "factorizations",
+    factorize.api.http.events: "factorizations",
+    factorize.api.http.downloads: "matrices",
+    factorize.api.http.matrices: "matrices",
+    factorize.api.http.predictions: "questions",
+    factorize.api.http.comparisons: "questions",
+    factorize.api.http.calibrations: "calibrations",
+    factorize.api.http.gateway.key_routes: "keys",
+    factorize.api.http.probes: "service",
+    factorize.api.http.console: "page",
+    factorize.api.http.console.picture_routes: "matrices",
+}
+"""Routes, and the tag of each in the OpenAPI document."""
 
 
 def create_app(settings: Settings, *, service: SolverService | None = None) -> FastAPI:
@@ -77,6 +78,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         summary="Certified matrix factorizations for private training with correlated noise",
         docs_url=None,  # their pages load scripts from another site
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,  # a redirect would repeat the Host header
         lifespan=lifespan,
         telemetry=of_application(owned.tracer_provider),
@@ -85,8 +87,8 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.work_gate = WorkGate(settings.max_working, settings.max_working_per_key)
     app.state.calibrations = CalibrationJobs(owned)
     install(app)
-    for module in _MODULES:
-        app.include_router(module.router)
+    for module, tag in _MODULES.items():
+        app.include_router(module.router, tags=[tag])
     describe(app, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)

@@ -33,7 +33,11 @@ RunningJobs = Annotated[CalibrationJobs, Depends(_jobs_of)]
 
 
 @router.post(
-    PATH, openapi_extra=json_body("CalibrationRequest"), responses=answers(200, 202, 400, 404, 410, 413, 422, 429, 503)
+    PATH,
+    openapi_extra=json_body("CalibrationRequest"),
+    responses=answers(
+        200, 202, 400, 404, 410, 413, 422, 429, 503, document={200: "Calibration", 202: "CalibrationJob"}
+    ),
 )
 async def calibrate(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
@@ -52,7 +56,11 @@ async def calibrate(
     return await _told(request, jobs, job, wait=DIRECT_SECONDS, pending=202)
 
 
-@router.get(PATH, openapi_extra=CALIBRATION_QUERY, responses=answers(200, 404, 410, 422, 429, 503))
+@router.get(
+    PATH,
+    openapi_extra=CALIBRATION_QUERY,
+    responses=answers(200, 404, 410, 422, 429, 503, document="Calibration | CalibrationJob"),
+)
 async def get_calibration(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
 ) -> Response:
@@ -63,7 +71,12 @@ async def get_calibration(
     return await _told(request, jobs, job, wait=0, pending=200)
 
 
-@router.delete(PATH, status_code=202, openapi_extra=CALIBRATION_QUERY, responses=answers(202, 404, 409, 410, 422, 503))
+@router.delete(
+    PATH,
+    status_code=202,
+    openapi_extra=CALIBRATION_QUERY,
+    responses=answers(202, 404, 409, 410, 422, 503, document="CalibrationJob"),
+)
 async def cancel_calibration(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
 ) -> Response:

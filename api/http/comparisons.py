@@ -32,12 +32,16 @@ LIMIT_SECONDS = 600.0
 router = APIRouter(default_response_class=Response)
 
 
-@router.post("/v1/compare", openapi_extra=json_body("CompareRequest"), responses=answers(200, 400, 413, 422, 429, 503))
+@router.post(
+    "/v1/compare",
+    openapi_extra=json_body("CompareRequest"),
+    responses=answers(200, 400, 413, 422, 429, 503, document="Comparison"),
+)
 async def compare(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Compare all mechanisms that fit a spec.
 
-    The answer is the table; with `Accept: text/event-stream` it is events: `progress` {done, seconds}, then `done` with
-    the table or `failed` with the problem. Closing the connection ends the comparison.
+    The answer is the table; with `Accept: text/event-stream` events: `progress` {done, total, mechanism, seconds},
+    then `done` with the table or `failed` with the problem. Closing the connection ends the comparison.
     """
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
@@ -58,7 +62,9 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
 
 
 @router.post(
-    "/v1/recommend", openapi_extra=json_body("RecommendRequest"), responses=answers(200, 400, 413, 422, 429, 503)
+    "/v1/recommend",
+    openapi_extra=json_body("RecommendRequest"),
+    responses=answers(200, 400, 413, 422, 429, 503, document="Advice"),
 )
 async def recommend(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
@@ -157,8 +163,8 @@ class ComparisonRun:
         loop = asyncio.get_running_loop()
 
         def report(event: dict[str, Any]) -> None:
-            news = {"done": event["iteration"], "seconds": event["seconds"]}
-            loop.call_soon_threadsafe(self._tell, news)
+            news = {name: event.get(name) for name in ("total", "mechanism", "seconds")}
+            loop.call_soon_threadsafe(self._tell, {"done": event["iteration"], **news})
 
         async with self._place():
             return await run_sync(self._question.ask, self._service, self._stop, report)

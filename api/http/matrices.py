@@ -83,7 +83,12 @@ def _bounds(text: str | None) -> tuple[int | None, int | None]:
     return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
 
 
-@router.post("/v1/matrices", status_code=201, openapi_extra=RAW_BODY, responses=answers(201, 411, 413, 422, 503))
+@router.post(
+    "/v1/matrices",
+    status_code=201,
+    openapi_extra=RAW_BODY,
+    responses=answers(201, 411, 413, 422, 503, document="UploadedMatrix"),
+)
 async def post_matrix(
     request: Request,
     service: RunningService,

@@ -21,7 +21,7 @@ router = APIRouter(default_response_class=Response)
 @router.post(
     "/v1/predict",
     openapi_extra=json_body("PredictionRequest"),
-    responses=answers(200, 400, 404, 410, 413, 422, 429, 503),
+    responses=answers(200, 400, 404, 410, 413, 422, 429, 503, document="Prediction"),
 )
 async def predict(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""

@@ -26,13 +26,13 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 router = APIRouter(default_response_class=Response)
 
 
-@router.get("/healthz", responses=answers(200))
+@router.get("/healthz", responses=answers(200, document="Health"))
 async def healthz() -> Response:
     """Say that the process answers."""
     return json_response({"status": "ok"})
 
 
-@router.get("/readyz", responses=answers(200, 503))
+@router.get("/readyz", responses=answers(200, 503, document="Readiness"))
 async def readyz(service: RunningService, caller: AskingCaller) -> Response:
     """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
     found = await run_sync(service.readiness.look)
@@ -113,7 +113,7 @@ class _Counts(Collector):
         yield refused
 
 
-@router.get("/problems/{slug}", responses=answers(200, 404))
+@router.get("/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}))
 async def problem(slug: str) -> Response:
     """Say what a type of problem means."""
     if slug not in KINDS:

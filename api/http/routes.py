@@ -40,7 +40,11 @@ Dtype = Annotated[str | None, Query(max_length=16, description="Type of the file
 router = APIRouter(default_response_class=Response)
 
 
-@router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 429, 503))
+@router.post(
+    "/v1/factorizations",
+    openapi_extra=SPEC_BODY,
+    responses=answers(200, 202, 400, 413, 422, 429, 503, document={200: "Manifest", 202: "Job"}),
+)
 async def post_factorization(
     request: Request, service: RunningService, caller: AskingCaller, matrices: Matrices = None, dtype: Dtype = None
 ) -> Response:
@@ -69,13 +73,17 @@ async def post_factorization(
     return job_response(found, 202, told, notes=notes)
 
 
-@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 400, 413, 422, 429, 503))
+@router.post(
+    "/v1/canonicalize",
+    openapi_extra=SPEC_BODY,
+    responses=answers(200, 400, 413, 422, 429, 503, document="CanonicalSpec"),
+)
 async def canonicalize(request: Request, service: RunningService) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
     return json_response(await _about_body(request, service, service.canonicalize))
 
 
-@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503))
+@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"))
 async def list_factorizations(
     request: Request,
     service: RunningService,
@@ -96,7 +104,9 @@ async def list_factorizations(
 
 
 @router.head("/v1/factorizations/{name}", include_in_schema=False)
-@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503))
+@router.get(
+    "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
+)
 async def get_factorization(
     request: Request,
     service: RunningService,
@@ -114,7 +124,7 @@ async def get_factorization(
     return manifest_response(request, found, pinned=found.digest == name, headers={})
 
 
-@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410))
+@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
 async def cancel_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name), caller)
@@ -128,7 +138,11 @@ async def cancel_factorization(request: Request, service: RunningService, caller
     raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
 
 
-@router.post("/v1/factorizations/{name}/retry", status_code=202, responses=answers(200, 202, 404, 422))
+@router.post(
+    "/v1/factorizations/{name}/retry",
+    status_code=202,
+    responses=answers(200, 202, 404, 422, document={200: "Manifest", 202: "Job"}),
+)
 async def retry_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""
     found = await run_sync(service.retry, digest_in(name), caller)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from factorize.accounting.calibration_request import CalibrationRequest
+from factorize.api.http.gateway.answer_schemas import ANSWERS
 from factorize.api.http.gateway.openapi_parts import complete
 from factorize.api.http.problems import MEDIA_TYPE
 from factorize.encoding import DIGEST
@@ -33,11 +36,9 @@ CALIBRATION_QUERY: dict[str, Any] = {
         for name, schema in CalibrationRequest.model_json_schema()["properties"].items()
     ]
 }
+_BYTES = {"type": "string", "format": "binary"}
 RAW_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
+    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
 }
 _PROBLEM = {
     "type": "object",
@@ -68,22 +69,26 @@ _MEANINGS = {
 }
 
 
-def answers(*statuses: int, media: str = "application/json", schema: dict[str, Any] | None = None) -> dict[Any, Any]:
+def answers(
+    *statuses: int, document: str | Mapping[int, str] = "", media: str = "application/json", schema: Any = None
+) -> dict[Any, Any]:
     """Return the `responses` of a route.
 
     Args:
         statuses: every status that it documents.
+        document: names of the schemas of its good answers, one for all or one for each status; `A | B` is either.
         media: media type of its good answers.
-        schema: their schema; an object for JSON and bytes otherwise, by default.
+        schema: their schema where `document` names none; bytes by default.
     """
-    default = {"type": "object"} if media == "application/json" else {"type": "string", "format": "binary"}
-    good = {media: {"schema": schema or default}}
-    bad = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     found: dict[Any, Any] = {}
     for status in statuses:
         found[status] = {"description": _MEANINGS.get(status, "A problem document")}
-        if status not in (304, 307):
-            found[status]["content"] = good if status < 400 else bad
+        if status in (304, 307):
+            continue
+        name = "Problem" if status >= 400 else document if isinstance(document, str) else document[status]
+        kinds = [reference_to(kind) for kind in name.split(" | ") if kind]
+        shape = (kinds[0] if len(kinds) == 1 else {"anyOf": kinds}) if kinds else schema or _BYTES
+        found[status]["content"] = {MEDIA_TYPE if status >= 400 else media: {"schema": shape}}
     return found
 
 
@@ -102,13 +107,37 @@ def describe(app: FastAPI, *, keys: bool) -> None:
             _drop_foreign_errors(found)
             spec = Spec.model_json_schema(ref_template=_REFERENCE)
             schemas.update(spec.pop("$defs", {}))
-            schemas.update({"Spec": spec, "Problem": _PROBLEM})
+            schemas.update({"Spec": spec, "Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS))})
             schemas.update(_unions())
+            for name, schema in schemas.items():
+                _settle(schema)
+                schema["title"] = name
             complete(found, keys=keys)
             app.openapi_schema = found
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _settle(schema: Any) -> None:
+    """Leave out what generators of clients make wrong names or no code of: titles of fields, objects as defaults.
+
+    The page's forms read `x-default`.
+    """
+    if isinstance(schema, list):
+        for part in schema:
+            _settle(part)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        if isinstance(schema.get("default"), dict | list):
+            schema["x-default"] = schema.pop("default")
+        for kind in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+            if "const" in kind:  # beside a number, clients would take nothing but the constant
+                kind["enum"] = [kind.pop("const")]
+        for name, part in schema.items():
+            if name != "x-default":
+                _settle(part)
 
 
 def _unions() -> dict[str, Any]:

@@ -96,6 +96,34 @@ def test_every_operation_says_all_of_itself(document: Any) -> None:
             assert media != "application/json" or body["examples"], about
 
 
+def test_every_json_answer_has_a_schema_of_its_name_and_none_is_merely_an_object(document: Any) -> None:
+    for method, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            schema = answer.get("content", {}).get("application/json", {}).get("schema")
+            assert schema is None or "$ref" in schema or all("$ref" in kind for kind in schema["anyOf"]), (
+                method,
+                path,
+                status,
+            )
+
+
+def test_generators_of_clients_get_names_of_their_own_and_defaults_that_they_take(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    assert {name: schema["title"] for name, schema in schemas.items()} == {name: name for name in schemas}
+    assert len({operation["operationId"] for _, _, operation in operations(document)}) == len(operations(document))
+    assert all(len(operation["tags"]) == 1 for _, _, operation in operations(document))
+
+    def inside(part: Any) -> Iterator[Any]:
+        yield part
+        for child in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            yield from inside(child)
+
+    for schema in schemas.values():
+        for part in (part for part in inside(schema) if isinstance(part, dict)):
+            assert not isinstance(part.get("default"), dict | list), part
+            assert part is schema or not isinstance(part.get("title"), str), part
+
+
 def test_every_reference_has_its_place(document: Any) -> None:
     text = json.dumps(document)
     for reference in {part.partition('"')[0] for part in text.split('"$ref": "')[1:]}:

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import quote
 
 import psutil
+from described_answers import check_described
 from schema_runs import put_known, schema_run
 from servers import serving_apart
 
@@ -258,6 +259,8 @@ class AnswerChecks:
             assert problem["request_id"] == headers["x-request-id"] and problem["detail"], about
         elif found is not None and "content" in found and body:
             assert headers["content-type"].partition(";")[0] in (*found["content"], "text/event-stream"), about
+            if headers["content-type"] == "application/json" and request.method != "HEAD":
+                check_described(request.method, request.target, status, body)
 
 
 def answer_to(connection: HTTPConnection, request: FuzzedRequest) -> tuple[int, dict[str, str], bytes]:

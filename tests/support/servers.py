@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from described_answers import check_described
+
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -67,9 +69,12 @@ class Client:
                 connection.getresponse() as answer
             ):  # where the service closes, it holds the socket, not the connection
                 found = {name.lower(): value for name, value in answer.getheaders()}
-                return Answer(answer.status, found, answer.read())
+                whole = Answer(answer.status, found, answer.read())
         finally:
             connection.close()
+        if whole.status < 300 and whole.headers.get("content-type") == "application/json" and whole.body:
+            check_described(method, path, whole.status, whole.body)
+        return whole
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         return self.send("GET", path, headers=headers)

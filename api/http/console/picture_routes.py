@@ -95,7 +95,7 @@ def _pair(field: str, text: str | None) -> Pair:
     return int(found[1]), int(found[2])
 
 
-@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503))
+@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"))
 async def get_errors(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 

@@ -20,21 +20,20 @@ from factorize.api.http.answers import AskingCaller, RunningService, json_respon
 from factorize.api.http.gateway.audit_trail import key_note
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
-from factorize.api.http.schema import answers, json_body, reference_to
+from factorize.api.http.schema import answers, json_body
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.errors import FactorizeError
 
 _KEYS = "/v1/keys"
 _NO_STORE = {"Cache-Control": "no-store"}
-_KEY, _WITH_TOKEN = reference_to("AccessKey"), reference_to("AccessKeyWithToken")
 _Body = TypeVar("_Body", KeyRequest, RotationRequest)
 _Id = Annotated[str, Path(pattern=KEY_ID, description="Names the key; no secret.")]
 _Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the page before.")]
 router = APIRouter(default_response_class=Response)
 
 
-@router.get("/v1/caller", responses=answers(200, schema=reference_to("Caller")))
+@router.get("/v1/caller", responses=answers(200, document="Caller"))
 async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
     """Say who asks: name, scopes, quotas, and whether they may look after keys here."""
     document = {
@@ -48,7 +47,7 @@ async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
     return json_response(document, headers=_NO_STORE)
 
 
-@router.get(_KEYS, responses=answers(200, 404, 422, schema=reference_to("AccessKeyPage")))
+@router.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"))
 async def list_keys(
     request: Request,
     service: RunningService,
@@ -70,7 +69,7 @@ async def list_keys(
     _KEYS,
     status_code=201,
     openapi_extra=json_body("KeyRequest"),
-    responses=answers(201, 400, 413, 422, schema=_WITH_TOKEN),
+    responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
 )
 async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Make a key, whose token is in this answer and nowhere else."""
@@ -81,7 +80,7 @@ async def post_key(request: Request, service: RunningService, caller: AskingCall
     return json_response(desk.shown(key, time.time(), token), 201, headers)
 
 
-@router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, schema=_KEY))
+@router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
 async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
     desk = _desk(request, service, caller)
@@ -92,7 +91,7 @@ async def get_key(request: Request, service: RunningService, caller: AskingCalle
 @router.post(
     f"{_KEYS}/{{key_id}}/rotate",
     openapi_extra=json_body("RotationRequest"),
-    responses=answers(200, 400, 404, 413, 422, schema=_WITH_TOKEN),
+    responses=answers(200, 400, 404, 413, 422, document="AccessKeyWithToken"),
 )
 async def rotate_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give a key a new secret and a new end. The token is in this answer alone; the one before stays for a while."""
@@ -103,7 +102,7 @@ async def rotate_key(request: Request, service: RunningService, caller: AskingCa
     return json_response(desk.shown(key, time.time(), token), headers=_NO_STORE)
 
 
-@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 409, 422, schema=_KEY))
+@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 409, 422, document="AccessKey"))
 async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
     desk = _desk(request, service, caller)

@@ -9,12 +9,17 @@ export function field(form, schema, path, label, optional = false) {
   const kinds = alternatives(form, schema);
   const real = kinds.filter((kind) => kind.schema !== null);
   const left = optional || real.length < kinds.length;
-  if (real.every((kind) => isScalar(kind.schema))) return scalar(form, path, label, real.map((kind) => kind.schema), left, schema.default);
+  if (real.every((kind) => isScalar(kind.schema))) return scalar(form, path, label, real.map((kind) => kind.schema), left, preset(schema));
   const items = real.length === 1 && real[0].schema.items ? settled(form, real[0].schema.items) : null;
-  if (items?.enum) return several(form, path, label, items, schema.default);
+  if (items?.enum) return several(form, path, label, items, preset(schema));
   if (real.length === 1 && real[0].schema.type === "array") return list(form, path, label, real[0].schema, left);
   if (real.length === 1 && !left) return object(form, real[0].schema, path, label);
-  return choice(form, path, label, left ? [{ label: "none", schema: null }, ...real] : real, schema.default);
+  return choice(form, path, label, left ? [{ label: "none", schema: null }, ...real] : real, preset(schema));
+}
+
+/** Return what a field is where nothing is said. Objects stand beside the schema's own default, which clients' generators do not take. */
+function preset(schema) {
+  return schema.default ?? schema["x-default"];
 }
 
 function settled(form, schema) {
@@ -56,7 +61,7 @@ function row(form, path, label, control, hint, inline = false) {
 function limits(schemas) {
   const words = { minimum: "at least", exclusiveMinimum: "above", maximum: "at most", exclusiveMaximum: "below" };
   const texts = schemas.map((schema) => {
-    if (schema.const !== undefined) return `or "${schema.const}"`;
+    if (schema.enum) return schema.enum.map((value) => `or "${value}"`).join(" ");
     return Object.entries(words).filter(([name]) => schema[name] !== undefined).map(([name, word]) => `${word} ${schema[name]}`).join(", ");
   });
   return texts.filter(Boolean).join(" ");
@@ -132,7 +137,7 @@ export function object(form, schema, path, label) {
   const needed = new Set(schema.required ?? []);
   const names = Object.keys(schema.properties).filter((name) => name !== "kind");
   names.sort((a, b) => Number(needed.has(b)) - Number(needed.has(a)));
-  const fields = names.map((name) => [name, field(form, schema.properties[name], `${path}/${name}`, name.replaceAll("_", " "), !needed.has(name) && schema.properties[name].default === undefined)]);
+  const fields = names.map((name) => [name, field(form, schema.properties[name], `${path}/${name}`, name.replaceAll("_", " "), !needed.has(name) && preset(schema.properties[name]) === undefined)]);
   const kind = schema.properties.kind?.const;
   const nodes = fields.map(([, inner]) => inner.node);
   const read = () => {

@@ -1,0 +1,120 @@
+"""Generated clients against a running service: a spec posted, waited for, downloaded and proved from its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import LiveService, serving
+
+from factorize.api.settings import Settings
+from factorize.exact import check_factor_file
+from factorize.format.manifest import check_manifest
+
+PREFIX = {"workload": {"kind": "prefix", "n": 6}}
+MOMENTUM = {
+    "workload": {"kind": "momentum", "n": 8, "momentum": 0.9},
+    "participation": {"kind": "fixed_epochs", "epochs": 2},
+    "mechanism": {"kind": "banded", "bands": 2},
+    "objective": {"kind": "weighted", "weights": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0]},
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with serving(Settings(store=str(tmp_path_factory.mktemp("clients") / "store"), port=0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(service: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that is imported from, with the document."""
+    made = tmp_path_factory.mktemp("generated")
+    (made / "openapi.json").write_bytes(service.get("/openapi.json").body)
+    sys.path.insert(0, str(made))
+    yield made
+    sys.path.remove(str(made))
+
+
+def generated(folder: Path, module: str, *arguments: str) -> str:
+    """Run a generator, which may not complain of anything, and return what it has said."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+def check_file(data: bytes, manifest: Any) -> None:
+    """Check a download against its manifest and its own claims."""
+    check_manifest(manifest)
+    assert hashlib.sha256(data).hexdigest() == manifest["files"][0]["sha256"]
+    found = check_factor_file(data, whole=64)
+    assert found.supported, found.failed
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> Any:
+    """Models of datamodel-code-generator."""
+    kinds = ["--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel"]
+    generated(folder, "datamodel_code_generator", "--input", "openapi.json", "--output", "generated_models.py", *kinds)
+    return import_module("generated_models")
+
+
+@pytest.mark.parametrize("document", [PREFIX, MOMENTUM], ids=["defaults", "all parts"])
+def test_models_carry_a_spec_to_a_file(service: LiveService, models: Any, document: Any) -> None:
+    spec = models.Spec.model_validate(document)
+    body = spec.model_dump(mode="json", exclude_none=True, by_alias=True)
+    manifest = service.solve(body)
+    read = models.Manifest.model_validate(manifest)
+    assert read.certificate.sensitivity.value > 0 and read.spec.workload.kind == document["workload"]["kind"]
+    check_file(service.get(f"/v1/blobs/{read.files[0].sha256}").body, manifest)
+    page = models.FactorizationPage.model_validate(service.get("/v1/factorizations").json())
+    assert manifest["digest"] in [entry.digest for entry in page.items]
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path, service: LiveService) -> Any:
+    """The client of openapi-python-client, which warns of each schema that it cannot take."""
+    where = ["--path", "openapi.json", "--output-path", "generated_client", "--meta", "none"]
+    said = generated(folder, "openapi_python_client", "generate", *where)
+    assert "Unable" not in said and "WARNING" not in said, said
+    return import_module("generated_client").Client(base_url=service.url)
+
+
+def call(module: str, *arguments: Any, **keywords: Any) -> Any:
+    """Return the parsed answer of an operation, by tag and operation id."""
+    return import_module(f"generated_client.api.{module}").sync(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("document", [PREFIX, MOMENTUM], ids=["defaults", "all parts"])
+def test_a_client_carries_a_spec_to_a_file(client: Any, document: Any) -> None:
+    types = import_module("generated_client.models")
+    spec = types.Spec.from_dict(document)
+    answer = call("factorizations.post_factorization", client=client, body=spec)
+    end = time.monotonic() + 600
+    while isinstance(answer, types.Job):
+        assert answer.state in ("queued", "running") and time.monotonic() < end, answer
+        time.sleep(0.05)
+        answer = call("factorizations.get_factorization", answer.spec_digest, client=client)
+    assert isinstance(answer, types.Manifest)
+    file = call("matrices.get_blob", answer.files[0].sha256, client=client)
+    check_file(file.payload.read(), answer.to_dict())
+    asked = types.CalibrationRequest(epsilon=2.0, delta=1e-6)
+    noise = call("calibrations.calibrate", answer.digest, client=client, body=asked)
+    assert isinstance(noise, types.Calibration) and noise.epsilon == 2.0 and noise.noise_multiplier > 0
+
+
+def test_a_client_reads_a_problem(client: Any) -> None:
+    types = import_module("generated_client.models")
+    spec = types.Spec.from_dict({"workload": {"kind": "prefix", "n": 6}, "tolerance": 2.0})
+    problem = call("factorizations.post_factorization", client=client, body=spec)
+    assert isinstance(problem, types.Problem)
+    assert problem.status == 422 and [error.pointer for error in problem.errors] == ["/tolerance"]
