@@ -102,8 +102,6 @@ class Settings(BaseSettings):
         https_key: PEM file of its private key.
         trusted_proxies: addresses or networks of the proxies that requests come through. The service answers them and
             its own machine, and asks for keys.
-        allow_remote: of earlier releases, without effect: an address that other machines reach needs HTTPS or a
-            trusted proxy, and keys.
         issuers: who else says who a caller is (OpenID Connect), each an `Issuer`; callers are asked for keys then.
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
@@ -148,7 +146,6 @@ class Settings(BaseSettings):
     https_certificate: str | None = None
     https_key: str | None = None
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
-    allow_remote: bool = False
     issuers: tuple[Issuer, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
@@ -196,7 +193,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host {self.host} can be reached by other machines, and keys would be sent to it in the clear. Give "
                 "--tls-certificate and --tls-key (https_certificate, https_key), or name the proxy in front of it in "
-                "trusted_proxies; or use 127.0.0.1. allow_remote alone does not do any more"
+                "trusted_proxies; or use 127.0.0.1"
             )
         if self.require_keys is False:
             raise ValueError(

@@ -120,16 +120,14 @@ def _memory(text: str | None) -> dict[str, Any]:
 
 def _table(request: CompareRequest, service: str | None, store: str | None, shown: Display) -> dict[str, Any]:
     """Compare here, or have a service do it."""
-    if service is None:
-        from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.child_comparison import comparison, told_by_events
 
+    if service is None:
         return comparison(request, opened_store(store), lambda done, total, name, _: shown.count(done, total, name))
     from factorize.client.service import Service
 
     asked = request.document() | {"spec": request.spec.document()}
-    return Service(service_url(service, store)).compare(
-        asked, progress=lambda event: shown.note(f"{event.data.get('done', 0)} mechanisms")
-    )
+    return Service(service_url(service, store)).compare(asked, progress=told_by_events(shown.count))
 
 
 def opened_store(url: str | None) -> Any:

@@ -12,10 +12,21 @@ from typing import Any
 
 from factorize.api.child_protocol import Document, Tell, serve, written
 from factorize.api.comparing.compare_request import CompareRequest, read_request
+from factorize.client.events import Event
 from factorize.storage.store import Store
 
 Report = Callable[[int, int, str, float], None]
 """Told mechanisms done, their total, the one that runs, and seconds since the beginning."""
+
+
+def told_by_events(report: Callable[[int, int, str], None]) -> Callable[[Event], None]:
+    """Return what passes the progress events of a service on: mechanisms done, their total, the one that runs."""
+
+    def tell(event: Event) -> None:
+        if event.kind == "progress":
+            report(*(event.data[name] for name in ("done", "total", "mechanism")))
+
+    return tell
 
 
 def comparison(request: CompareRequest, store: Store | None, report: Report) -> dict[str, Any]:
@@ -64,8 +75,8 @@ def compare_beside(asked: Document, tell: Tell) -> Document:
     """
     from factorize.storage.store import open_store
 
-    def report(done: int, _total: int, _mechanism: str, seconds: float) -> None:
-        tell(iteration=done, seconds=seconds)
+    def report(done: int, total: int, mechanism: str, seconds: float) -> None:
+        tell(iteration=done, total=total, mechanism=mechanism, seconds=seconds)
 
     given = asked["spec"]
     return written(given["to"], comparison(read_request(given["request"]), open_store(asked["store"]), report))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -148,14 +147,14 @@ def compare(
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with extras_named("a comparison"), progress_line(f"comparing for {_label(asked)}", bar_of(progress)) as line:
+        from factorize.api.comparing.child_comparison import comparison, told_by_events
+
         told = progress if callable(progress) else line.count if line else _silent
         if service is not None:
             from factorize.client.service import Service
 
             document = request.document() | {"spec": asked.document()}
-            return ComparisonTable(Service(service).compare(document, progress=partial(_compared, told)))
-        from factorize.api.comparing.child_comparison import comparison
-
+            return ComparisonTable(Service(service).compare(document, progress=told_by_events(told)))
         return ComparisonTable(comparison(request, None, lambda done, total, name, _: told(done, total, name)))
 
 
@@ -193,13 +192,6 @@ def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
 
     kept = open_store(url, create=True)
     return kept.load(obtain(plan(spec, kept), kept, progress=told)["digest"])
-
-
-def _compared(told: Callable[[int, int, str], None], event: Event) -> None:
-    """Pass on what a service says of a comparison."""
-    if event.kind == "progress":
-        data = event.data
-        told(int(data.get("done", 0)), int(data.get("total", 0)), str(data.get("mechanism", "")))
 
 
 def _label(spec: Spec) -> str:

@@ -13,7 +13,6 @@ from factorize.errors import ConditionNotMet
 if TYPE_CHECKING:
     from factorize.api.comparing.child_comparison import Report
     from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.client.events import Event
     from factorize.storage.store import Store
 
 
@@ -39,18 +38,14 @@ def table_of(
     request: CompareRequest, store: Store | None, report: Report, service: str | None = None
 ) -> dict[str, Any]:
     """Return the table of a comparison, made here or by a service; see `advise`."""
-    if service is None:
-        from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.child_comparison import comparison, told_by_events
 
+    if service is None:
         return comparison(request, store, report)
     from factorize.client.service import Service
 
-    def tell(event: Event) -> None:
-        if event.kind == "progress":
-            data = event.data
-            report(int(data.get("done", 0)), int(data.get("total", 0)), str(data.get("mechanism", "")), 0.0)
-
-    return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=tell)
+    progress = told_by_events(lambda done, total, mechanism: report(done, total, mechanism, 0.0))
+    return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=progress)
 
 
 def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest]:

@@ -20,8 +20,8 @@ def advise_beside(asked: Document, tell: Tell) -> Document:
         FactorizeError: nothing was written.
     """
 
-    def report(done: int, _total: int, _mechanism: str, seconds: float) -> None:
-        tell(iteration=done, seconds=seconds)
+    def report(done: int, total: int, mechanism: str, seconds: float) -> None:
+        tell(iteration=done, total=total, mechanism=mechanism, seconds=seconds)
 
     given = asked["spec"]
     job = read_job(given["request"])

@@ -25,7 +25,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_defaults_are_private_and_bounded() -> None:
     settings = load_settings()
-    assert (settings.host, settings.allow_remote, settings.allowed_hosts) == ("127.0.0.1", False, ())
+    assert (settings.host, settings.allowed_hosts) == ("127.0.0.1", ())
     assert settings.max_json_bytes == 1 << 20
     assert settings.max_upload_bytes == 64 << 20
     assert (settings.max_header_bytes, settings.max_headers) == (16 << 10, 64)
@@ -63,8 +63,6 @@ def test_a_variable_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_an_open_address_needs_https_or_a_proxy_and_keys(host: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="other machines.*--tls-certificate.*trusted_proxies"):
         load_settings(host=host)
-    with pytest.raises(InvalidParameter, match="allow_remote alone"):
-        load_settings(host=host, allow_remote=True)
     behind = load_settings(host=host, trusted_proxies=["192.0.2.7"])
     assert behind.host == host and behind.asks_for_keys
     file = tmp_path / "a.pem"

@@ -121,7 +121,11 @@ def test_http_tells_how_far_it_is(live_service: LiveService) -> None:
     events = [block.split("\n", 1) for block in answer.body.decode().strip().split("\n\n")]
     names = [name.removeprefix("event: ") for name, _ in events]
     assert names[-1] == "done" and set(names[:-1]) <= {"progress"}
-    assert json.loads(events[-1][1].removeprefix("data: "))["rows"]
+    table, *_ = [json.loads(data.removeprefix("data: ")) for _, data in reversed(events)]
+    news = [json.loads(data.removeprefix("data: ")) for _, data in events[:-1]]
+    assert news and table["rows"]
+    assert all(0 <= one["done"] <= one["total"] > 0 for one in news)
+    assert all(isinstance(one["mechanism"], str) and one["mechanism"] for one in news)
 
 
 @pytest.mark.parametrize(
