@@ -116,6 +116,8 @@ class Settings(BaseSettings):
         max_header_bytes: largest header block.
         max_headers: largest number of header fields.
         max_connections: open connections; more are answered 503.
+        max_connections_per_address: those of one address; more are answered 429.
+        max_streams_per_key: streams of events of one key, or of one address without keys; more are answered 429.
         max_working: requests that compute at once, those in line included; more are answered 429.
         max_working_per_key: those of one key.
         question_seconds: wall limit of a prediction.
@@ -159,6 +161,8 @@ class Settings(BaseSettings):
     max_header_bytes: Bytes = 16 << 10
     max_headers: Annotated[int, Field(ge=1)] = 64
     max_connections: Annotated[int, Field(ge=1)] = 4096
+    max_connections_per_address: Annotated[int, Field(ge=1)] = 1024
+    max_streams_per_key: Annotated[int, Field(ge=1)] = 64
     max_working: Annotated[int, Field(ge=1)] = 1024
     max_working_per_key: Annotated[int, Field(ge=1)] = 64
     question_seconds: Seconds = 60.0

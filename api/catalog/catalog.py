@@ -36,6 +36,11 @@ class Catalog:
         self._engine = engine
         self._upkeep = Upkeep(engine, store)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the rows had all results of the store at the newest look; else a thread still reads the others."""
+        return self._upkeep.whole
+
     def close(self) -> None:
         """End what follows the store."""
         self._upkeep.close()

@@ -41,9 +41,13 @@ class Upkeep:
     Args:
         engine: the database.
         store: the store.
+
+    Attributes:
+        whole: whether the newest look has seen all of the store.
     """
 
     def __init__(self, engine: sa.Engine, store: Store) -> None:
+        self.whole = True
         self._engine = engine
         self._store = store
         keys = [f"{top}/{folder}" for top in (MANIFESTS, REVOCATIONS) for folder in FOLDERS]
@@ -78,6 +82,7 @@ class Upkeep:
                 done = self._sweep()
             else:
                 done = not idle or self._list(budget)
+            self.whole = done and (idle or self._watch is not None)
             if not done and idle and not self._ending.is_set():
                 self._thread = threading.Thread(target=self._rest, name="factorize-catalog", daemon=True)
                 self._thread.start()

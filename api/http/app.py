@@ -25,7 +25,9 @@ from factorize.api.access.issuer_tokens import IssuerTokens
 from factorize.api.http.calibration_jobs import CalibrationJobs
 from factorize.api.http.gateway.access_guard import AccessGuard
 from factorize.api.http.gateway.audit_trail import AuditTrail
+from factorize.api.http.gateway.stream_limit import StreamLimit
 from factorize.api.http.gateway.work_gate import WorkGate
+from factorize.api.http.http_counts import HttpCounts
 from factorize.api.http.problems import install
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import describe
@@ -86,12 +88,14 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.service = owned
     app.state.work_gate = WorkGate(settings.max_working, settings.max_working_per_key)
     app.state.calibrations = CalibrationJobs(owned)
+    app.state.http_counts = HttpCounts()
+    app.state.streams = StreamLimit(settings.max_streams_per_key)
     install(app)
     for module, tag in _MODULES.items():
         app.include_router(module.router, tags=[tag])
     describe(app, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)
-    app.add_middleware(RequestGuard, settings=settings)
+    app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
     app.add_middleware(AuditTrail, log=owned.audit)
     return app

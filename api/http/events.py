@@ -9,11 +9,12 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from factorize.api.forms import ANY_FORM
 from factorize.api.http.answers import AskingCaller, RunningService, digest_in, not_known
 from factorize.api.http.gateway.access_guard import admission_of
+from factorize.api.http.gateway.stream_limit import EventStream
 from factorize.api.http.schema import answers
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
@@ -39,7 +40,7 @@ router = APIRouter(default_response_class=Response)
 
 @router.get(
     "/v1/factorizations/{name}/events",
-    responses=answers(200, 404, 410, media="text/event-stream", schema=_EVENT),
+    responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT),
 )
 async def get_events(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
@@ -55,7 +56,7 @@ async def get_events(request: Request, service: RunningService, caller: AskingCa
         frames = _once(frame(found))
     else:
         frames = follow(service.engine.changes(name, _last_seen(request)), admitted=admission_of(request))
-    return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    return EventStream(frames, request.app.state.streams)
 
 
 async def follow(

@@ -56,7 +56,8 @@ async def metrics(request: Request, service: RunningService) -> Response:
     registry.register(_Counts(service, gate_of(request)))
 
     def text() -> bytes:
-        return generate_latest(registry) + generate_latest(service.solve_counts.registry)
+        registries = (registry, service.solve_counts.registry, request.app.state.http_counts.registry)
+        return b"".join(map(generate_latest, registries))
 
     return Response(await run_sync(text), headers={"Content-Type": METRICS_TYPE})
 

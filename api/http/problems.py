@@ -69,6 +69,9 @@ KINDS: dict[str, Kind] = {
     "locks-out": Kind(409, "Locks out", "Nobody could look after keys after this; the detail says what to do first."),
     "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
+    "precondition-failed": Kind(
+        412, "Precondition failed", "What this route changes has no versions; leave If-Match out."
+    ),
     "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
     "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
     "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),

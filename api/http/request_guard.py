@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from factorize.api.http.http_counts import HttpCounts
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.settings import Settings, is_loopback
 from factorize.api.telemetry.log_context import bound, read_client_id, read_traceparent
@@ -37,11 +38,13 @@ class RequestGuard:
     Args:
         app: the application behind it.
         settings: the limits.
+        counts: of requests.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, counts: HttpCounts) -> None:
         self.app = app
         self.settings = settings
+        self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -53,14 +56,17 @@ class RequestGuard:
         request_id, known_as = secrets.token_hex(8), read_client_id(given, trace)
         scope.setdefault("state", {})["request_id"] = request_id
         with bound(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
-            await self._serve(scope, receive, send, request_id)
+            with self._counts.open.track_inprogress():
+                await self._serve(scope, receive, send, request_id)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         begun = time.monotonic()
 
         async def completed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _log.info("a request is answered", extra={"about": _line(scope, message["status"], begun)})
+                seconds = time.monotonic() - begun
+                self._counts.answered(scope["method"], scope["path"], message["status"], seconds)
+                _log.info("a request is answered", extra={"about": _line(scope, message["status"], seconds)})
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 for name, value in SECURITY_HEADERS.items():
@@ -78,6 +84,7 @@ class RequestGuard:
         return (
             self._refuse_headers(scope, headers)
             or self._refuse_framing(scope, headers)
+            or self._refuse_condition(scope, headers)
             or self._refuse_host(headers)
             or self._refuse_origin(headers)
         )
@@ -106,6 +113,13 @@ class RequestGuard:
         limit = self.settings.max_upload_bytes
         return too_much_data(limit) if length is not None and int(length) > limit else None
 
+    def _refuse_condition(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
+        if scope["method"] in ("GET", "HEAD") or not ("if-match" in headers or "if-unmodified-since" in headers):
+            return None
+        # To go on as if nothing had been asked would change what the client wants to be left alone.
+        detail = "what this route changes has no versions: leave If-Match and If-Unmodified-Since out"
+        return ProblemAnswer("precondition-failed", detail)
+
     def _refuse_host(self, headers: Headers) -> ProblemAnswer | None:
         values = headers.getlist("host")
         if len(values) == 1 and self._knows(values[0]):
@@ -128,10 +142,12 @@ class RequestGuard:
         return name is not None and (is_loopback(name) or name.lower() in self.settings.allowed_hosts)
 
 
-def _line(scope: Scope, status: int, begun: float) -> dict[str, Any]:
+def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     """Return what a line of the log says of an answer; queries are left out, since they may be long or private."""
-    milliseconds = round(1000 * (time.monotonic() - begun), 1)
-    return {"method": scope["method"], "path": scope["path"][:200], "status": status, "milliseconds": milliseconds}
+    caller = scope["state"].get("caller")
+    whose = {"key": caller.name[:100], "owner": caller.owner} if caller is not None and caller.owner else {}
+    asked = {"method": scope["method"], "path": scope["path"][:200]}
+    return {**asked, "status": status, "milliseconds": round(1000 * seconds, 1), **whose}
 
 
 def _host_name(authority: str) -> str | None:

@@ -100,7 +100,7 @@ async def list_factorizations(
         items, following = await run_sync(
             lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller), limiter=heavy
         )
-    return json_response({"items": items, "next": following})
+    return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
 @router.head("/v1/factorizations/{name}", include_in_schema=False)

@@ -7,11 +7,15 @@ does not move on (an unfinished header block or body, an answer that nobody take
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import ssl
 import sys
+from collections import Counter
+from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -19,6 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from factorize.api.http.app import create_app
+from factorize.api.http.gateway.access_guard import is_proxy
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import SECURITY_HEADERS
 from factorize.api.processes.open_files import allow_connections
@@ -32,6 +37,10 @@ LINGER_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 HANDSHAKE_SECONDS = 8.0
 BACKLOG = 2048
+CERTIFICATE_TICKS = 100
+"""Tenths of a second between looks at the files of the certificate."""
+_SOON = {"Retry-After": "1"}
+_log = logging.getLogger(__name__)
 
 
 class _Wire(h11.Connection):
@@ -51,6 +60,7 @@ class ServerConnection(H11Protocol):
     """
 
     settings = Settings.model_construct()
+    by_address: Counter[str] = Counter()
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)
@@ -63,13 +73,21 @@ class ServerConnection(H11Protocol):
         self._begun = self._heard = self._unsent_since = self.loop.time()
         self._received = self._unsent = 0
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        if len(self.connections) > self.settings.max_connections:
-            limit = f"{self.settings.max_connections} connections are open, the limit"
-            self._refuse(ProblemAnswer("unavailable", limit, headers={"Retry-After": "1"}))
+        self._address = (transport.get_extra_info("peername") or ("",))[0]
+        self.by_address[self._address] += 1
+        most, most_each = self.settings.max_connections, self.settings.max_connections_per_address
+        if len(self.connections) > most:
+            self._refuse(ProblemAnswer("unavailable", f"{most} connections are open, the limit", headers=_SOON))
+        elif self.by_address[self._address] > most_each and not is_proxy(self.settings, self._address):
+            limit = f"{most_each} connections of this address are open, the limit; close some, or use them again"
+            self._refuse(ProblemAnswer("busy", limit, headers=_SOON))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         self._look_timer.cancel()
+        self.by_address[self._address] -= 1
+        if not self.by_address[self._address]:
+            del self.by_address[self._address]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -157,9 +175,16 @@ class ServerLoop(asyncio.SelectorEventLoop):
 class _Server(uvicorn.Server):
     """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
 
-    def __init__(self, config: uvicorn.Config, service: SolverService) -> None:
+    def __init__(self, config: uvicorn.Config, service: SolverService, certificate: Certificate | None) -> None:
         super().__init__(config)
         self._service = service
+        self._certificate = certificate
+
+    async def on_tick(self, counter: int) -> bool:
+        """Take up a certificate that was renewed."""
+        if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
+            await asyncio.to_thread(self._certificate.renew)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close what listens, finish what runs."""
@@ -179,12 +204,12 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         StoreUnavailable: store or database cannot be opened.
         InvalidParameter: the files of the certificate cannot be used.
     """
-    context = _https(settings)
+    certificate = None if settings.https_certificate is None else Certificate(settings)
     allow_connections(settings.max_connections)
     if service is None:
         service = SolverService(settings)
         service.warm_up()
-    protocol: Any = type("Connection", (ServerConnection,), {"settings": settings})
+    protocol: Any = type("Connection", (ServerConnection,), {"settings": settings, "by_address": Counter()})
     config = uvicorn.Config(
         create_app(settings, service=service),
         host=settings.host,
@@ -202,29 +227,63 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=10,
         backlog=BACKLOG,
-        ssl_context_factory=None if context is None else lambda _config, _default: context,
+        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         # Room to read a header block that is too large to its end, so that its sender can read the answer.
         h11_max_incomplete_event_size=max(16 * settings.max_header_bytes, 256 * 1024),
     )
-    return _Server(config, service)
+    return _Server(config, service, certificate)
 
 
-def _https(settings: Settings) -> ssl.SSLContext | None:
-    if settings.https_certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        # A password is never asked for: a service has nobody to type it.
-        context.load_cert_chain(settings.https_certificate, settings.https_key, password="")
-    except OSError as error:  # ssl.SSLError among them
-        raise InvalidParameter(
-            f"https_certificate and https_key cannot be used: {error.strerror or error}; they are a certificate and "
-            "its own private key without a passphrase, both PEM",
-            field="https_certificate",
-        ) from None
-    return context
+class Certificate:
+    """The certificate of the service and its key: read at the start, and again when their files have changed.
+
+    Args:
+        settings: name the files.
+
+    Attributes:
+        context: what connections are opened with.
+
+    Raises:
+        InvalidParameter: they cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._files = str(settings.https_certificate), str(settings.https_key)
+        self._versions = self._look()
+        self.context = self._read()
+
+    def renew(self) -> None:
+        """Use the files from the next handshake on, if they have changed; a pair that cannot be used is only logged."""
+        with suppress(OSError):  # one is being replaced
+            versions = self._look()
+            if versions == self._versions:
+                return
+            self._versions = versions
+            try:
+                self._read()  # a context that a wrong pair was loaded into would have half of it
+                self.context.load_cert_chain(*self._files, password="")
+                _log.warning("the certificate was renewed")
+            except InvalidParameter as error:
+                _log.error("the certificate is not renewed: %s", error)
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        statuses = [Path(file).stat() for file in self._files]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # A password is never asked for: a service has nobody to type it.
+            context.load_cert_chain(*self._files, password="")
+        except OSError as error:  # ssl.SSLError among them
+            raise InvalidParameter(
+                f"https_certificate and https_key cannot be used: {error.strerror or error}; they are a certificate "
+                "and its own private key without a passphrase, both PEM",
+                field="https_certificate",
+            ) from None
+        return context
 
 
 def listen(host: str, port: int) -> socket.socket:

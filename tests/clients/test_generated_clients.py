@@ -81,12 +81,13 @@ def test_models_carry_a_spec_to_a_file(service: LiveService, models: Any, docume
 
 
 @pytest.fixture(scope="module")
-def client(folder: Path, service: LiveService) -> Any:
+def client(folder: Path, service: LiveService) -> Iterator[Any]:
     """The client of openapi-python-client, which warns of each schema that it cannot take."""
     where = ["--path", "openapi.json", "--output-path", "generated_client", "--meta", "none"]
     said = generated(folder, "openapi_python_client", "generate", *where)
     assert "Unable" not in said and "WARNING" not in said, said
-    return import_module("generated_client").Client(base_url=service.url)
+    with import_module("generated_client").Client(base_url=service.url) as opened:
+        yield opened
 
 
 def call(module: str, *arguments: Any, **keywords: Any) -> Any:

@@ -175,7 +175,7 @@ def _environment() -> dict[str, str]:
 
 
 def main(store: str, speed: str, access: str) -> None:
-    settings = Settings(store=store, port=0, require_keys=access == "keys")
+    settings = Settings(store=store, port=0, require_keys=access == "keys", max_connections_per_address=4096)
     service = SolverService(settings, command=SLOW_CHILD if speed == "slow" else None)
     with listen(settings.host, 0) as listener:
         print(address(listener), flush=True)

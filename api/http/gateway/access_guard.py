@@ -116,6 +116,11 @@ def trusts(settings: Settings, peer: str) -> bool:
     """Say whether requests from an address are answered: all with HTTPS or on loopback, else those of the proxies."""
     if not settings.trusted_proxies or settings.https_certificate is not None or is_loopback(peer):
         return True
+    return is_proxy(settings, peer)
+
+
+def is_proxy(settings: Settings, peer: str) -> bool:
+    """Say whether an address is that of a proxy, which stands for many clients."""
     try:
         address = ipaddress.ip_address(peer)
     except ValueError:

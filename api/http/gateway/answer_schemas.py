@@ -152,6 +152,7 @@ ANSWERS: Mapping[str, Schema] = {
         {
             "items": _list(_to("FactorizationEntry")),
             "next": {"type": ["string", "null"], "description": "`cursor` of the following page; null at the end."},
+            "whole": {"type": "boolean", "description": "False while results of the store have yet to be looked at."},
         },
     ),
     "CanonicalSpec": _object(

@@ -8,7 +8,15 @@ from factorize.api.http.gateway.route_table import row_of
 from factorize.api.http.problems import KINDS, MEDIA_TYPE
 
 SECURITY_SCHEME = "key"
-_ANY_REQUEST = ("bad-request", "foreign-origin", "request-timeout", "compressed-body", "too-many-headers", "internal")
+_ANY_REQUEST = (
+    "bad-request",
+    "foreign-origin",
+    "request-timeout",
+    "compressed-body",
+    "precondition-failed",
+    "too-many-headers",
+    "internal",
+)
 """Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 
@@ -265,6 +265,51 @@ def test_the_same_post_again_and_again_counts_each_time(keyed: Keyed) -> None:
                 statuses.append(answer.status)
     assert set(statuses) == {200, 429}
     assert statuses.count(200) <= 6, "3 in each minute, of which there may be two"
+
+
+def test_streams_of_one_key_leave_room_for_others(tmp_path: Path) -> None:
+    settings = Settings(store=str(tmp_path / "store"), require_keys=True, max_streams_per_key=2)
+    with serving(settings, command=SLOW_CHILD) as live, ExitStack() as opened:
+        service = Keyed(live)
+        name = service.ask("admin", "POST", "/v1/factorizations", FIVE).json()["spec_digest"]
+        path = f"/v1/factorizations/{name}/events"
+
+        def follow(role: str) -> http.client.HTTPResponse:
+            connection = opened.enter_context(closing(http.client.HTTPConnection(live.host, timeout=600)))
+            connection.request("GET", path, headers={"Authorization": f"Bearer {service.tokens[role]}"})
+            return opened.enter_context(connection.getresponse())
+
+        assert [follow("admin").status for _ in range(2)] == [200, 200]
+        refused = service.ask("admin", "GET", path)
+        refused.problem(429, "busy")
+        assert int(refused.headers["retry-after"]) > 0
+        assert service.ask("admin", "GET", f"/v1/factorizations/{name}").status == 200
+        other = service.token("admin")
+        connection = opened.enter_context(closing(http.client.HTTPConnection(live.host, timeout=600)))
+        connection.request("GET", path, headers={"Authorization": f"Bearer {other}"})
+        assert opened.enter_context(connection.getresponse()).status == 200
+        live.go()
+
+
+def test_what_is_changed_has_no_versions_to_match(keyed: Keyed) -> None:
+    name = "a" * 64
+    for method, path in (("DELETE", f"/v1/factorizations/{name}"), ("POST", f"/v1/factorizations/{name}/retry")):
+        for condition in ("If-Match", "If-Unmodified-Since"):
+            headers = {"Authorization": f"Bearer {keyed.tokens['admin']}", condition: '"x"'}
+            keyed.live.send(method, path, headers=headers).problem(412, "precondition-failed")
+    headers = {"Authorization": f"Bearer {keyed.tokens['admin']}", "If-Match": '"x"'}
+    assert keyed.live.send("GET", "/v1/factorizations", headers=headers).status == 200
+
+
+def test_a_line_of_a_request_names_the_key_and_not_its_secret(keyed: Keyed, caplog: pytest.LogCaptureFixture) -> None:
+    token = keyed.token("read")
+    with caplog.at_level("INFO", logger="factorize.api.http.request_guard"):
+        keyed.ask(token, "GET", "/v1/factorizations")
+        keyed.ask("fk_wrong", "GET", "/v1/factorizations")
+    known, unknown = [record.about for record in caplog.records if hasattr(record, "about")][-2:]
+    caller = keyed.register.get(token[3:15]).caller
+    assert (known["key"], known["owner"]) == (caller.name, caller.owner) and token not in str(known)
+    assert "key" not in unknown and unknown["status"] == 401
 
 
 def test_a_quota_of_bytes_refuses_an_upload_before_anything_is_kept(keyed: Keyed) -> None:

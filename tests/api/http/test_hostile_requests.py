@@ -379,6 +379,21 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         assert b"retry-after: 1" in answer.lower()
 
 
+def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path) -> None:
+    settings = Settings(store=str(tmp_path / "store"), max_connections_per_address=3)
+    with serving(settings) as crowded:
+        host, port = crowded.host.rsplit(":", 1)
+        with ExitStack() as idle:
+            for _ in range(3):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=600))
+            answer = crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 429 ") and b"/problems/busy" in answer
+            assert b"retry-after: 1" in answer.lower()
+        end = time.monotonic() + 600
+        while crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[9:12] != b"200":
+            assert time.monotonic() < end, "those that are closed do not count"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,6 +112,30 @@ def test_old_versions_of_tls_are_refused(secured: LiveService, files: tuple[Path
     assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3" and version(ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
     with pytest.warns(DeprecationWarning), pytest.raises(ssl.SSLError):
         version(ssl.TLSVersion.TLSv1_1)
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.api.http.server.CERTIFICATE_TICKS", 1)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir(), second.mkdir()
+    (certificate, private), (other, other_private) = certified(first), certified(second)
+    settings = Settings(store=str(tmp_path / "store"), https_certificate=str(certificate), https_key=str(private))
+    with serving(settings, command=SLOW_CHILD) as live:
+        host, port = live.host.rsplit(":", 1)
+
+        def shown() -> str:
+            return ssl.get_server_certificate((host, int(port)), timeout=600)
+
+        before = shown()
+        os.replace(other, certificate)  # without its key: nothing that can be used
+        time.sleep(0.5)
+        assert shown() == before
+        renewed = certificate.read_text()
+        os.replace(other_private, private)
+        end = time.monotonic() + 600
+        while shown() == before:
+            assert time.monotonic() < end
+        assert shown() == renewed
 
 
 def test_files_that_cannot_be_used_are_named(files: tuple[Path, Path], tmp_path: Path) -> None:

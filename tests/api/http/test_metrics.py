@@ -43,6 +43,22 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
     assert found["factorize_work", (("kind", "rows"), ("state", "running"))] == 0
 
 
+def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), port=0), command=("/bin/false",)) as service:
+        for path in ("/healthz", "/healthz", f"/v1/factorizations/{'a' * 64}", "/strange", "/stranger"):
+            service.get(path)
+        found = samples(service.get("/metrics").body.decode())
+
+    def count(method: str, route: str, status: str) -> float:
+        return found["factorize_http_requests_total", (("method", method), ("route", route), ("status", status))]
+
+    assert count("GET", "/healthz", "200") == 2
+    assert count("GET", "/v1/factorizations/{name}", "404") == 1
+    assert count("GET", "none", "404") == 2
+    assert found["factorize_http_seconds_count", (("method", "GET"), ("route", "/healthz"))] == 2
+    assert found["factorize_http_open", ()] == 1, "the one that asks"
+
+
 def test_gaps_are_of_solves_that_are_done_and_retries_of_those_that_died() -> None:
     counts = SolveCounts()
     counts.settled(SPEC, "DONE", 2.0, {"relative_gap": 3e-9})
