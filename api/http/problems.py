@@ -28,6 +28,7 @@ from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
+_AWAY = "the service cannot use its store, its job database or its issuer now; try again. The log and /readyz say more"
 CHALLENGE = 'Bearer realm="factorize"'
 _log = logging.getLogger(__name__)
 
@@ -165,6 +166,8 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
         return _refused(error)
     if isinstance(error, QuotaExhausted):
         return ProblemAnswer(slug, str(error), headers={"Retry-After": str(math.ceil(error.seconds))})
+    if slug == "unavailable":  # its words name hosts, users and folders, which are the operator's
+        return ProblemAnswer(slug, _AWAY)
     extra: dict[str, Any] = {}
     if isinstance(error, AboveCapacity):
         extra["estimate"] = dict(error.estimate)

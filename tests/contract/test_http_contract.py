@@ -169,3 +169,12 @@ def test_the_page_describes_every_setting() -> None:
     text = PAGE.read_text()
     for name in Settings.model_fields:
         assert f"| `{name}` |" in text, name
+
+
+@pytest.mark.parametrize("kind", [errors.StoreUnavailable, errors.ServiceUnreachable])
+def test_what_is_away_is_said_without_its_address(kind):
+    words = 'connection to server at "10.0.0.6", port 5432 failed: user "factorize", /srv/store'
+    answer = problem_of(kind(words))
+    assert answer.kind.status == 503
+    body = bytes(answer.response("id").body).decode()
+    assert not any(word in body for word in ("10.0.0.6", "5432", '"factorize', "/srv")) and "/readyz" in body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -18,6 +19,8 @@ from factorize.api.http.gateway.route_table import ROUTES, RouteRow, row_of
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
 from factorize.api.settings import Settings, is_loopback
 from factorize.errors import FactorizeError
+
+_log = logging.getLogger(__name__)
 
 
 class AccessGuard:
@@ -53,6 +56,8 @@ class AccessGuard:
             await self._within_quotas(scope, caller)
         except (ProblemAnswer, FactorizeError) as error:
             problem = error if isinstance(error, ProblemAnswer) else problem_of(error)
+            if problem.kind.status >= 500:
+                _log.error("request %s: %s: %s", state.get("request_id", ""), type(error).__name__, error)
             await problem.response(state.get("request_id", ""))(scope, receive, send)
             return
         state["caller"] = caller
