@@ -117,6 +117,7 @@ def test_a_claim_is_checked_from_the_bytes_and_a_false_one_refused(plain: Factor
         {"sigma": (0.99 * held.sigma_of_sums).hex()},
         {"delta": (0.95e-5).hex()},
         {"epsilon": (1.99).hex()},
+        {"clip_norm": (0.51).hex()},
         {"sampling": "balls_in_bins"},
         {"mechanism": {**claim["mechanism"], "bins": 32, "epochs": 2}},
         {"mechanism": {**claim["mechanism"], "bins": 17}},
