@@ -14,13 +14,12 @@ from typing import Any
 
 from factorize import solvers
 from factorize.api.proof import prove
-from factorize.api.stages import Stages, unfinished_of
+from factorize.api.stages import Stages
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
 from factorize.storage.incoming import Check
 from factorize.storage.store import Store
-from factorize.storage.unfinished import SECONDS
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,9 @@ def obtain(
     if planned.known is not None:
         return store.manifest(planned.known)
     stages = Stages(progress, check or partial(prove, store=store.url))
-    unfinished = unfinished_of(planned.spec, store, estimate=cost(planned)[0], seconds=SECONDS)
     spec = bound(planned.spec, store)
-    solved = solvers.solve(spec, progress=stages.step, unfinished=unfinished)
-    manifest = store.put(solved, check=stages.check)
-    if unfinished is not None:
-        unfinished.clear()
-    return manifest
+    solved = solvers.solve(spec, progress=stages.step)
+    return store.put(solved, check=stages.check)
 
 
 def bound(spec: Spec, store: Store) -> Spec:

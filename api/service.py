@@ -121,7 +121,6 @@ class SolverService:
             processors=settings.processors,
             command=command,
             forked=settings.fork_children,
-            checkpoint_seconds=settings.checkpoint_seconds,
             settled=self._count,
         )
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)

@@ -108,7 +108,6 @@ class Settings(BaseSettings):
         processors: threads for all running solves; by default all.
         fork_children: solve in processes forked from one that has everything imported (Linux; elsewhere, or where this
             is false, each solve starts a Python of its own).
-        checkpoint_seconds: a long solve leaves its state in the store so often, for another machine to go on from.
         min_solve_seconds: least wall limit of a solve; it is four times the estimate where that is more.
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
         max_json_bytes: largest JSON body.
@@ -153,7 +152,6 @@ class Settings(BaseSettings):
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None
     fork_children: bool = True
-    checkpoint_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
     min_solve_seconds: Seconds = 600.0
     max_solve_seconds: Seconds = DAY
     max_json_bytes: Bytes = 1 << 20

@@ -12,12 +12,7 @@ from factorize.solution import Progress, ProgressCallback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from factorize.spec import Spec
     from factorize.storage.incoming import Check
-    from factorize.storage.store import Store
-    from factorize.storage.unfinished import UnfinishedWork
-
-_TOO_LOW = 6.0  # an estimate may be too low by about as much
 
 
 class Stages:
@@ -55,20 +50,3 @@ class Stages:
         self._entered.append((phase, time.time()))
         passed = time.monotonic() - self._began
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
-
-
-def unfinished_of(spec: Spec, store: Store, *, estimate: float, seconds: float) -> UnfinishedWork | None:
-    """Return where a solve leaves its states, None for one that is over before it would leave any.
-
-    Args:
-        spec: to be solved.
-        store: where its result goes.
-        estimate: seconds of the solve.
-        seconds: between two states; 0 leaves one after each step.
-    """
-    from factorize import __version__
-    from factorize.storage.unfinished import UnfinishedWork
-
-    if estimate < seconds / _TOO_LOW:
-        return None
-    return UnfinishedWork(store, spec.digest, __version__, seconds=seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -72,51 +72,3 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], None]
 """Called between steps; may raise `factorize.errors.Cancelled` to stop the solve."""
-
-
-@dataclass(frozen=True)
-class LoopState:
-    """Where a loop of a solver was: what it needs to go on.
-
-    Attributes:
-        loop: its name.
-        step: how many steps led there, at least 1.
-        arrays: finite float64, by name.
-    """
-
-    loop: str
-    step: int
-    arrays: Mapping[str, np.ndarray]
-
-
-class Unfinished(Protocol):
-    """What a solve that was cut off had reached, and where a running one leaves what it reaches."""
-
-    @property
-    def step(self) -> int:
-        """The step of the state that was found, 0 where there is none."""
-
-    def taken_up(self, loop: str) -> LoopState | None:
-        """Return the state that was found, if a loop of this name has left it. Nothing in it is to be believed."""
-
-    def forget(self) -> None:
-        """Let nothing be taken up any more."""
-
-    def offer(self, loop: str, step: int, **arrays: np.ndarray) -> None:
-        """Leave a state, called in every step; most calls do nothing."""
-
-
-class NothingKept:
-    """For solves that nobody goes on with."""
-
-    step = 0
-
-    def taken_up(self, loop: str) -> LoopState | None:
-        """Nothing was found."""
-        return None
-
-    def forget(self) -> None:
-        """Nothing was found."""
-
-    def offer(self, loop: str, step: int, **arrays: np.ndarray) -> None:
-        """Leave nothing."""

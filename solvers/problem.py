@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from factorize.certificate.gram_bounds import near_gram_blocks
 from factorize.certificate.sensitivity import sensitivity_kept
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
-from factorize.solution import LoopState, NothingKept, Progress, ProgressCallback, Unfinished
+from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
@@ -33,33 +33,6 @@ def outline_of(spec: Spec) -> Workload:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A loop of a solver, as unfinished work knows it.
-
-    Attributes:
-        name: of the loop; what it leaves under it, it can take up.
-        unfinished: where states are.
-    """
-
-    name: str
-    unfinished: Unfinished
-
-    def found(self, **shapes: tuple[int, ...]) -> LoopState | None:
-        """Return the state that the loop has left, if its arrays have these names and shapes, else None."""
-        state = self.unfinished.taken_up(self.name)
-        fits = state is not None and {name: array.shape for name, array in state.arrays.items()} == shapes
-        return state if fits else None
-
-    def offer(self, step: int, **arrays: np.ndarray) -> None:
-        """Leave the state after a step."""
-        self.unfinished.offer(self.name, step, **arrays)
-
-
-UNKEPT = Loop("", NothingKept())
-"""For a loop that nobody goes on with."""
-
-
-@dataclass(frozen=True)
 class Problem:
     """A canonical spec with a named mechanism, as the solvers read it.
 
@@ -67,15 +40,9 @@ class Problem:
 
     Attributes:
         spec: the spec.
-        unfinished: what a solve of the same spec that was cut off had reached; solvers may ignore it.
     """
 
     spec: Spec
-    unfinished: Unfinished = field(default_factory=NothingKept, compare=False)
-
-    def loop(self, name: str) -> Loop:
-        """Return the part of a loop in unfinished work."""
-        return Loop(name, self.unfinished)
 
     @property
     def workload(self) -> Workload:

@@ -17,7 +17,7 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import candidates, strategy_of
-from factorize.solvers.problem import Loop, Problem, Reporter, StepReport
+from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import right_singular, scaled
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.single.recovery import loss_of, triangle
@@ -60,8 +60,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     target = scaled(problem.target)
     epochs = problem.participation.spread(problem.n).most
     order = np.arange(problem.n).reshape(epochs, -1).T.ravel()
-    loop = problem.loop("rounds of the conic program")
-    gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance, report, loop)
+    gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance, report)
     strategy = _repair(gram, target, order, epochs)
     loss, factors = _multipliers(target, strategy, order, epochs)
     gap = loss / _bound(target[:, order], factors) - 1
@@ -76,11 +75,11 @@ def _few_rows(target: np.ndarray) -> np.ndarray:
     return triangle(target) if target.shape[0] > target.shape[1] else target
 
 
-def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport, loop: Loop) -> tuple[np.ndarray, int]:
+def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport) -> tuple[np.ndarray, int]:
     """Return SCS's X in class order, whatever it is worth, and its steps.
 
-    SCS runs by rounds, each from where the one before has ended, so that a solve can be told of, stopped and gone on
-    with; a problem that takes one round is solved as without them.
+    SCS runs by rounds, each from where the one before has ended, so that a solve can be told of and stopped; a
+    problem that takes one round is solved as without them.
     """
     cp: Any = import_module("cvxpy")
     r, n = factor.shape
@@ -96,7 +95,7 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport
         with warnings.catch_warnings():  # that the solution "may be inaccurate" is assumed anyway
             warnings.simplefilter("ignore")
             data, *inversion = program.get_problem_data(cp.SCS)
-            found, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report, loop)
+            found, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report)
             program.unpack_results(found, *inversion)
     except cp.error.SolverError as error:
         raise SolveFailed(
@@ -107,24 +106,17 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport
     return whole.value[:n, :n], steps
 
 
-def _rounds(data: dict[str, Any], accuracy: float, report: StepReport, loop: Loop) -> tuple[dict[str, Any], int]:
-    """Return the last answer of SCS and its steps in all, those of a solve that was cut off among them."""
+def _rounds(data: dict[str, Any], accuracy: float, report: StepReport) -> tuple[dict[str, Any], int]:
+    """Return the last answer of SCS and its steps in all."""
     scs: Any = import_module("scs")
     sides = data["dims"]
     cones = {"z": sides.zero, "l": sides.nonneg, "q": sides.soc, "ep": sides.exp, "s": sides.psd}
     problem = {name: data[name] for name in ("A", "b", "c")}
-    height, width = data["A"].shape
-    left = loop.found(x=(width,), y=(height,), s=(height,), scale=(1,))
-    start = {} if left is None else {name: left.arrays[name] for name in ("x", "y", "s")}
-    chosen = {} if left is None else {"scale": float(left.arrays["scale"][0])}
-    solver = scs.SCS(problem, cones, eps_abs=accuracy, eps_rel=accuracy, max_iters=_ROUND, verbose=False, **chosen)
-    done = 0 if left is None else left.step
-    found = solver.solve(warm_start=bool(start), **start)
-    done += found["info"]["iter"]
+    solver = scs.SCS(problem, cones, eps_abs=accuracy, eps_rel=accuracy, max_iters=_ROUND, verbose=False)
+    found = solver.solve(warm_start=False)
+    done = found["info"]["iter"]
     while found["info"]["status_val"] != scs.SOLVED and found["info"]["iter"] >= _ROUND and done < _MOST_STEPS:
         report(done, None)
-        scale = np.array([found["info"]["scale"]])
-        loop.offer(done, x=found["x"], y=found["y"], s=found["s"], scale=scale)
         found = solver.solve(warm_start=True)
         done += found["info"]["iter"]
     return found, done

@@ -10,18 +10,16 @@ from dataclasses import replace
 import numpy as np
 
 import factorize
-from factorize.errors import Cancelled, LimitExceeded, SolveFailed, extras_named
+from factorize.errors import extras_named
 from factorize.factorization import Factorization
 from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
-from factorize.solution import NothingKept, Outcome, Progress, ProgressCallback, Solution, Unfinished
+from factorize.solution import Progress, ProgressCallback
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
 from factorize.spec import Spec
-
-_ENDED_WELL = (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
 
 
 def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
@@ -46,7 +44,6 @@ def solve(
     progress: ProgressCallback | None = None,
     matrices: Mapping[str, np.ndarray] | None = None,
     evidence: bool = True,
-    unfinished: Unfinished | None = None,
 ) -> Factorization:
     """Solve a spec and certify the result.
 
@@ -56,8 +53,6 @@ def solve(
         matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
         evidence: whether a claim that brings no evidence for a lower bound over all matrices gets some; without, the
             certificate has no such bound.
-        unfinished: what a solve of this spec that was cut off had reached, and where this one leaves what it reaches
-            (factorize/storage/unfinished.py). Where going on leads to no convergence, the solve begins anew.
 
     Returns:
         The certified factorization; its certificate says whether the tolerance was met.
@@ -73,43 +68,26 @@ def solve(
     """
     spec = choose(spec).bind(matrices or {})
     with one_blas_thread(0 if spec.workload.endless else spec.workload.n, largest=LARGEST_WHOLE):
-        return _solved(spec, progress, evidence, unfinished)
+        return _solved(spec, progress, evidence)
 
 
 def _solved(
     spec: Spec,
     progress: ProgressCallback | None,
     evidence: bool,
-    unfinished: Unfinished | None,
 ) -> Factorization:
     """Return the certified answer to a spec with a named mechanism."""
     entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
-    told, kept = _Told(progress or _ignore, needed.seconds), unfinished or NothingKept()
-    problem = Problem(spec, unfinished=kept)
+    told = _Told(progress or _ignore, needed.seconds)
+    problem = Problem(spec)
     with begun(spec, own=entry.dual or not evidence) as searched:
-        if kept.step:
-            solution = _gone_on(problem, entry, told)
-        else:
-            solution = entry.solve(problem, told)
+        solution = entry.solve(problem, told)
         if evidence:
             solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
     provenance = _provenance(spec, time.monotonic() - began)
     told.enter("certify")
     return Factorization.from_solution(spec, solution, solver=provenance)
-
-
-def _gone_on(problem: Problem, entry: Entry, progress: ProgressCallback) -> Solution:
-    """Return the claim of a solve that goes on from unfinished work, or, where that leads nowhere, of one anew."""
-    try:
-        solution = entry.solve(problem, progress)
-        if solution.outcome in _ENDED_WELL:
-            return solution
-    except (SolveFailed, ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
-        if isinstance(error, Cancelled | LimitExceeded):
-            raise
-    problem.unfinished.forget()
-    return entry.solve(problem, progress)
 
 
 class _Told:

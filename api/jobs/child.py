@@ -39,11 +39,10 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     """
     from factorize import solvers
     from factorize.api.proof import prove
-    from factorize.api.stages import Stages, unfinished_of
+    from factorize.api.stages import Stages
     from factorize.solution import Progress
     from factorize.spec import parse_spec
     from factorize.storage.store import open_store
-    from factorize.storage.unfinished import SECONDS
 
     def report(progress: Progress) -> None:
         tell(**vars(progress))
@@ -51,15 +50,9 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     store = open_store(asked["store"])
     stages = Stages(report, check or partial(prove, store=store.url))
     spec = store.bind(parse_spec(asked["spec"]))
-    seconds = asked.get("checkpoint_seconds", SECONDS)
-    unfinished = unfinished_of(spec, store, estimate=solvers.estimate(spec).seconds, seconds=seconds)
     _log.info("the child solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
-    if unfinished is not None and unfinished.step:
-        _log.info("the child goes on from a state", extra={"about": {"step": unfinished.step}})
-    found = solvers.solve(spec, progress=stages.step, unfinished=unfinished)
+    found = solvers.solve(spec, progress=stages.step)
     digest = store.put(found, check=stages.check)["digest"]
-    if unfinished is not None:
-        unfinished.clear()
     _log.info("the result is stored", extra={"about": {"digest": digest}})
     return {"digest": digest, "timings": stages.timings()}
 

@@ -47,7 +47,6 @@ class Dispatch:
         capacity: tuple[int | None, int | None],
         command: tuple[str, ...] | None,
         forked: bool,
-        checkpoint_seconds: float | None,
         listen: Callable[[dict[str, Any]], None],
         ended: Callable[[str, Future[Any]], None],
     ) -> None:
@@ -60,7 +59,6 @@ class Dispatch:
                 the machine or the container has.
             command: command line of the child process, or None for this Python's.
             forked: whether children may be forked from the nursery.
-            checkpoint_seconds: between two states that a long solve leaves.
             listen: called with each event of a running solve, in a thread of dask's; must not block.
             ended: called with task and future when a solve is over, likewise.
         """
@@ -69,7 +67,7 @@ class Dispatch:
         self.embedded: Embedded | None = None
         self.stopped = False
         self._store, self._scheduler, self._command = store, scheduler, command
-        self._capacity, self._forked, self._checkpoint_seconds = capacity, forked, checkpoint_seconds
+        self._capacity, self._forked = capacity, forked
         self._listen, self._ended = listen, ended
         self._link: Link | None = None
 
@@ -173,7 +171,6 @@ class Dispatch:
                 *where,
                 forked=self._forked,
                 about=job.about(),
-                checkpoint_seconds=self._checkpoint_seconds,
             )
             try:
                 future = dask_cluster.submit(client, job.task, request, rank(job), room)

@@ -56,7 +56,6 @@ class JobEngine:
         processors: int | None = None,
         command: tuple[str, ...] | None = None,
         forked: bool = True,
-        checkpoint_seconds: float | None = None,
         tick: float = 2.0,
         patience: float = 15.0,
         settled: Callable[[Job, SolveEnding], None] | None = None,
@@ -74,7 +73,6 @@ class JobEngine:
             processors: threads for all running solves of the in-process worker; by default all.
             command: command line of the child process; by default ``factorize.api.jobs.child`` (api/isolated.py).
             forked: whether children may be forked from the nursery (api/processes/nursery.py).
-            checkpoint_seconds: between two states that a long solve leaves, for another machine to go on from.
             tick: seconds between two rounds of reconciliation.
             patience: seconds without a sign of life after which another engine counts as dead.
             settled: told of each end of a solve, in the engine's thread.
@@ -97,7 +95,6 @@ class JobEngine:
             capacity=(capacity_mb, processors),
             command=command,
             forked=forked,
-            checkpoint_seconds=checkpoint_seconds,
             listen=lambda event: self._inbox.put(partial(self._on_event, event)),
             ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
         )

@@ -63,7 +63,6 @@ class Request:
         module: the child, see api/isolated.py.
         forked: whether the child may be forked from the nursery (api/processes/nursery.py), where there is one.
         about: what a line of the log says of the solve.
-        checkpoint_seconds: between two states that a long solve leaves; None for the child's own default.
     """
 
     spec_digest: str
@@ -76,7 +75,6 @@ class Request:
     module: str = SOLVE
     forked: bool = True
     about: dict[str, str] = field(default_factory=dict)
-    checkpoint_seconds: float | None = None
 
     @property
     def data_limit_mb(self) -> int:
@@ -90,8 +88,6 @@ class Request:
     def stdin(self) -> bytes:
         """The line that the child reads."""
         more = ',"log":true' if _log.isEnabledFor(logging.INFO) else ""
-        if self.checkpoint_seconds is not None:
-            more += f',"checkpoint_seconds":{self.checkpoint_seconds}'
         return f'{{"spec":{self.spec},"store":{json.dumps(self.store)}{more}}}\n'.encode()
 
 

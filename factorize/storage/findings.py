@@ -24,7 +24,6 @@ KINDS = {
     "orphan-manifest": "no spec entry names this manifest: a later answer to a spec, found by its own digest",
     "unindexed": "a spec entry is missing that a manifest calls for",
     "temporary": "a file on its way in, or what a crash left of one",
-    "unfinished": "the state of a solve that runs, or was cut off; a solve of the same spec goes on from it",
     "writable": "an object has write permission",
     "foreign": "a file that is none of the store's",
 }

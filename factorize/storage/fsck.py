@@ -39,7 +39,6 @@ from factorize.storage.records import (
 )
 from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocation_key
 from factorize.storage.store import Store
-from factorize.storage.unfinished import UNFINISHED
 
 GRACE_SECONDS = 86_400.0
 """Age from which a temporary file is not of a writer that still runs."""
@@ -294,9 +293,7 @@ class _Check:
             place = entry.key.split("/")[0]
             if place in (*_PLACES, QUARANTINE, AUDIT_FOLDER) or entry.key == MARKER or _LEDGER.fullmatch(entry.key):
                 continue
-            if place == UNFINISHED:
-                self._find("unfinished", entry.key, f"{entry.size} bytes; gc removes it when it is old")
-            elif place != STAGING:
+            if place != STAGING:
                 self._find("foreign", entry.key, "none of the store's files; move it elsewhere if it is yours")
             else:
                 stale = entry.modified < oldest

@@ -31,7 +31,6 @@ from factorize.storage.records import (
     user_matrices,
 )
 from factorize.storage.store import Store
-from factorize.storage.unfinished import UNFINISHED
 
 GRACE_SECONDS = 7 * 86_400.0
 """Longer than a job may wait and be solved, whose user's matrix no manifest names yet."""
@@ -40,7 +39,6 @@ TEMPORARY_SECONDS = 86_400.0
 
 KINDS = {
     "temporary": "a file that a put left behind",
-    "unfinished": "the state of a solve that nobody has gone on with",
     "unnamed-blob": "no manifest names this blob",
     "entry": "it named a result that is deleted",
     "manifest": "a result that is deleted",
@@ -210,14 +208,11 @@ class _Sweep:
                 self._remove("unnamed-blob", entry.key, entry)
 
     def remove_temporary(self) -> None:
-        """Remove old temporary files and states of solves; a put and a solve that run have young ones."""
+        """Remove old temporary files; a put that runs has a young one."""
         oldest = min(self.oldest, time.time() - TEMPORARY_SECONDS)
         for entry in self.store.objects.list(STAGING):
             if entry.modified < oldest:
                 self._remove("temporary", entry.key, entry)
-        for entry in self.store.objects.list(UNFINISHED):
-            if entry.modified < oldest:
-                self._remove("unfinished", entry.key, entry)
 
     def _named(self) -> set[bytes]:
         return {sha256 for result in self.results.values() for sha256 in result.blobs}

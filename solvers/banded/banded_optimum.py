@@ -93,7 +93,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the numbers leave the range of double precision.
     """
     assert isinstance(problem.spec.mechanism, Banded)
-    from factorize.solvers.banded.gram_descent import GramDescent, Landscape, taken_up
+    from factorize.solvers.banded.gram_descent import GramDescent, Landscape
 
     report, bands = Reporter(progress), problem.spec.mechanism.bands
     target = recursion(problem)
@@ -101,8 +101,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
     landscape = Landscape(target, problem.n, bands)
-    first, steps = taken_up(problem, landscape, (bands - 1, problem.n))
-    descent = GramDescent(problem, landscape, first or start(problem, landscape, report), report, steps=steps)
+    descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
     outcome = descent.run()
     return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps)
 

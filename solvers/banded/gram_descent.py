@@ -56,9 +56,6 @@ class GramPoint:
     curvature: tuple[Array, Array, Array, Array]
 
 
-_DESCENT = "gram descent"
-
-
 class Landscape:
     """The loss as a function of X; keeps its work arrays.
 
@@ -105,13 +102,6 @@ class Landscape:
         return BandedMatrix(bands)
 
 
-def taken_up(problem: Problem, landscape: Landscape, shape: tuple[int, int]) -> tuple[GramPoint | None, int]:
-    """Return the point that a search which was cut off had reached, and after how many steps; None, 0 where none is."""
-    found = problem.loop(_DESCENT).found(offsets=shape)
-    point = None if found is None else landscape(np.ascontiguousarray(found.arrays["offsets"]))
-    return point, 0 if point is None or found is None else found.step
-
-
 class GramDescent:
     """Steps towards the optimum, and the strategy they have reached.
 
@@ -120,7 +110,6 @@ class GramDescent:
         landscape: its loss.
         first: where to start.
         report: told the gap within the class after each step.
-        steps: that led to `first`.
     """
 
     def __init__(
@@ -129,11 +118,9 @@ class GramDescent:
         landscape: Landscape,
         first: GramPoint,
         report: Reporter,
-        steps: int = 0,
     ) -> None:
         self.problem, self.landscape, self.report = problem, landscape, report
-        self.steps, self.gap = steps, np.inf
-        self._loop = problem.loop(_DESCENT)
+        self.steps, self.gap = 0, np.inf
         self.at = first
         self._memory = Memory(_PAIRS)
         self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
@@ -171,7 +158,6 @@ class GramDescent:
             if not self._step(direction, decrease):
                 self.gap = self._certified()
                 return self._ended()
-            self._loop.offer(self.steps, offsets=self.at.offsets)
         self.gap = self._certified()
         return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ITERATION_LIMIT
 

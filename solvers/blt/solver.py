@@ -102,7 +102,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         progressions(loss.parameters, problem.n, separation),
         tolerance=0.1 * problem.tolerance,
         report=lambda step: report(step, None),
-        loop=problem.loop("descents"),
     )
     plain = _matrix(problem, loss.parameters.at(found.variables))
     point = None

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from factorize.solution import Outcome
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.problem import UNKEPT, Loop
 
 Array = NDArray[np.float64]
 Loss = Callable[[Array], tuple[float, Array]]
@@ -57,9 +56,7 @@ def progressions(parameters: Alternating, n: int, separation: int) -> list[Array
     return found
 
 
-def minimise(
-    loss: Loss, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None], loop: Loop = UNKEPT
-) -> BltMinimum:
+def minimise(loss: Loss, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None]) -> BltMinimum:
     """Return the best of several descents.
 
     Args:
@@ -67,9 +64,8 @@ def minimise(
         starts: first points.
         tolerance: relative gap at which a descent may end.
         report: told the number of each step; what it raises ends the search.
-        loop: its part of unfinished work.
     """
-    return _Search(loss, np.array(list(starts)), tolerance, report, loop).run()
+    return _Search(loss, np.array(list(starts)), tolerance, report).run()
 
 
 class _Search:
@@ -77,67 +73,41 @@ class _Search:
 
     Args:
         loss: value and gradient.
-        points: where each descent is, shape (starts, variables).
+        points: where the descents begin, shape (starts, variables).
         tolerance: relative gap at which a descent may end.
         report: told the number of each step.
-        loop: its part of unfinished work.
     """
 
-    def __init__(self, loss: Loss, points: Array, tolerance: float, report: Callable[[int], None], loop: Loop) -> None:
-        self._loss, self._points, self._tolerance, self._report, self._loop = loss, points, tolerance, report, loop
-        found = loop.found(points=points.shape, stage=(1,))
-        self._steps, self._stage = 0, 0
-        if found is not None and self._fallen(found.arrays["points"]):
-            self._points = found.arrays["points"]
-            self._steps, self._stage = found.step - 1, int(np.clip(found.arrays["stage"][0], 0, len(points)))
+    def __init__(self, loss: Loss, points: Array, tolerance: float, report: Callable[[int], None]) -> None:
+        self._loss, self._points, self._tolerance, self._report = loss, points, tolerance, report
+        self._steps = 0
 
     def run(self) -> BltMinimum:
         """Return the best end."""
-        tried = [self._tried(place) for place in range(len(self._points))]
+        tried = [self._descend(point, _TRIED) for point in self._points]
         order = sorted(range(len(tried)), key=lambda place: tried[place].value)
-        self._stage = len(tried)
         ended = [
-            tried[place]
-            if tried[place].gap <= self._tolerance
-            else self._descend(place, tried[place].variables, _MOST_STEPS)
+            tried[place] if tried[place].gap <= self._tolerance else self._descend(tried[place].variables, _MOST_STEPS)
             for place in order[:_FOLLOWED]
         ]
         best = min(ended, key=lambda found: found.value)
         return BltMinimum(best.variables, best.value, best.gap, best.outcome, self._steps)
 
-    def _fallen(self, points: Array) -> bool:
-        """Whether the loss is nowhere larger than at the start, as descents leave it."""
-        return all(self._value(point) <= self._value(start) for point, start in zip(points, self._points, strict=True))
-
-    def _value(self, point: Array) -> float:
-        with np.errstate(all="ignore"):
-            value = float(self._loss(point)[0])
-        return value if np.isfinite(value) else np.inf
-
-    def _tried(self, place: int) -> BltMinimum:
-        """Take some steps from a start, unless the solve that was cut off had taken them."""
-        if place >= self._stage:
-            self._stage = place
-            return self._descend(place, self._points[place], _TRIED)
-        return BltMinimum(self._points[place], self._value(self._points[place]), np.inf, Outcome.ITERATION_LIMIT, 0)
-
-    def _descend(self, place: int, start: Array, most: int) -> BltMinimum:
-        def told(point: Array) -> None:
+    def _descend(self, start: Array, most: int) -> BltMinimum:
+        def count() -> None:
             self._steps += 1
-            self._points[place] = point
             self._report(self._steps)
-            self._loop.offer(self._steps, points=self._points, stage=np.array([float(self._stage)]))
 
-        return _descend(self._loss, start, most, self._tolerance, told)
+        return _descend(self._loss, start, most, self._tolerance, count)
 
 
-def _descend(loss: Loss, start: Array, most: int, tolerance: float, told: Callable[[Array], None]) -> BltMinimum:
+def _descend(loss: Loss, start: Array, most: int, tolerance: float, count: Callable[[], None]) -> BltMinimum:
     from scipy.optimize import OptimizeResult, minimize
 
     values: list[float] = []
 
     def watch(intermediate_result: OptimizeResult) -> None:
-        told(intermediate_result.x)
+        count()
         values.append(float(intermediate_result.fun))
         if len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance:
             raise StopIteration

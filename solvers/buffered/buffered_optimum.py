@@ -25,7 +25,7 @@ from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, outline_of
+from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
 from factorize.workloads import Workload
@@ -136,7 +136,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
-    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report, loop=problem.loop("profiles"))
+    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
     return Solution(
         strategy=found.loss.strategy(found.end.z),
         outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
@@ -168,7 +168,6 @@ def optimise(
     report: Reporter,
     *,
     intervals: int | None = None,
-    loop: Loop = UNKEPT,
 ) -> BufferedFound:
     """Return profiles whose loss is stationary, for a workload with (W A)^-1 of diagonal p and subdiagonal -q.
 
@@ -179,7 +178,6 @@ def optimise(
         tolerance: on the loss relative to its lower bound.
         report: told of the steps.
         intervals: of the splines; chosen by n if left out.
-        loop: its part of unfinished work.
 
     Raises:
         FloatingPointError: the plain truncation is lost to rounding already.
@@ -192,7 +190,7 @@ def optimise(
 
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
-    coarse = thinned(p, q) if len(p) > _COARSE and loop.unfinished.taken_up(loop.name) is None else None
+    coarse = thinned(p, q) if len(p) > _COARSE else None
     before = coarse and optimise(*coarse, buffers, tolerance, report.within("coarse grid"), intervals=intervals)
     structure = Bidiagonal(p, q)
     optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
@@ -203,9 +201,6 @@ def optimise(
         hessian = before.end.hessian
         if loss.value(before.end.z) < start:
             z = before.end.z
-    cut_off, done = loop.found(z=z.shape, hessian=(z.size, z.size)), 0
-    if cut_off is not None and loss.value(cut_off.arrays["z"]) < start:
-        z, hessian, done = cut_off.arrays["z"], cut_off.arrays["hessian"], cut_off.step
     renewed = len(p) * z.size <= _RENEWED
     end = minimise(
         loss,
@@ -215,8 +210,6 @@ def optimise(
         renew=renewed,
         report=report,
         hessian=hessian,
-        done=done,
-        keep=lambda steps, z, hessian: loop.offer(steps, z=z, hessian=hessian),
         differences=loss.hessian if len(p) * buffers <= _MOST_AT_POINTS else None,
     )
     return BufferedFound(loss, end, optimum)

@@ -19,7 +19,7 @@ from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = epoch_optimum.ring_of(problem)
         asked = (ring.p, ring.q, ring.epochs, problem.spec.mechanism.buffers, problem.tolerance)
-        found = search(*asked, report, problem.loop("states"))
+        found = search(*asked, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
@@ -105,9 +105,7 @@ class EpochsFound(NamedTuple):
     optimum: BlockAscent
 
 
-def search(
-    p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: float, report: Reporter, loop: Loop = UNKEPT
-) -> EpochsFound:
+def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: float, report: Reporter) -> EpochsFound:
     """Return a strategy whose loss no longer falls.
 
     Args:
@@ -117,7 +115,6 @@ def search(
         states: how many.
         tolerance: on the loss relative to the lower bound.
         report: told of the steps.
-        loop: its part of unfinished work.
 
     Raises:
         ValueError: the numbers leave the range of the dual's solver.
@@ -131,25 +128,16 @@ def search(
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
     loss = EpochLoss(bidiagonal_decoder(p, q), epochs, states, optimum.point.lower)
     z = loss.pack(symmetric(truncated(optimal(ring, optimum), states)))
-    return _descend(loss, z, optimum, tolerance, report, loop)
+    return _descend(loss, z, optimum, tolerance, report)
 
 
-def _descend(
-    loss: EpochLoss, z: np.ndarray, optimum: BlockAscent, tolerance: float, report: Reporter, loop: Loop
-) -> EpochsFound:
+def _descend(loss: EpochLoss, z: np.ndarray, optimum: BlockAscent, tolerance: float, report: Reporter) -> EpochsFound:
     from factorize.solvers.methods.quasi_newton import descend
 
-    steps, finished, reached = 0, False, 0
+    steps, finished = 0, False
     best, value = z, loss.value(z)
-    found = loop.found(z=z.shape, stage=(1,))
-    if found is not None and loss.value(found.arrays["z"]) < value:
-        z, steps = found.arrays["z"], found.step
-        reached = int(min(max(found.arrays["stage"][0], 0), len(_KINKS) - 1))
-        best, value = z, loss.value(z)
     n = optimum.point.dual.shape[0] * optimum.point.dual.shape[1]
-    for stage, (kink, enough, share) in enumerate(zip(_KINKS, _ENOUGH, _SHARES, strict=True)):
-        if stage < reached:
-            continue
+    for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
         loss.soften(z, kink)
         most = int(min(max(share * _WORK / n, _LEAST), _MOST))
         end = descend(
@@ -159,7 +147,6 @@ def _descend(
             enough=enough,
             most=most,
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
-            keep=lambda step, z, done=steps, at=stage: loop.offer(done + step, z=z, stage=np.array([float(at)])),  # type: ignore[misc]
         )
         z, finished, steps = end.z, end.finished, steps + end.steps
         loss.kink = 0.0

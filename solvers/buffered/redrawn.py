@@ -19,7 +19,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = epoch_optimum.ring_of(problem)
         sizes = (ring.epochs, mechanism.buffers, mechanism.redraws)
-        loop = problem.loop("redrawn states")
-        found = search(ring.p, ring.q, *sizes, problem.tolerance, report, loop)
+        found = search(ring.p, ring.q, *sizes, problem.tolerance, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
@@ -131,7 +130,6 @@ def search(
     redraws: int,
     tolerance: float,
     report: Reporter,
-    loop: Loop = UNKEPT,
 ) -> RedrawnFound:
     """Return the inverse of a strategy whose loss no longer falls by much.
 
@@ -143,7 +141,6 @@ def search(
         redraws: below k.
         tolerance: on the loss relative to the lower bound, at which the search ends.
         report: told of the steps.
-        loop: its part of unfinished work.
 
     Raises:
         ValueError: the numbers leave the range of the dual's solver.
@@ -158,7 +155,7 @@ def search(
     loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.point.lower)
     fits = _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS
     start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
-    return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report, loop)
+    return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
 
 
 def _inverse(ring: Ring, optimum: BlockAscent) -> np.ndarray:
@@ -207,20 +204,12 @@ def _descend(
     most: int,
     tolerance: float,
     report: Reporter,
-    loop: Loop = UNKEPT,
 ) -> RedrawnFound:
     from factorize.solvers.methods.quasi_newton import descend
 
-    steps, finished, reached = 0, False, 0
+    steps, finished = 0, False
     best, value = z, loss.value(z)
-    found = loop.found(z=z.shape, stage=(1,))
-    if found is not None and loss.value(found.arrays["z"]) < value:
-        z, steps = found.arrays["z"], found.step
-        reached = int(min(max(found.arrays["stage"][0], 0), len(_KINKS) - 1))
-        best, value = z, loss.value(z)
-    for stage, (kink, enough, share) in enumerate(zip(_KINKS, _ENOUGH, _SHARES, strict=True)):
-        if stage < reached:
-            continue
+    for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
         if value <= tolerance:
             return RedrawnFound(loss.scaled(best), value, steps, True, optimum)
         loss.kink = kink * loss.share(z)
@@ -232,7 +221,6 @@ def _descend(
             enough=enough,
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
-            keep=lambda step, z, done=steps, at=stage: loop.offer(done + step, z=z, stage=np.array([float(at)])),  # type: ignore[misc]
         )
         z, finished, steps = end.z, end.finished, steps + end.steps
         loss.kink = 0.0

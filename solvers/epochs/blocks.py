@@ -32,7 +32,6 @@ from factorize.solvers.methods.compiled_anderson import Extrapolation
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.threads import CORES, run
-from factorize.solvers.problem import UNKEPT, Loop
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -203,7 +202,6 @@ def maximise(
     start: Array | None = None,
     proven: bool = False,
     patience: int = _STALL,
-    loop: Loop = UNKEPT,
     coarse: bool = False,
     most_steps: float = math.inf,
 ) -> BlockAscent:
@@ -218,14 +216,10 @@ def maximise(
         proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
         patience: steps without a clearly better gap after which rounding, not work, is what is missing; a gap that
             no rounding explains is given four times as many.
-        loop: its part of unfinished work, which wins over `start`.
         coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
         most_steps: after which it ends.
     """
     given, step = ring.start() if start is None else start, 1
-    found = loop.found(dual=given.shape)
-    if found is not None and _is_dual(found.arrays["dual"]):
-        given, step = found.arrays["dual"], found.step
     finest = _COARSE * (tolerance if proven else math.sqrt(tolerance))
     error = finest if coarse else min(1e-6, max(1e-10, finest))
     point = best = evaluate(ring, given, _FIRST if coarse else error)
@@ -238,7 +232,6 @@ def maximise(
     while True:
         if callback is not None:
             callback(step, min(point.gap, point.proven_gap))
-        loop.offer(step, dual=point.dual)
         if gap(point) < 0.9 * gap(best):
             best_step = step
         if gap(point) < gap(best):
@@ -253,13 +246,6 @@ def maximise(
         else:
             point = best = evaluate(ring, best.dual, error)
         step += 1
-
-
-def _is_dual(dual: Array) -> bool:
-    """Whether blocks are definite, symmetric, and of constant diagonals with a sum of 1, up to rounding."""
-    diagonals = np.einsum("jss->js", dual)
-    even = np.allclose(diagonals, diagonals[:, :1], rtol=1e-9, atol=0) and np.isclose(diagonals[:, 0].sum(), 1)
-    return bool(even and np.array_equal(dual, dual.transpose(0, 2, 1)) and np.linalg.eigvalsh(dual).min() > 0)
 
 
 def _advance(ring: Folded, at: DualPoint, mixer: Extrapolation, error: float) -> DualPoint:

@@ -27,7 +27,7 @@ from factorize.solvers.epochs.correlation_blocks import (
 )
 from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
 from factorize.solvers.methods.anderson import Anderson
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, StepReport
+from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.single.recovery import loss_of
@@ -119,7 +119,7 @@ def _optimise(
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
-    search = DecompositionSearch(first, report, problem.loop("dual blocks by decompositions"), effort)
+    search = DecompositionSearch(first, report, effort)
     return search, search.run(tolerance)
 
 
@@ -129,26 +129,20 @@ class DecompositionSearch:
     Args:
         first: where to start.
         report: told the gap after each step.
-        loop: its part of unfinished work, which wins over `first`.
         effort: what it may take.
     """
 
-    def __init__(self, first: BlockIterate, report: StepReport, loop: Loop = UNKEPT, effort: Effort = _ALL) -> None:
+    def __init__(self, first: BlockIterate, report: StepReport, effort: Effort = _ALL) -> None:
         self.k = first.q.shape[1]
-        found = loop.found(products=first.factors.shape, centring=(1,))
-        if found is not None and np.linalg.eigvalsh(found.arrays["products"]).min() > 0:
-            first = evaluate(first.target, first.order, *normalised(found.arrays["products"]))
-        else:
-            found = None
         self.current = self.dual = first
-        self.steps = 0 if found is None else found.step - 1  # it is reported once more
-        self._loop, self._effort = loop, effort
+        self.steps = 0
+        self._effort = effort
         self._report = report
         self._best: np.ndarray | None = None
         self._loss = np.inf
         self._mixer = Anderson()
         self._gaps: list[float] = []
-        self._centring = None if found is None else float(found.arrays["centring"][0]) or None
+        self._centring: float | None = None
         self.offer(first.gram())
 
     @property
@@ -162,7 +156,6 @@ class DecompositionSearch:
             self.steps += 1
             self._gaps.append(self.gap)
             self._report(self.steps, self.gap)
-            self._loop.offer(self.steps, products=self.current.products, centring=np.array([self._centring or 0.0]))
             if self.gap <= _SAFETY * tolerance:
                 return Outcome.CONVERGED
             if self.steps >= self._effort.most_steps:

@@ -15,7 +15,7 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, StepReport, outline_of
+from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
 from factorize.spec import Spec
 from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
@@ -75,7 +75,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
-        ascent = ascend(ring, tolerance, report, problem.loop("dual blocks"), beyond=beyond)
+        ascent = ascend(ring, tolerance, report, beyond=beyond)
         dual = np.empty_like(ascent.point.dual)
         factors(ascent.point.dual, dual)
         if problem.evaluates_itself:
@@ -134,14 +134,13 @@ def ascend(
     ring: Ring,
     tolerance: float,
     report: StepReport,
-    loop: Loop = UNKEPT,
     *,
     beyond: float = math.inf,
 ) -> BlockAscent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows; see `maximise`."""
     from factorize.solvers.epochs.blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report, loop=loop)
+    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:

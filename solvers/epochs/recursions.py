@@ -22,7 +22,7 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, StepReport
+from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single import dense
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
@@ -122,7 +122,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.loop("dual blocks"))
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report)
         if not ascent.converged and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
@@ -206,7 +206,6 @@ def ascend(
     ring: RecursionRing,
     tolerance: float,
     report: StepReport,
-    loop: Loop = UNKEPT,
     most_steps: float = math.inf,
 ) -> BlockAscent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow."""
@@ -218,6 +217,5 @@ def ascend(
             tolerance=tolerance,
             callback=report,
             patience=_PATIENCE,
-            loop=loop,
             most_steps=most_steps,
         )

@@ -56,8 +56,6 @@ def descend(
     tolerance: float,
     report: Callable[[int, float], None],
     project: Callable[[Array], Array] | None = None,
-    done: int = 0,
-    keep: Callable[[int, Array], None] | None = None,
 ) -> Minimum:
     """Minimise a function from a feasible point until the estimated gap is below the tolerance.
 
@@ -67,20 +65,16 @@ def descend(
         tolerance: of the function's value.
         report: called with (step, estimated gap); what it raises ends the descent.
         project: nearest point of the feasible set; None if there is no constraint.
-        done: steps that led to the start.
-        keep: told (steps so far, point), which may be all that is left of the descent.
     """
     feasible = project or (lambda point: point)
     x, (value, gradient) = start, function(start)
     recent, curvatures, length = [value], [1.0], 1.0
-    best = Minimum(x, value, np.inf, Outcome.ITERATION_LIMIT, done)
-    for step in range(done + 1, done + _MOST_STEPS + 1):
+    best = Minimum(x, value, np.inf, Outcome.ITERATION_LIMIT, 0)
+    for step in range(1, _MOST_STEPS + 1):
         direction = feasible(x - length * gradient) - x
         slope = float(gradient @ direction)
         gap = float(direction @ direction) / length**2 / (2 * min(curvatures[-_MEMORY:]))
         report(step, gap)
-        if keep is not None:
-            keep(step, x)
         if value <= best.value:
             best = Minimum(x, value, gap, Outcome.ITERATION_LIMIT, step)
         if gap <= tolerance:

@@ -47,7 +47,6 @@ def descend(
     most: int,
     report: Callable[[int, float], None],
     near: float = 0.0,
-    keep: Callable[[int, Array], None] | None = None,
 ) -> Descent:
     """Minimise a positive function; each step satisfies the weak Wolfe conditions, by bisection.
 
@@ -59,7 +58,6 @@ def descend(
         most: steps.
         report: told (steps so far, value); what it raises ends the descent.
         near: a value from which on nothing more is asked for.
-        keep: told (steps so far, point), which may be all that is left of the descent.
     """
     z, (value, gradient) = start, function(start)
     memory, values = Memory(_PAIRS), [value]
@@ -83,8 +81,6 @@ def descend(
         z, gradient = after, slope
         values.append(value)
         report(len(values) - 1, value)
-        if keep is not None:
-            keep(len(values) - 1, z)
         if value <= near:
             return ended(finished=True)
         if len(values) > _WINDOW and values[-1 - _WINDOW] - value <= max(tolerance, enough * value):

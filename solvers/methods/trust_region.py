@@ -63,8 +63,6 @@ def minimise(
     report: Callable[[int, float], None],
     hessian: Array | None = None,
     renew: bool = True,
-    done: int = 0,
-    keep: Callable[[int, Array, Array], None] | None = None,
     differences: Differences | None = None,
 ) -> Stationary:
     """Minimise a positive function whose value tends to zero as it improves.
@@ -77,15 +75,13 @@ def minimise(
         report: told (steps so far, value); what it raises ends the minimisation.
         hessian: an approximation to begin with, if there is one.
         renew: whether each further round takes differences; otherwise the approximation is only corrected.
-        done: steps that led to the start.
-        keep: told (steps so far, point, approximation), which may be all that is left of the minimisation.
         differences: returns the Hessian by differences; called with the point, the gradient there, the step of the
             differences and a function that is to be called between parts. Left out, gradients are taken one by one.
     """
     differences = differences or partial(_differences, function)
     z, (value, gradient) = start, function(start)
     approximation = None if hessian is None else hessian.copy()
-    radius, steps, gain = _RADIUS, done, math.inf
+    radius, steps, gain = _RADIUS, 0, math.inf
     for number in range(rounds):
         if approximation is None or (renew and number > 0):
             approximation = differences(z, gradient, _DIFFERENCE, partial(report, steps, value))
@@ -106,8 +102,6 @@ def minimise(
                 radius *= 2.0
             if trial < value:
                 z, value, gradient = z + step, trial, slope
-                if keep is not None:
-                    keep(steps, z, approximation)
             if radius < 1e-7 * _RADIUS:
                 break
         gain = before - value

@@ -23,7 +23,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome
-from factorize.solvers.problem import UNKEPT, Loop, StepReport
+from factorize.solvers.problem import StepReport
 
 _UNIT = 2.0**-52
 _MOST_STEPS = 120
@@ -93,9 +93,7 @@ class Ascent:
     steps: int
 
 
-def maximise(
-    target: np.ndarray, tolerance: float, report: StepReport, *, start: Ascent | None = None, loop: Loop = UNKEPT
-) -> Ascent:
+def maximise(target: np.ndarray, tolerance: float, report: StepReport, *, start: Ascent | None = None) -> Ascent:
     """Maximise the dual bound until the gap is safely below the tolerance or rounding stops progress.
 
     Args:
@@ -103,20 +101,15 @@ def maximise(
         tolerance: relative gap asked for.
         report: told the gap after each step.
         start: an ascent to go on from.
-        loop: its part of unfinished work.
     """
-    found = loop.found(v=target.shape[1:])
     if start is not None:
         current, step = start.best, start.steps + 1
-    elif found is not None and (found.arrays["v"] > 0).all():
-        current, step = evaluate(target, found.arrays["v"]), found.step
     else:
         current, step = evaluate(target, _start(target)), 1
     best, first = current, step
     highest, best_step = current.lower, step
     while True:
         report(step, current.gap)
-        loop.offer(step, v=current.v)
         if current.gap < 0.9 * best.gap or current.lower > highest * (1 + 0.1 * tolerance + 1e-13):
             best_step = step
         highest = max(highest, current.lower)

@@ -63,7 +63,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report = Reporter(progress)
     target = scaled(problem.target[:, problem.kept])
-    ascent = maximise(target, problem.tolerance, report, loop=problem.loop("dual weights by decompositions"))
+    ascent = maximise(target, problem.tolerance, report)
     strategy, loss = recover(ascent.best, problem.tolerance)
     if loss > ascent.best.lower * (1 + problem.tolerance):  # the gap was an estimate; ask for a better one
         ascent = maximise(target, _RETRY * problem.tolerance, report, start=ascent)

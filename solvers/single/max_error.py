@@ -105,8 +105,7 @@ def solve_bidiagonal(problem: Problem, report: Reporter) -> Solution:
 
     merged = _merged(problem.workload)
     two_sided = TwoSidedBidiagonal(merged.p, merged.q)
-    loop = problem.loop("dual weights of both sides")
-    ascent = maximise(two_sided, tolerance=_SAFETY * problem.tolerance, report=report, loop=loop)
+    ascent = maximise(two_sided, tolerance=_SAFETY * problem.tolerance, report=report)
     best = ascent.best
     poles = two_sided.poles(best.u, best.v, max(1e-15, 1e-2 * _SAFETY * problem.tolerance))
     factor = streaming_factor(two_sided.columns(best.u), best.v, poles)
@@ -127,8 +126,7 @@ def solve_dense(problem: Problem, report: Reporter) -> Solution:
         SolveFailed: no strategy could be inverted.
     """
     target = _Target.of(problem.workload)
-    loop = problem.loop("dual weights of both sides by decompositions")
-    ascent = maximise(target, tolerance=_SAFETY * problem.tolerance, report=report, loop=loop)
+    ascent = maximise(target, tolerance=_SAFETY * problem.tolerance, report=report)
     strategy, loss = target.recover(ascent.best, problem.tolerance)
     reached = loss <= ascent.best.value**2 * (1 + problem.tolerance)
     whole = np.eye(problem.n)

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients, dot
 from factorize.solvers.methods.poles import Poles, zolotarev
-from factorize.solvers.problem import UNKEPT, Loop
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -128,7 +127,6 @@ def maximise(
     *,
     tolerance: float,
     callback: Progress | None = None,
-    loop: Loop = UNKEPT,
 ) -> Optimum:
     """Maximise the dual bound until the gap is at most ``tolerance`` or rounding stops progress.
 
@@ -136,7 +134,6 @@ def maximise(
         structure: the workload.
         tolerance: relative gap to reach, not negative.
         callback: called with (iteration, relative gap) after each evaluation; what it raises ends the solve.
-        loop: its part of unfinished work.
 
     Returns:
         The best iterate with its bounds; ``relative_gap`` may exceed ``tolerance``.
@@ -148,9 +145,6 @@ def maximise(
     if not 0.0 <= tolerance < math.inf:
         raise ValueError(f"tolerance={tolerance} must be a finite number, at least 0")
     v, step = structure.start(), 1
-    found = loop.found(v=(structure.size,))
-    if found is not None and (found.arrays["v"] > 0).all():
-        v, step = found.arrays["v"], found.step
     finest = max(1e-15, 1e-2 * tolerance)
     best = current = _evaluate(structure, v, max(finest, 1e-3))
     best_step = step
@@ -158,7 +152,6 @@ def maximise(
     while True:
         if callback is not None:
             callback(step, current.gap)
-        loop.offer(step, v=current.v)
         if current.lower > best.lower * (1.0 + 2.0 * best.poles.delta):
             best_step = step
         if current.gap < best.gap:

@@ -182,7 +182,6 @@ def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: Progres
             structure,
             tolerance=_SAFETY * problem.tolerance,
             callback=report,
-            loop=problem.loop("dual weights"),
         )
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None

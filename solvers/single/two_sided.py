@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solution import Outcome
-from factorize.solvers.problem import UNKEPT, Loop, StepReport
+from factorize.solvers.problem import StepReport
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
@@ -94,25 +94,21 @@ class TwoSidedAscent:
     steps: int
 
 
-def maximise(workload: TwoSided, *, tolerance: float, report: StepReport, loop: Loop = UNKEPT) -> TwoSidedAscent:
+def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> TwoSidedAscent:
     """Maximise the dual bound until the gap is at most the tolerance or rounding stops progress.
 
     Args:
         workload: how to evaluate.
         tolerance: relative gap to reach, positive.
         report: told the gap after each step; what it raises ends the solve.
-        loop: its part of unfinished work.
     """
     u, v = workload.start()
-    found, step = loop.found(u=u.shape, v=v.shape), 1
-    if found is not None and all((weights > 0).all() for weights in found.arrays.values()):
-        u, v, step = found.arrays["u"], found.arrays["v"], found.step
+    step = 1
     current = best = _held(workload, u, v, 1e-3, tolerance)
     first = best_step = step
     highest, barrier = current.value, np.inf
     while True:
         report(step, current.gap)
-        loop.offer(step, u=current.u, v=current.v)
         if current.gap < 0.9 * best.gap or current.value > highest * (1 + 0.1 * tolerance + 4 * current.error):
             best_step = step
         highest = max(highest, current.value)

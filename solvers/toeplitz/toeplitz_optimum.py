@@ -29,7 +29,7 @@ from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from factorize.solvers.methods.projected_gradient import Minimum, descend
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_weights
 from factorize.solvers.toeplitz.gradients import (
     DisjointColumns,
@@ -94,7 +94,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report = Reporter(progress)
     error = error_form(problem)
-    found = _minima(problem, error, report)
+    found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
     best = min(found, key=lambda minimum: minimum.value)
     strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.x), problem.n))
     return Solution(
@@ -103,29 +103,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         iterations=sum(minimum.steps for minimum in found),
         dual=class_evidence(problem, error, best.x, report),
     )
-
-
-def _minima(problem: Problem, error: ErrorForm, report: Reporter) -> list[Minimum]:
-    """Return the best column of each class; a solve that was cut off in the second has left that of the first."""
-    first, *others = classes(problem)
-
-    def optimum(kind: ColumnClass, name: str, **earlier: Array) -> Minimum:
-        return optimise(problem.n, error, kind, problem.tolerance, report, problem.loop(name), **earlier)
-
-    if not others:
-        return [optimum(first, "column")]
-    (second,) = others
-    left = problem.loop("monotone column").found(column=(second.bands,), earlier=(first.bands,))
-    known = None if left is None else _known(ToeplitzLoss(problem.n, error, first.sensitivity), left.arrays["earlier"])
-    known = known or optimum(first, "column")
-    return [known, optimum(second, "monotone column", earlier=known.x)]
-
-
-def _known(loss: ToeplitzLoss, column: Array) -> Minimum | None:
-    """Return what an earlier solve has found, or None where it cannot be."""
-    with np.errstate(all="ignore"):
-        value = loss(column)[0]
-    return Minimum(column, value, np.inf, Outcome.LOCAL_OPTIMUM, 0) if np.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -182,8 +159,6 @@ def optimise(
     kind: ColumnClass,
     tolerance: float,
     report: Reporter,
-    loop: Loop = UNKEPT,
-    **earlier: Array,
 ) -> Minimum:
     """Return a stationary point of the loss in one class of columns.
 
@@ -193,31 +168,18 @@ def optimise(
         kind: the class.
         tolerance: on the relative gap within the class.
         report: told the estimated gap after each step.
-        loop: its part of unfinished work.
-        earlier: what is kept with the column.
 
     Raises:
         SolveFailed: the loss is not finite at any starting point.
     """
     loss = ToeplitzLoss(n, error, kind.sensitivity)
-    found = loop.found(column=(kind.bands,), **{name: array.shape for name, array in earlier.items()})
-    left = None if found is None else _taken_up(loss, kind, found.arrays["column"])
     return descend(
         loss,
-        _start(loss, kind, report) if left is None else left,
+        _start(loss, kind, report),
         tolerance=_SAFETY * tolerance,
         report=lambda step, gap: report(step, None, gap),
         project=kind.project if kind.monotone else None,
-        done=0 if found is None or left is None else found.step - 1,
-        keep=lambda step, column: loop.offer(step, column=column, **earlier),
     )
-
-
-def _taken_up(loss: ToeplitzLoss, kind: ColumnClass, column: Array) -> Array | None:
-    """Return a column that an earlier solve had reached, or None where the loss is not finite there."""
-    with np.errstate(all="ignore"):
-        start = _unit(kind.project(column))
-        return start if np.isfinite(start).all() and np.isfinite(loss(start)[0]) else None
 
 
 def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:

@@ -83,12 +83,6 @@ def put_beside(store: Store) -> None:
         path_of(store, name).write_bytes(b"of a service")
 
 
-def put_state(store: Store, key: str) -> None:
-    with store.objects.stage() as staged:
-        staged.write(b"a state")
-        store.objects.put(key, staged)
-
-
 def spoil_manifest(store: Store) -> None:
     flip(path_of(store, manifest_key(PUT.digest)), 555)
 
@@ -187,11 +181,6 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
     ),
     "fresh temporary": (lambda s: put_temporary(s, 60), ["temporary"], ["temporary"]),
     "stale temporary": (lambda s: put_temporary(s, 90_000), ["temporary"], []),
-    "unfinished work": (
-        lambda s: put_state(s, f"unfinished/ab/{'ab' * 32}-000000001-cd"),
-        ["unfinished"],
-        ["unfinished"],
-    ),
     "ledger and audit log of a service": (put_beside, [], []),
     "foreign file": (lambda s: path_of(s, ".DS_Store").write_bytes(b""), ["foreign"], ["foreign"]),
     "foreign file among blobs": (lambda s: path_of(s, "blobs/sha256/a.txt").write_bytes(b""), ["foreign"], ["foreign"]),
