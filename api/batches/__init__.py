@@ -1,1 +1,1 @@
-"""Batches: many specs through worker processes that stay, and published in groups."""
+"""Batches: many specs through worker processes that stay."""

@@ -1,8 +1,8 @@
-"""The lanes of a batch: one per core, each with a worker that solves and a worker that proves, and results in groups.
+"""The lanes of a batch: one per core, each with a worker that solves and a worker that proves.
 
 A small spec is solved by one process and its file is checked by another, as everywhere; here both stay for the next
-one, so that it costs neither a start of Python. Files that were passed are published in groups
-(factorize/storage/group.py). A large spec waits until the lanes are empty, and is solved in this process with all
+one, so that it costs neither a start of Python. Files that were passed are published by threads beside the lanes, since
+a publication waits for the disk. A large spec waits until the lanes are empty, and is solved in this process with all
 threads, as `factorize solve` does.
 """
 
@@ -21,7 +21,6 @@ from factorize.api.batches.worker import Worker
 from factorize.api.isolated import BATCH_PROVE, BATCH_SOLVE
 from factorize.api.local import keep_matrices
 from factorize.errors import CertificateError, FactorizeError
-from factorize.storage.group import CheckedFile, Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
     from factorize.storage.objects import Staged
     from factorize.storage.store import Store
 
-GROUP_RESULTS = 64
-GROUP_BYTES = 64 << 20
-GROUP_SECONDS = 2.0
-"""A group is published when it has so many results or bytes, or its first result is as old."""
+PUBLISHERS = 8
+"""Threads that publish, beside those that wait for a lane."""
 SMALL_SECONDS = 5.0
 SMALL_BYTES = 512 << 20
 AHEAD = 64
-"""Specs that are handed out before they are needed, so that no lane waits while a group is published."""
+"""Specs that are handed out before they are needed, so that no lane waits."""
 LEAST_SECONDS = 600.0
 _SAFETY = 4.0  # limit over estimate
 
@@ -67,23 +64,6 @@ class Numbered:
         return self.seconds < SMALL_SECONDS and self.bytes < SMALL_BYTES
 
 
-@dataclass(frozen=True)
-class Passed:
-    """A written file that was checked.
-
-    Attributes:
-        number: of its spec.
-        file: the file and what was checked.
-        size: bytes of it.
-        seconds: of the solve and the check.
-    """
-
-    number: int
-    file: CheckedFile
-    size: int
-    seconds: float
-
-
 class Lane:
     """A worker that solves and a worker that proves; they take turns, so that a lane keeps one core busy."""
 
@@ -91,13 +71,12 @@ class Lane:
         self.solver = Worker(BATCH_SOLVE, "solver")
         self.checker = Worker(BATCH_PROVE, "checker")
 
-    def work(self, one: Numbered, staged: Staged, store: str) -> Passed:
-        """Solve a spec into a staged file and have it checked.
+    def work(self, one: Numbered, staged: Staged, store: str) -> dict[str, Any]:
+        """Solve a spec into a staged file, have it checked, and return what was checked.
 
         Raises:
             FactorizeError: it has no answer, or one that does not hold; the lane takes the next one all the same.
         """
-        began = time.monotonic()
         limit = max(LEAST_SECONDS, _SAFETY * one.seconds)
         path = str(staged.path)
         self.solver.ask({"spec": one.plan.spec.document(), "store": store, "path": path}, seconds=limit)
@@ -105,7 +84,7 @@ class Lane:
         refused = answer.pop("refused")
         if answer.pop("failed"):
             raise CertificateError(f"the exact checker refuses the result, nothing is stored: {refused}")
-        return Passed(one.number, CheckedFile(staged, answer), staged.path.stat().st_size, time.monotonic() - began)
+        return dict(answer)
 
 
 class BatchLanes:
@@ -123,17 +102,15 @@ class BatchLanes:
         self._free: SimpleQueue[Lane] = SimpleQueue()
         for lane in self._lanes:
             self._free.put(lane)
-        self._pool = ThreadPoolExecutor(count, "lane")
-        self._running: dict[Future[Passed], tuple[int, ExitStack]] = {}
-        self._passed: list[tuple[Passed, ExitStack]] = []
-        self._oldest = 0.0
+        self._pool = ThreadPoolExecutor(count + PUBLISHERS, "lane")
+        self._running: dict[Future[tuple[dict[str, Any], float]], tuple[int, ExitStack]] = {}
 
     def __enter__(self) -> Self:
         """Nothing is started before it is needed."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Kill what runs, publish what was proved, remove the rest."""
+        """Kill what runs, say what was published, remove the rest."""
         for lane in self._lanes:
             lane.solver.kill()
             lane.checker.kill()
@@ -141,11 +118,11 @@ class BatchLanes:
         for lane in self._lanes:
             lane.solver.close()
             lane.checker.close()
-        try:
-            self._publish()
-        finally:
-            for _, files in self._running.values():
-                files.close()
+        for _, files in self._running.values():
+            files.close()
+        for future, (number, _) in self._running.items():
+            if not future.cancelled() and future.exception() is None:
+                self._ended(number, *future.result())
 
     def solve(self, specs: Iterable[Numbered], large: Callable[[Numbered], None]) -> None:
         """Solve specs in order; few are held at a time.
@@ -168,7 +145,6 @@ class BatchLanes:
     def _finish(self) -> None:
         while self._running:
             self._collect()
-        self._publish()
 
     def _hand_out(self, one: Numbered) -> None:
         try:
@@ -180,9 +156,13 @@ class BatchLanes:
         staged = files.enter_context(self._store.objects.stage())
         self._running[self._pool.submit(self._work, one, staged)] = one.number, files
 
-    def _work(self, one: Numbered, staged: Staged) -> Passed:
+    def _work(self, one: Numbered, staged: Staged) -> tuple[dict[str, Any], float]:
+        """Solve and store one spec; the lane is free for another while the result is published."""
         with self._lane() as lane:
-            return lane.work(one, staged, self._store.url)
+            began = time.monotonic()
+            proof = lane.work(one, staged, self._store.url)
+            seconds = time.monotonic() - began
+        return self._store.put_checked(staged, proof), seconds
 
     @contextmanager
     def _lane(self) -> Iterator[Lane]:
@@ -193,31 +173,14 @@ class BatchLanes:
             self._free.put(lane)
 
     def _collect(self, *, at_once: bool = False) -> None:
-        """Take what the lanes have done, after a wait for the first of it, and publish a group that is full or old."""
-        done, _ = wait(self._running, 0 if at_once else GROUP_SECONDS / 4, FIRST_COMPLETED)
+        """Say how specs have ended, after a wait for the first of them."""
+        done, _ = wait(self._running, 0 if at_once else None, FIRST_COMPLETED)
         for future in done:
             number, files = self._running.pop(future)
+            files.close()
             try:
-                passed = future.result()
+                manifest, seconds = future.result()
             except (FactorizeError, OSError) as error:
-                files.close()
                 self._ended(number, error, 0.0)
             else:
-                self._oldest = self._oldest if self._passed else time.monotonic()
-                self._passed.append((passed, files))
-        size = sum(passed.size for passed, _ in self._passed)
-        old = time.monotonic() - self._oldest > GROUP_SECONDS
-        if self._passed and (len(self._passed) >= GROUP_RESULTS or size >= GROUP_BYTES or old):
-            self._publish()
-
-    def _publish(self) -> None:
-        """Publish the group; only now are its specs solved."""
-        group, self._passed = sorted(self._passed, key=lambda entry: entry[0].number), []
-        if not group:
-            return
-        with ExitStack() as opened:
-            for _, files in group:
-                opened.push(files)
-            outcomes = Group(self._store).publish([passed.file for passed, _ in group])
-        for (passed, _), outcome in zip(group, outcomes, strict=True):
-            self._ended(passed.number, outcome, passed.seconds)
+                self._ended(number, manifest, seconds)

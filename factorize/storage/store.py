@@ -36,7 +36,7 @@ from factorize.format.manifest import StoredFile, steps_of
 from factorize.format.reading import read_manifest as read_inner_manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
-from factorize.storage.incoming import Check, incoming, lasting
+from factorize.storage.incoming import Check, describe, incoming, lasting
 from factorize.storage.index import Index
 from factorize.storage.matrices import Matrices
 from factorize.storage.medium.directory import Directory, make_root
@@ -102,11 +102,36 @@ class Store:
             opened.enter_context(self.objects.lock(MARKER, exclusive=False))
             self.matrices.put_those_of(factorization)
             manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
-            record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
-            self.objects.sync_all([record[1]] if check is not None else [staged, record[1], *beside])
-            mine = self._publish(staged, manifest, record, entries)
-        self.revocations.check(digest)
-        return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
+            unsynced = [] if check is not None else [staged, *beside]
+            return self._published(staged, manifest, entries, unsynced, opened)
+
+    def put_checked(self, staged: Staged, proof: Mapping[str, Any]) -> dict[str, Any]:
+        """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
+
+        Args:
+            staged: the file.
+            proof: what the checker answered: `digest` and `sha256` of what it has read, and what it has checked.
+
+        Raises:
+            CorruptObject: the bytes are not those that were checked.
+            NotFound: the numbers of a user's matrix are gone.
+            Revoked, StoreUnavailable: see `put`.
+        """
+        with staged.open() as reader:
+            file = describe(reader)
+        proof = dict(proof)
+        inner = read_inner_manifest(Container(staged.path))
+        if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner["digest"]):
+            raise CorruptObject(f"{staged.path} is not what was checked; check memory and disk, and try again")
+        revocation = self.revocations.reaching(inner)
+        if revocation is not None:
+            raise revocation.error()
+        with ExitStack() as opened:
+            entries = self._entries(SpecEntry.of(inner), opened)
+            opened.enter_context(self.objects.lock(MARKER, exclusive=False))
+            self.matrices.named_by(inner["spec"])
+            manifest = {**inner, "files": [{**file, "proof": proof}], "created": now()}
+            return self._published(staged, manifest, entries, [staged, *(entry for _, entry, _ in entries)], opened)
 
     def revoke(
         self, digest: str, reason: str, *, on_each: Callable[[Revocation], object] = lambda revocation: None
@@ -276,18 +301,28 @@ class Store:
         """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
-    def _publish(self, file: Staged, manifest: Mapping[str, Any], record: Step, entries: Sequence[Step]) -> bool:
-        """Give a factor file, its manifest and the entries, all of them synced, their names in this order.
+    def _published(
+        self,
+        file: Staged,
+        manifest: Mapping[str, Any],
+        entries: Sequence[Step],
+        unsynced: Sequence[Staged],
+        opened: ExitStack,
+    ) -> dict[str, Any]:
+        """Sync what is not synced, and give a factor file, its manifest and the entries their names in this order.
 
         Returns:
-            Whether the manifest is this one, and not one of the same digest that was there.
+            The manifest, or the one of the same digest that was there.
         """
-        sha256 = manifest["files"][0]["sha256"]
+        digest, sha256 = manifest["digest"], manifest["files"][0]["sha256"]
+        record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
+        self.objects.sync_all([*unsynced, record[1]])
         self._publisher.settle_all([(blob_key(sha256), file, lambda: self.blobs.sound(sha256))])
-        mine = self._publisher.settle_all([record])
+        (mine,) = self._publisher.settle_all([record])
         self.fall_with_others(manifest)
         self._publisher.settle_all(entries)
-        return all(mine)
+        self.revocations.check(digest)
+        return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
 
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""

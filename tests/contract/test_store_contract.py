@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specs import spec_of
-from store_cases import factorization, put_together, toeplitz
+from store_cases import factorization, put_checked, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
-from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
+from factorize.errors import CorruptObject, InvalidParameter, InvalidWorkload, NotFound, Revoked
 from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest
 from factorize.storage.blobs import CHUNK_BYTES
@@ -202,13 +202,19 @@ def test_a_used_store_is_clean(store):
     assert report.objects == 3 + 2 + 4, "a matrix and two files, two manifests, two entries of each"
 
 
-def test_results_that_are_put_together_are_as_if_each_was_put_alone(store, opener, tmp_path):
-    results = [factorization(n) for n in (3, 4, 5)]
-    put_together(store, *results[:2])
+def test_a_checked_file_is_put_as_its_result_is(store, opener, tmp_path):
     alone = open_store(tmp_path / "alone")
-    for found, result in zip(put_together(opener(), *results), results, strict=True):
+    result = factorization(3)
+    for found in (put_checked(store, result), put_checked(opener(), result)):
         kept = dict(found["files"][0])
         assert kept.pop("proof") == {"release": "test"}
         assert kept == alone.put(result)["files"][0]
-        assert opener().find(result.spec) == result.digest
-        assert opener().load(result.digest).digest == result.digest
+    assert opener().find(result.spec) == result.digest
+    assert opener().load(result.digest).digest == result.digest
+    store.revoke(result.digest, "wrong")
+    with pytest.raises(Revoked):
+        put_checked(store, result)
+    with store.objects.stage() as staged, pytest.raises(CorruptObject, match="not what was checked"):
+        staged.produce(factorization(4).save)
+        store.put_checked(staged, {"digest": result.digest, "sha256": "0" * 64})
+    assert opener().find(factorization(4).spec) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from factorize.encoding import sha256
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
-from factorize.storage.group import CheckedFile, Group
 from factorize.storage.medium.directory import Directory
 from factorize.storage.medium.files import Files
 from factorize.storage.store import Store
@@ -137,13 +135,9 @@ def flip(path: Path, bit: int) -> None:
     overwrite(path, bytes(data))
 
 
-def put_together(store: Store, *results: Factorization) -> list[dict[str, Any] | Exception]:
-    """Write files as a batch's workers do, and publish them as one group."""
-    with ExitStack() as opened:
-        files = []
-        for result in results:
-            staged = opened.enter_context(store.objects.stage())
-            staged.produce(result.save)
-            proof = {"digest": result.digest, "sha256": sha256(staged.path.read_bytes()), "release": "test"}
-            files.append(CheckedFile(staged, proof))
-        return Group(store).publish(files)
+def put_checked(store: Store, result: Factorization) -> dict[str, Any]:
+    """Write a file as a batch's workers do, and publish it."""
+    with store.objects.stage() as staged:
+        staged.produce(result.save)
+        proof = {"digest": result.digest, "sha256": sha256(staged.path.read_bytes()), "release": "test"}
+        return store.put_checked(staged, proof)

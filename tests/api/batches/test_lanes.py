@@ -1,4 +1,4 @@
-"""Lanes: results that are proved and published in groups, and what a crash, a refusal and an end in the middle leave."""
+"""Lanes: results that are proved and published, and what a crash, a refusal and an end in the middle leave."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path, monkeypatch: p
     assert fsck(store).clean
 
 
-def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "GROUP_RESULTS", 1)
+def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path) -> None:
     store, ended = open_store(tmp_path), []
 
     def stop(number: int, outcome: Any, _seconds: float) -> None:
