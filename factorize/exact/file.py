@@ -7,8 +7,6 @@ from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from factorize.errors import CorruptObject, InvalidSpec, InvalidStrategy
 from factorize.format.container import Container
@@ -61,6 +59,9 @@ def read_array(path: Path, name: str = "C") -> np.ndarray:
         InvalidStrategy: not one matrix of numbers that doubles hold exactly.
         OSError: the file cannot be read.
     """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     if path.suffix == ".npy":
         try:  # not np.load, which opens zip archives too
             with path.open("rb") as stream:

@@ -55,14 +55,7 @@ def _check_fields(manifest: Mapping[str, Any]) -> None:
     """Refuse fields that no reader knows, wherever they are; those within a spec's parts are known to its parser."""
     check_fields("the manifest", manifest, _FIELDS, {"files", "created"})
     check_fields("the spec", manifest["spec"], _SPEC, {"optimize_for", "sampling"})
-    solver = check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
-    environment = solver.get("environment", {})
-    texts = [
-        *environment.values(),
-        *(solver[name] for name in ("mechanism", "version", "outcome", "cast_from") if name in solver),
-    ]
-    if not isinstance(environment, dict) or not all(isinstance(text, str) for text in texts):
-        raise CorruptObject("the manifest's solver is not described by texts")
+    check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
 
 
 def steps_of(manifest: Mapping[str, Any]) -> int:

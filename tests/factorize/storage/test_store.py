@@ -310,7 +310,7 @@ def test_a_manifest_that_makes_no_entry_is_refused(store, missing):
     manifest["spec_digest"] = json_digest(manifest["spec"])
     manifest["digest"] = manifest_digest(manifest)
     Publisher(store.objects).publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
-    with pytest.raises(CorruptObject, match="not (one of this format|a manifest): KeyError"):
+    with pytest.raises(CorruptObject, match="KeyError|missing or unknown"):
         store.manifest(manifest["digest"])
 
 
