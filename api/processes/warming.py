@@ -38,7 +38,7 @@ _MECHANISMS: tuple[dict[str, Any], ...] = (
     {"kind": "banded_square_root", "bands": 4},
     {"kind": "tree", "decoder": "online"},
 )
-_SPECS: tuple[dict[str, Any], ...] = (
+SPECS: tuple[dict[str, Any], ...] = (
     *({"workload": _PREFIX, "mechanism": mechanism} for mechanism in _MECHANISMS),
     {"workload": _PREFIX, "participation": {"kind": "fixed_epochs", "epochs": 3}},
     {"workload": _PREFIX, "participation": {"kind": "min_sep", "min_sep": 4}},
@@ -92,8 +92,8 @@ class Warmth:
         for name in _FIRST:
             yield partial(importlib.import_module, name)
         yield self._look_for_pools
-        for spec in _SPECS:
-            yield partial(_rehearse, spec)
+        for spec in SPECS:
+            yield partial(rehearse, spec)
         for name in (CALIBRATE, COMPARE, RECOMMEND, ANSWER, EXPAND, *_ANSWERS):
             yield partial(importlib.import_module, name)
         yield _settle
@@ -103,8 +103,8 @@ class Warmth:
     def _look_at_pages(self) -> None:
         with ScratchFolder("nursery") as folder:
             file = folder.path / "file"
-            digest: str = _rehearse(_USUAL, partial(_proved, kept=file))["digest"]
-            solves = written(partial(_rehearse, _USUAL, lambda _file: {"digest": digest}))
+            digest: str = rehearse(_USUAL, partial(_proved, kept=file))["digest"]
+            solves = written(partial(rehearse, _USUAL, lambda _file: {"digest": digest}))
             self._pages = {True: solves, False: written(partial(_proved, file))}
 
     def _look_for_pools(self) -> None:
@@ -118,7 +118,7 @@ def one_thread() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def _rehearse(document: dict[str, Any], check: Check | None = None) -> dict[str, Any]:
+def rehearse(document: dict[str, Any], check: Check | None = None) -> dict[str, Any]:
     """Solve, write and check one small spec as a child does, in a store that nobody sees; returns its last word."""
     solving = importlib.import_module(SOLVE)
     with ScratchFolder("nursery") as folder:
