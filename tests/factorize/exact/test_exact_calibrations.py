@@ -196,7 +196,7 @@ FALSE: dict[str, Any] = {
     "epochs as a real": lambda c: changed(c, mechanism=c["mechanism"] | {"epochs": float(N // BINS)}),
     "epochs as a truth value": lambda c: changed(c, mechanism=c["mechanism"] | {"bins": N, "epochs": True}),
     "bins as a real beside the claim": lambda c: {"claim": c, "bins": float(BINS)},
-    "sigma as a text beside the claim": lambda c: {"claim": c, "sigma": c["sigma"]},
+    "sigma as a text beside the claim": lambda c: {"claim": c, "sigma_of_sums": c["sigma"]},
     "no secrecy, and epsilon understated": lambda c: changed(c, unamplified__epsilon_at_delta=EPSILON),
     "samples of no whole chunk": lambda c: changed(c, pq__samples=c["pq"]["samples"] + 1),
     "m as text": lambda c: changed(c, pq__m="3"),
