@@ -55,21 +55,6 @@ class Image:
         return " (largest entry per cell)" if self.exact else " (largest entry per cell, rows sampled)"
 
 
-def save_picture(factorization: Factorization, path: Path) -> None:
-    """Draw a factorization and write the picture.
-
-    Args:
-        factorization: what to draw.
-        path: `.png`, `.pdf` or `.svg`.
-
-    Raises:
-        InvalidParameter: another suffix.
-        OSError: the file cannot be written.
-    """
-    check_format(path)
-    draw(factorization).savefig(path, dpi=130)
-
-
 def check_format(path: Path) -> None:
     """Refuse a file name whose suffix is no picture format.
 

@@ -39,11 +39,6 @@ class ListedSpec:
     error: FactorizeError | None
 
 
-def read_list(path: Path) -> list[ListedSpec]:
-    """Return all of `each_spec`."""
-    return list(each_spec(path))
-
-
 def each_spec(path: Path) -> Iterator[ListedSpec]:
     """Read a grid (`.toml`) or a list of specs (anything else, one JSON object per line), one entry at a time.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from factorize.api.terminal import spec_lists
-from factorize.api.terminal.spec_lists import ListedSpec, read_list
+from factorize.api.terminal.spec_lists import ListedSpec, each_spec
 from factorize.errors import InvalidParameter
 from factorize.spec import parse_spec
 
@@ -15,7 +15,7 @@ from factorize.spec import parse_spec
 def read(tmp_path: Path, text: str, name: str = "grid.toml") -> list[ListedSpec]:
     path = tmp_path / name
     path.write_text(text)
-    return read_list(path)
+    return list(each_spec(path))
 
 
 GRID = """
@@ -143,7 +143,7 @@ def test_lines_are_read_one_by_one_and_bad_ones_keep_their_number(tmp_path: Path
 def test_bytes_that_are_not_text_are_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "specs.jsonl"
     path.write_bytes(b'\xff\xfe\n{"workload":{"kind":"prefix","n":4}}\n')
-    first, second = read_list(path)
+    first, second = list(each_spec(path))
     assert first.spec is None and "UTF-8" in str(first.error)
     assert second.spec is not None
 

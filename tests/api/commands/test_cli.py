@@ -846,11 +846,11 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def test_the_grid_on_the_page_is_one(tmp_path: Path) -> None:
-    from factorize.api.terminal.spec_lists import read_list
+    from factorize.api.terminal.spec_lists import each_spec
 
     page = (ROOT / "docs" / "cli.md").read_text()
     text = page.split("    [spec]\n")[1].split("\nAny other file")[0]
     path = tmp_path / "grid.toml"
     path.write_text("[spec]\n" + "\n".join(line.strip() for line in text.splitlines()))
-    entries = read_list(path)
+    entries = list(each_spec(path))
     assert len(entries) == 15 and all(entry.spec for entry in entries)
