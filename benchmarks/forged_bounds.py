@@ -90,5 +90,5 @@ def _forgery(claim: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     elif kind == "factors":
         found["mechanism"]["factors"] = "sha256:" + rng.bytes(32).hex()
     else:
-        found |= {"protocol": "star-1", "sampling": "balls_in_bins"}
+        found |= {"protocol": "bins-1", "sampling": "balls_in_bins"}
     return found

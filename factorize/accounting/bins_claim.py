@@ -2,7 +2,7 @@
 
 A claim may be found in any way. Its test cannot be chosen: the seed is the SHA-256 of the finished claim, so that
 nothing that was searched before is a multiple test, and a false claim passes with probability 2^-127. Every bit of the
-test is specified in docs/notes/star-1.md.
+test is specified in docs/notes/bins-1.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from factorize.accounting.star_sampler import CHUNK, Key
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import InvalidParameter
 
-PROTOCOL, SHARED_PROTOCOL, THINNED_PROTOCOL = "star-1", "star-2", "star-3"
-_STAR_RULES = frozenset({"bet", "star_bound", "closed_form", "gaussian"})
 _NAME = re.compile(f"sha256:{DIGEST}")
 MOST_SAMPLES = 1 << 30
 MOST_ATTEMPTS = 16
@@ -112,7 +110,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class BinsClaim:
-    """A claim of the protocol `star-1`, of `star-2` where a bet has a shared part, of `star-3` where one is thinned.
+    """A claim about balls in bins.
 
     Attributes:
         factors: digest of the factorization, `sha256:` and 64 hexadecimal digits.
@@ -129,15 +127,15 @@ class BinsClaim:
         attempt: how many claims were tested for this question, this one included.
         unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the bins are not secret.
         sampling: the law of participation.
-        protocols: what may name the form of the document, each with the rules of evidence that it knows.
+        protocol: that names the form of the document.
+        rules: of evidence that the protocol knows.
     """
 
     sampling: ClassVar[str] = "balls_in_bins"
-    protocols: ClassVar[dict[str, frozenset[str]]] = {
-        PROTOCOL: _STAR_RULES,
-        SHARED_PROTOCOL: _STAR_RULES | {"shared_bet"},
-        THINNED_PROTOCOL: _STAR_RULES | {"shared_bet", "thinned_bet"},
-    }
+    protocol: ClassVar[str] = "bins-1"
+    rules: ClassVar[frozenset[str]] = frozenset(
+        {"bet", "shared_bet", "thinned_bet", "star_bound", "closed_form", "gaussian"}
+    )
 
     factors: str
     gram: str
@@ -152,12 +150,6 @@ class BinsClaim:
     qp: Evidence
     attempt: int
     unamplified_epsilon: float
-
-    @property
-    def protocol(self) -> str:
-        """The oldest one that knows the rules of both directions."""
-        used = {self.pq.rule, self.qp.rule}
-        return next(name for name, rules in self.protocols.items() if used <= rules)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, floats as hexadecimal text."""
@@ -192,10 +184,8 @@ class BinsClaim:
             InvalidParameter: another protocol, or a field that is missing, unknown or out of its range.
         """
         protocol = document.get("protocol") if isinstance(document, Mapping) else None
-        if not isinstance(protocol, str) or protocol not in cls.protocols:
-            known = " or ".join(map(repr, cls.protocols))
-            raise _malformed("protocol", f"is not {known}, the one that is tested here")
-        rules = cls.protocols[protocol]
+        if protocol != cls.protocol:
+            raise _malformed("protocol", f"is not {cls.protocol!r}, the one that is tested here")
         if set(document) != _FIELDS:
             raise _malformed(sorted(set(document) ^ _FIELDS)[0], "is missing or unknown")
         mechanism, plain = document["mechanism"], document["unamplified"]
@@ -218,8 +208,8 @@ class BinsClaim:
             sigma=_real("sigma", document["sigma"]),
             clip_norm=_real("clip_norm", document["clip_norm"]),
             divisor=_count("divisor", document["divisor"]),
-            pq=Evidence.from_document("pq", _mapping("pq", document["pq"]), rules),
-            qp=Evidence.from_document("qp", _mapping("qp", document["qp"]), rules),
+            pq=Evidence.from_document("pq", _mapping("pq", document["pq"]), cls.rules),
+            qp=Evidence.from_document("qp", _mapping("qp", document["qp"]), cls.rules),
             attempt=_count("attempt", document["attempt"]),
             unamplified_epsilon=_real("epsilon_at_delta", plain["epsilon_at_delta"], zero=True),
         )

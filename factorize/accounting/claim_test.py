@@ -1,7 +1,7 @@
 """The test of a claim: bets against it on samples whose seed the claim itself is, and bounds that need none.
 
 Under the hypothesis that delta is larger than claimed, the bet is a supermartingale that starts at 1: it reaches 2^128
-with probability 2^-128 at most (Ville; Waudby-Smith and Ramdas 2024). docs/notes/star-1.md has every step.
+with probability 2^-128 at most (Ville; Waudby-Smith and Ramdas 2024). docs/notes/bins-1.md has every step.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ other j_2..j_m proportional to exp(m K_{l j_1} / 2), and X = L (xi + L^T s) with
 
 has the mean delta of (P, Q) and 0 <= w <= W(m), by the inequality of the arithmetic and the geometric mean. The other
 direction draws X = L (xi - (eta/b) L^T 1) and has a ceiling by the geometric mean of the mixture. Bits, rounding and
-slack are those of the protocol (docs/notes/star-1.md).
+slack are those of the protocol (docs/notes/bins-1.md).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ForwardTest:
 
 
 class SharedTest(ForwardTest):
-    """Weights for delta of (P, Q) that integrate a part of the noise that all bins share (protocol star-2).
+    """Weights for delta of (P, Q) that integrate a part of the noise that all bins share.
 
     L = L0 e^(t g - t^2 / 2), g is never drawn: the weight has call(log L0) in place of (L - T)_+ and L0 in place of L.
 
@@ -212,7 +212,7 @@ class ReverseTest:
 
 
 class SharedReverseTest(ReverseTest):
-    """Weights for delta of (Q, P) that integrate a part of the noise that all bins share (protocol star-2).
+    """Weights for delta of (Q, P) that integrate a part of the noise that all bins share.
 
     Args:
         covariance: of the rest, K - t^2.

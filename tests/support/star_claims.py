@@ -1,4 +1,4 @@
-"""A maker of star-1 claims for tests: pilots, a rate and a sigma, with no care for speed; nothing trusts what it finds."""
+"""A maker of claims about balls in bins for tests: pilots, a rate and a sigma, with no care for speed; nothing trusts what it finds."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def make_claim(
             "gram": "sha256:" + hashlib.sha256(found.high.astype("<f8").tobytes()).hexdigest(),
             "n": n,
         },
-        "protocol": "star-1",
+        "protocol": "bins-1",
         "sampling": "balls_in_bins",
         "sigma": sigma.hex(),
         "unamplified": {"epsilon_at_delta": unamplified(found, sigma, delta).hex()},

@@ -1,4 +1,4 @@
-"""Claims of star-3 that are made by hand: with a margin that a few chunks show."""
+"""Claims with thinned bets that are made by hand: with a margin that a few chunks show."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ class AllocationClaim(BinsClaim):
     """A claim of the protocol `allocation-1`; `gram` is the digest of the largest squared entry of C, a double."""
 
     sampling: ClassVar[str] = "random_allocation"
-    protocols: ClassVar[dict[str, frozenset[str]]] = {"allocation-1": frozenset({"moment", "gaussian"})}
+    protocol: ClassVar[str] = "allocation-1"
+    rules: ClassVar[frozenset[str]] = frozenset({"moment", "gaussian"})
 
 
 def examine_allocation(claim: BinsClaim, law: AllocationLaw) -> dict[Direction, ClaimTest]:

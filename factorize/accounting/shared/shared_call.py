@@ -5,7 +5,7 @@ Let L = L0 e^(t g - t^2 / 2) with a standard normal g that is independent of L0.
     call(y) = e^y Phi(d) - T Phi(d - t),    d = (y - log T) / t + t / 2,
 
 the price of a call option. It grows with y, and its logarithm is concave: a convolution of two log-concave functions.
-docs/notes/star-1.md (star-2) says what doubles lose of it.
+docs/notes/bins-1.md says what doubles lose of it.
 """
 
 from __future__ import annotations

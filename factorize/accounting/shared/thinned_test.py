@@ -3,7 +3,7 @@
 The weight of the shared test is call(log L0) L0^-m E*(m) times the ratio exp(mean_i A_i) / mean_i exp(A_i), which the
 tuple alone decides and which is at most 1. Here a tuple is kept with that probability, and the weight of what is kept
 has no ratio: its mean and its ceiling are the same, but most candidates cost one tuple and no noise of b bins, and
-orders m pay whose ceiling is attained by rare tuples (theorem 5 b; protocol star-3 of docs/notes/star-1.md).
+orders m pay whose ceiling is attained by rare tuples (theorem 5 b; docs/notes/bins-1.md).
 """
 
 from __future__ import annotations

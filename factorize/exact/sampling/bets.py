@@ -1,4 +1,4 @@
-"""Bets against a claimed delta: the sampled test of the protocol star-1, from its page (docs/notes/star-1.md).
+"""Bets against a claimed delta: the sampled test of claims about balls in bins, from its page (docs/notes/bins-1.md).
 
 Weights w between 0 and W have the mean delta(sigma, epsilon) or more. Who claims a smaller delta loses the bet
 prod (1 + lambda (delta - w_i)), which is never negative and does not grow on average under a false claim: it reaches

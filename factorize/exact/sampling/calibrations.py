@@ -1,6 +1,6 @@
 """Calibrations under random bins: whether the bytes of C bear out a claim of one of the protocols.
 
-The claim is read by docs/notes/star-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
+The claim is read by docs/notes/bins-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
 from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
 """
 

@@ -1,9 +1,9 @@
-"""Bets of the protocol star-2: the part of the noise that all bins share is integrated, and not drawn.
+"""Bets that share: the part of the noise that all bins share is integrated, and not drawn.
 
 With K = R + t^2 1 1^T the likelihood ratio is L0 e^(t g - t^2 / 2), g a standard normal of its own and L0 that of R.
 Given L0 = e^y, the mean of (L - T)+ is call(y) = e^y Phi(d) - T Phi(d - t), d = (y - epsilon) / t + t / 2: it takes the
 place of (L - T)+ in the weights of theorem 5 for R. log call is concave, so the largest call(y) e^(-m y) is below a
-tangent. docs/notes/star-1.md has the limits and what doubles lose.
+tangent. docs/notes/bins-1.md has the limits and what doubles lose.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def shared_addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, 
 
 def _check_limits(spread: float, near: float) -> None:
     if not (LEAST_SPREAD <= spread <= MOST_SPREAD and abs(near) <= MOST_EPSILON):
-        raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of star-2")
+        raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of bins-1")
 
 
 def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:

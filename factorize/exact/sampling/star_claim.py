@@ -1,4 +1,4 @@
-"""The claims of all protocols, read strictly: with the keys and spellings of docs/notes/star-1.md."""
+"""The claims of all protocols, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 SAMPLINGS = {
-    "star-1": "balls_in_bins",
-    "star-2": "balls_in_bins",
-    "star-3": "balls_in_bins",
+    "bins-1": "balls_in_bins",
     "allocation-1": "random_allocation",
 }
 """Protocols, each with the sampling that it is about."""
@@ -43,9 +41,7 @@ _RULES = {
     },
 }
 _KNOWN = {
-    "star-1": {"bet", "star_bound", "closed_form", "gaussian"},
-    "star-2": {"shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
-    "star-3": {"thinned_bet", "shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
+    "bins-1": {"thinned_bet", "shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
     "allocation-1": {"moment", "gaussian"},
 }
 """Rules of each protocol."""
@@ -56,7 +52,7 @@ class ClaimRefused(Exception):
 
 
 class Claim(NamedTuple):
-    """A claim whose numbers are read; see docs/notes/star-1.md."""
+    """A claim whose numbers are read; see docs/notes/bins-1.md."""
 
     document: dict[str, Any]
     epsilon: float
@@ -104,10 +100,6 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
         require(rule in _KNOWN[protocol], f"{direction}.rule is {rule!r}; {protocol} has {sorted(_KNOWN[protocol])}")
         _check_keys(part, rules[rule], direction)
-    shared = "shared_bet" in (given["pq"]["rule"], given["qp"]["rule"])
-    require(protocol != "star-2" or shared, "a claim without a shared_bet is of star-1")
-    thinned = given["pq"]["rule"] == "thinned_bet"
-    require(protocol != "star-3" or thinned, "a claim without a thinned_bet is of star-1 or star-2")
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     sampling = SAMPLINGS[protocol]
     require(given["sampling"] == sampling, f"the sampling {str(given['sampling'])[:40]!r} is not {sampling}")

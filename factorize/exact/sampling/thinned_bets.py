@@ -1,4 +1,4 @@
-"""Bets of the protocol star-3: most candidates are dropped by a coin once their tuple is drawn, before any normal is.
+"""Bets that are thinned: most candidates are dropped by a coin once their tuple is drawn, before any normal is.
 
 The weight of theorem 5 a holds the ratio exp(mean A) / mean exp(A), which the tuple decides and which is at most 1. A
 candidate is kept with that probability here, and its weight leaves the ratio out; what is dropped has the weight 0 (and

@@ -82,7 +82,7 @@ def test_the_test_repeats_and_takes_a_seed_of_the_verifier(gram: BinGram, found:
 def test_the_seed_is_the_digest_of_the_document(found: FoundClaim) -> None:
     claim = found.claim
     text = json.dumps(claim.document(), sort_keys=True, separators=(",", ":"))
-    seed = hashlib.sha256(b"factorize star-2 pq\n" + text.encode()).digest()
+    seed = hashlib.sha256(b"factorize bins-1 pq\n" + text.encode()).digest()
     assert claim.key("pq") == (int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little"))
     assert claim.key("pq") != claim.key("qp") != claim.key("qp", secret=b"x")
     assert BinsClaim.from_document(json.loads(text)) == claim

@@ -58,14 +58,14 @@ def claim() -> BinsClaim:
 
 
 def test_a_claim_passes_by_its_own_seed_and_by_another(claim: BinsClaim) -> None:
-    assert claim.protocol == "star-3" and claim.pq.sampled
+    assert claim.pq.rule == "thinned_bet" and claim.pq.sampled
     assert claim.pq.samples is not None and claim.pq.samples % 16384 == 0
     tests = examine(claim, WEAK)
     assert all(test.accepted for test in tests.values())
     assert all(test.accepted for test in examine(claim, WEAK, secret=b"my own").values())
     assert tests["pq"].samples % 16384 == 0
     text = json.dumps(claim.document(), sort_keys=True, separators=(",", ":"))
-    seed = hashlib.sha256(b"factorize star-3 pq\n" + text.encode()).digest()
+    seed = hashlib.sha256(b"factorize bins-1 pq\n" + text.encode()).digest()
     assert claim.key("pq") == (int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little"))
     assert BinsClaim.from_document(json.loads(text)) == claim
 
@@ -93,10 +93,8 @@ def test_a_changed_bet_is_refused(claim: BinsClaim) -> None:
 def test_documents_of_other_protocols_are_no_claims(claim: BinsClaim) -> None:
     document = claim.document()
     for change in (
-        {"protocol": "star-2"},
-        {"protocol": "star-4"},
+        {"protocol": "bins-2"},
         {"qp": document["pq"]},
-        {"pq": {**document["pq"], "rule": "shared_bet"}},
         {"pq": {**document["pq"], "samples": document["pq"]["samples"] + 4096}},
         {"pq": {name: value for name, value in document["pq"].items() if name != "shared"}},
     ):

@@ -1,4 +1,4 @@
-"""Claims of the protocol star-1 as the exact checker reads them: true ones accepted, every kind of false one refused."""
+"""Claims about balls in bins as the exact checker reads them: true ones accepted, every kind of false one refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_true_claim_is_accepted_with_its_seed_and_with_another(claim: dict[str
 
 
 def test_the_accountant_sees_the_same_sums(sampled: dict[str, Any]) -> None:
-    """Two implementations of docs/notes/star-1.md, which share no code, on the same bits."""
+    """Two implementations of docs/notes/bins-1.md, which share no code, on the same bits."""
     theirs = examine(BinsClaim.from_document(sampled), bin_gram(ToeplitzMatrix(COLUMN, N), BINS))
     ours = check_calibration(DATA, sampled).calibration
     assert ours["claim_digest"] == BinsClaim.from_document(sampled).digest
@@ -168,8 +168,8 @@ FALSE: dict[str, Any] = {
     "another n": lambda c: changed(c, mechanism__n=N - 1),
     "another file": lambda c: changed(c, mechanism__factors="sha256:" + "0" * 64),
     "no digest of a file": lambda c: changed(c, mechanism__factors="0" * 64),
-    "another protocol": lambda c: changed(c, protocol="star-2"),
-    "the protocol after it": lambda c: changed(c, protocol="star-3"),
+    "another protocol": lambda c: changed(c, protocol="allocation-1"),
+    "the protocol after it": lambda c: changed(c, protocol="bins-2"),
     "no protocol": lambda c: {k: v for k, v in c.items() if k != "protocol"},
     "another adjacency": lambda c: changed(c, adjacency="replace_one"),
     "another sampling": lambda c: changed(c, sampling="poisson"),
@@ -296,7 +296,7 @@ def test_keys_are_those_of_the_page(claim: dict[str, Any]) -> None:
     import hashlib
 
     text = json.dumps(claim, sort_keys=True, separators=(",", ":")).encode()
-    state = hashlib.sha256(b"factorize star-1 qp\n" + text).digest()
+    state = hashlib.sha256(b"factorize bins-1 qp\n" + text).digest()
     words = np.frombuffer(state[:16], dtype="<u8")
     assert read_claim(claim).key("qp") == (int(words[0]), int(words[1]))
     assert read_claim(claim).key("pq") != read_claim(claim).key("qp")

@@ -1,4 +1,4 @@
-"""The checker's bets of star-2: weights beside quadrature, the accountant's sums, and forged claims that are refused."""
+"""The checker's bets with a shared part: weights beside quadrature, the accountant's sums, and forged claims that are refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def test_forged_claims_are_refused(claim: dict[str, Any]) -> None:
     sigma, delta, epsilon = (float.fromhex(claim[name]) for name in ("sigma", "delta", "epsilon"))
     pq = claim["pq"]
     rate, shared = float.fromhex(pq["lambda"]), float.fromhex(pq["shared"])
-    plain = {name: value for name, value in pq.items() if name != "shared"} | {"rule": "bet"}
     forged = {
         "less noise": consistent(changed(claim, sigma=0.97 * sigma), DATA),
         "less delta": consistent(changed(claim, delta=0.6 * delta), DATA),
@@ -117,9 +116,8 @@ def test_forged_claims_are_refused(claim: dict[str, Any]) -> None:
         "a larger shared part": changed(claim, pq__shared=1.2 * shared),
         "a huge shared part": changed(claim, pq__shared=1e6 * shared),
         "no shared part to speak of": changed(claim, pq__shared=1e-9),
-        "no shared part": changed(claim, pq=plain),
-        "the protocol before": changed(claim, protocol="star-1"),
-        "the protocol after": changed(claim, protocol="star-3"),
+        "another protocol": changed(claim, protocol="allocation-1"),
+        "a protocol to come": changed(claim, protocol="bins-2"),
         "the order in the other direction": changed(claim, qp=pq),
         "samples of half a chunk": changed(claim, pq__samples=2048),
     }

@@ -1,4 +1,4 @@
-"""The checker's bets of star-3: weights beside quadrature, the accountant's sums, and forged claims that are refused."""
+"""The checker's thinned bets: weights beside quadrature, the accountant's sums, and forged claims that are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def claim() -> dict[str, Any]:
     name = "sha256:" + str(manifest["digest"]).removeprefix("sha256:")
     made = thinned_claim(BinsQuestion(factors=name, gram=gram, epsilon=2.0, delta=1e-8), margin=0.08)
     document: dict[str, Any] = json.loads(made.canonical)
-    assert document["protocol"] == "star-3"
+    assert document["pq"]["rule"] == "thinned_bet"
     return document
 
 
@@ -89,9 +89,8 @@ def test_forged_claims_are_refused(claim: dict[str, Any]) -> None:
         "a larger shared part": changed(claim, pq__shared=1.2 * shared),
         "no shared part to speak of": changed(claim, pq__shared=1e-9),
         "no shared part": changed(claim, pq={name: value for name, value in pq.items() if name != "shared"}),
-        "the rule before": changed(claim, pq={**pq, "rule": "shared_bet"}),
-        "the protocol before": changed(claim, protocol="star-2"),
-        "a protocol to come": changed(claim, protocol="star-4"),
+        "another protocol": changed(claim, protocol="allocation-1"),
+        "a protocol to come": changed(claim, protocol="bins-2"),
         "the order in the other direction": changed(claim, qp=pq),
         "thinned in the other direction": changed(
             claim, qp={**{name: value for name, value in pq.items() if name != "m"}, "eta": (3.0).hex()}
