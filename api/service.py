@@ -22,6 +22,7 @@ from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister, Note
 from factorize.api.access.usage import UsageMeter
+from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog.catalog import Catalog
 from factorize.api.children.form_maker import FormMaker
@@ -107,6 +108,7 @@ class SolverService:
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
         self.register = self.keys(self._note_key)
+        self.register.revoke_withdrawn()
         self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
         self.tracer_provider: TracerProvider | None = None
@@ -155,7 +157,7 @@ class SolverService:
 
     def keys(self, note: Note) -> KeyRegister:
         """Return the keys of the ledger, each change of which `note` writes down."""
-        return KeyRegister(self.ledger.engine, note)
+        return KeyRegister(self.ledger.engine, note, WithdrawnKeys(lambda: self.store.objects))
 
     def _note_key(self, event: str, key: AccessKey) -> None:
         self.audit.add(event, actor="factorize", subject=key.id, detail=key.in_short(time()))

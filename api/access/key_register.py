@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Quotas, Scope, read_scopes
 from factorize.api.access.token import Token, new_token
+from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.jobs.database import access_keys, changing, reading, writing
 from factorize.errors import InvalidParameter, NotFound
 
@@ -36,11 +37,15 @@ class KeyRegister:
     Args:
         engine: the ledger's database.
         note: writes each change down before it stands; a change that cannot be written down is not made.
+        withdrawn: the revoked keys by the store's account, which outlives this ledger; None keeps no account.
     """
 
-    def __init__(self, engine: sa.Engine, note: Note = lambda event, key: None) -> None:
+    def __init__(
+        self, engine: sa.Engine, note: Note = lambda event, key: None, withdrawn: WithdrawnKeys | None = None
+    ) -> None:
         self._engine = engine
         self._note = note
+        self._withdrawn = withdrawn
 
     def create(
         self,
@@ -118,6 +123,17 @@ class KeyRegister:
         guards = access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None)
         return self._change("key rotated", key_id, values, *guards), token
 
+    def revoke_withdrawn(self) -> None:
+        """Revoke the keys that the store has as revoked: a ledger that was restored from a copy may have them alive.
+
+        Raises:
+            StoreUnavailable: the store or the ledger does not answer.
+        """
+        for key_id in self._withdrawn.ids() if self._withdrawn else ():
+            key = self.find(key_id)
+            if key is not None and key.revoked is None:
+                self._change("key revoked", key_id, {"revoked": time.time()})
+
     def revoke(self, key_id: str) -> AccessKey:
         """Take a key back, for ever; services know it within a second. One that is revoked stays as it is.
 
@@ -185,6 +201,8 @@ class KeyRegister:
         row = connection.execute(statement.returning(access_keys)).one_or_none()
         if row is None:
             raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
+        if self._withdrawn is not None and "revoked" in values:
+            self._withdrawn.add(key_id)  # before the change stands: a copy of the ledger may not know it
         self._note(event, _key(row))
         return _key(row)
 

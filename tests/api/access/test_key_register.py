@@ -14,9 +14,12 @@ from factorize.api.access import token as tokens
 from factorize.api.access.caller import Quotas, Scope
 from factorize.api.access.key_register import DAY, KeyRegister
 from factorize.api.access.token import new_token, read_token
+from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import InvalidParameter, NotFound
+from factorize.storage.fsck import fsck
+from factorize.storage.store import open_store
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -104,3 +107,22 @@ def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
 def test_what_no_key_can_be(given, message, tmp_path: Path) -> None:
     with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger, pytest.raises(InvalidParameter, match=message):
         KeyRegister(ledger.engine).create(**({"name": "k", "scopes": ["read"]} | given))
+
+
+def test_a_restored_ledger_brings_no_revoked_key_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    withdrawn = WithdrawnKeys(lambda: store.objects)
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
+        register = KeyRegister(ledger.engine, withdrawn=withdrawn)
+        revoked, kept = (register.create(name, ["read"])[0] for name in ("revoked", "kept"))
+    copy = (tmp_path / "jobs.sqlite").read_bytes()
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
+        KeyRegister(ledger.engine, withdrawn=withdrawn).revoke(revoked.id)
+    (tmp_path / "jobs.sqlite").write_bytes(copy)
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
+        register = KeyRegister(ledger.engine, withdrawn=withdrawn)
+        assert register.get(revoked.id).revoked is None
+        register.revoke_withdrawn()
+        assert register.get(revoked.id).revoked is not None
+        assert register.get(kept.id).revoked is None
+    assert not fsck(store).findings

@@ -280,7 +280,7 @@ def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     solve = page.get_by_role("button", name="Solve this")
     solve.wait_for()
     assert view.barriers() == []
-    assert "noise.next()" in page.get_by_label("Code for numpy", exact=True).text_content()
+    assert "noise.add_to_sum" in page.get_by_label("Code for numpy", exact=True).text_content()
     assert page.locator("dt", has_text="sigma of sums").count() == 1
     assert page.locator("svg .bar.strong").count() == 2  # beside others, and among all
     assert page.locator("tbody tr.strong").count() == 1
