@@ -10,6 +10,7 @@ import pytest
 from exact_files import parts, random_result, sealed
 from specs import solved
 
+from factorize.errors import CorruptObject
 from factorize.exact import check_factor_file, undecided
 from factorize.exact.mechanism import _RULES
 from factorize.exact.report import CLASS_BOUND, CONVERGED, MECHANISM
@@ -103,7 +104,7 @@ def test_a_spec_that_says_blt_with_a_dense_c() -> None:
         ("banded", {"kind": "banded", "bands": 2}),
         ("banded Toeplitz", {"kind": "banded_toeplitz", "bands": 2, "normalization": "none"}),
         ("blt", {"kind": "blt", "buffers": 1, "normalization": "none"}),
-        ("buffers", {"kind": "buffered_linear", "buffers": 1, "redraws": None}),
+        ("buffers", {"kind": "buffered_linear", "buffers": 1}),
         ("nu", {"kind": "nu_toeplitz", "nu": 0.25 + 1e-6, "normalization": "none"}),
         ("anti damped", {"kind": "anti_pgd", "damping": 0.5 - 1e-6}),
         ("lambda", {"kind": "lambda_cgd", "correlation": 0.8 + 1e-6}),
@@ -112,7 +113,7 @@ def test_a_spec_that_says_blt_with_a_dense_c() -> None:
         ("unit columns", {"kind": "square_root", "normalization": "none"}),
         ("root", {"kind": "square_root", "normalization": "columns"}),
         ("tree, restarted", {"kind": "tree", "decoder": "honaker_online", "restart_every": 6}),
-        ("tree", {"kind": "tree", "decoder": "honaker_online", "restart_every": None}),
+        ("tree", {"kind": "tree", "decoder": "honaker_online"}),
         ("fft", {"kind": "fft", "decoder": "optimal"}),
     ],
 )
@@ -122,9 +123,22 @@ def test_other_parameters_than_those_named(
     assert named(answers[name], mechanism).status(MECHANISM) == "false"
 
 
-def test_a_mechanism_that_nobody_knows_is_not_looked_at(answers: dict[str, Factorization]) -> None:
-    report = named(answers["dense"], {"kind": "novel"})
+def test_a_mechanism_without_a_rule_is_not_looked_at(
+    answers: dict[str, Factorization], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(_RULES, "dense")
+    report = named(answers["dense"], {"kind": "dense"})
     assert report.supported and report.unseen == [MECHANISM]
+
+
+def test_a_mechanism_that_is_none_in_canonical_form_is_refused(answers: dict[str, Factorization]) -> None:
+    """Parameters that have no value are left out of it."""
+    for mechanism, message in (
+        ({"kind": "novel"}, "unknown kind 'novel'"),
+        ({"kind": "buffered_linear", "buffers": 2, "redraws": None}, "not in its canonical form"),
+    ):
+        with pytest.raises(CorruptObject, match=message):
+            named(answers["buffers"], mechanism)
 
 
 def test_the_frequency_domain_is_not_looked_at() -> None:
@@ -145,17 +159,17 @@ def test_strategies_named_by_their_bytes() -> None:
 def test_strategies_without_end() -> None:
     prefix = {"kind": "prefix", "n": "unbounded"}
     for mechanism, wrong in (
-        ({"kind": "nu_toeplitz", "nu": 0.1}, {"nu": 0.2}),
-        ({"kind": "blt", "buffers": 2}, {"buffers": 1}),
-        ({"kind": "blt", "buffers": 2}, {"kind": "nu_toeplitz"}),
+        ({"kind": "nu_toeplitz", "nu": 0.1}, {"kind": "nu_toeplitz", "nu": 0.2}),
+        ({"kind": "blt", "buffers": 2}, {"kind": "blt", "buffers": 1}),
+        ({"kind": "blt", "buffers": 2}, {"kind": "nu_toeplitz", "nu": 0.1}),
     ):
         result = solved(prefix, mechanism)
         true = check_factor_file(sealed(*parts(result)))
         assert true.status(MECHANISM) == "proved"
         assert true.unseen == ([CONVERGED] if mechanism["kind"] == "blt" else [])
         manifest, tensors = parts(result)
-        manifest["spec"]["mechanism"] |= wrong
-        assert not check_factor_file(sealed(manifest, tensors)).supported
+        manifest["spec"]["mechanism"] = wrong | {"normalization": "none"}
+        assert check_factor_file(sealed(manifest, tensors)).status(MECHANISM) == "false"
 
 
 @pytest.mark.parametrize("kind", ["dense", "blt", "root", "buffers"])

@@ -45,9 +45,9 @@ def valid() -> tuple[Manifest, Tensors]:
 MANIFESTS: dict[str, tuple[str, Callable[[Manifest], object]]] = {
     "schema": ("schema 2", lambda m: m.update(schema=2)),
     "matrices": ("C has to be there", lambda m: m.update(matrices={"B": m["matrices"]["C"]})),
-    "missing": ("not a factor file", lambda m: m.pop("dual")),
-    "names": ("no list of names", lambda m: m["matrices"]["C"].update(tensors="C")),
-    "claims": ("not a factor file", lambda m: m["certificate"].pop("loss")),
+    "missing": ("the manifest has a field 'dual' that is missing", lambda m: m.pop("dual")),
+    "names": ("tensors of C are not a list of names", lambda m: m["matrices"]["C"].update(tensors="C")),
+    "claims": ("the certificate has a field 'loss' that is missing", lambda m: m["certificate"].pop("loss")),
 }
 
 
@@ -70,9 +70,9 @@ def test_bytes_and_digests_that_disagree() -> None:
     manifest["spec_digest"] = json_digest(manifest["spec"])
     manifest["matrices"]["C"]["bytes"] += 8
     manifest["digest"] = manifest_digest(manifest)
-    with pytest.raises(CorruptObject, match="number of bytes"):
+    with pytest.raises(CorruptObject, match="does not have the .* bytes that the manifest states"):
         check_factor_file(file_of(manifest, tensors))
-    with pytest.raises(CorruptObject, match="not a JSON object"):
+    with pytest.raises(CorruptObject, match="the manifest is no object"):
         check_factor_file(save(dict(tensors), {"manifest": canonical_json([1]).decode()}))
 
 
@@ -178,14 +178,13 @@ def test_claims_without_evidence() -> None:
     manifest["dual"] = None
     assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
     manifest, tensors = parts(solved(N, participation=2, tolerance=1e-6))
+    factors = tensors.pop("dual.factors")
     for name in ("dual.other", "dual.class_signs"):
-        other = {**tensors, name: tensors["dual.factors"]}
-        del other["dual.factors"]
-        manifest["dual"] = {"tensors": [name], "sha256": _digest(other[name])}
+        manifest["dual"] = {"tensors": [name], "sha256": _digest(factors)}
         if name == "dual.other":
-            with pytest.raises(CorruptObject, match="no lower bound is known to take"):
-                check_factor_file(sealed(manifest, other))
-    tensors = other
+            with pytest.raises(CorruptObject, match="known are dual.class_column, dual.class_signs"):
+                check_factor_file(sealed(manifest, {**tensors, name: factors}))
+    tensors["dual.class_signs"] = factors
     assert any("not evaluated here" in text for text in check_factor_file(sealed(manifest, tensors)).not_checked)
     manifest["certificate"]["lower_bound"]["objective"] *= 2
     assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
