@@ -13,14 +13,15 @@ from factorize.api.settings import Settings
 KEPT = Path(__file__).parents[1] / "contract" / "openapi.json"
 
 
-def main() -> None:
+def keep(path: Path) -> None:
+    """Write the document of the packages that this process has."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(store=folder)
         service = SolverService(settings)
         document = create_app(settings, service=service).openapi()
         service.ledger.close()
-    KEPT.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    keep(KEPT)

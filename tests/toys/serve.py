@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import described_answers
+import kept_openapi
 import numpy as np
 from servers import serving
 
@@ -90,7 +92,9 @@ def in_training() -> dict[str, Any]:
 
 
 def over_http() -> dict[str, Any]:
-    """Post the spec, and take the factors and the rows as a training job does."""
+    """Post the spec, and take the factors and the rows as a training job does; every answer is as it is described."""
+    described_answers.KEPT = FOLDER / "openapi.json"
+    kept_openapi.keep(described_answers.KEPT)
     with serving(Settings(store=str(FOLDER / "store"))) as live:
         manifest = live.solve(SPEC)
         schema = live.get("/openapi.json").json()["components"]["schemas"]
