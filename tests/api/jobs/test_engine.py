@@ -550,7 +550,7 @@ def test_a_spec_whose_child_is_killed_thrice_is_run_alone_and_then_given_up(plac
         os.kill(place.starts()[count - 1][1], signal.SIGKILL)
         wait_for(lambda count=count: place.ledger.get(digest(0)).deaths == count)
     tasks = engine._dispatch.embedded.cluster.scheduler.tasks
-    wait_for(lambda: [task for task in list(tasks) if task.startswith(digest(0))])
+    wait_for(lambda: place.ledger.get(digest(0)).task in tasks)
     time.sleep(0.4)  # some rounds in which it could start beside the other
     assert len(place.starts()) == 3, "it runs alone, so not beside another solve"
     place.open("go")
