@@ -101,8 +101,8 @@ def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
 
 def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
     document = report.calibration
-    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma_of_sums": claim.sigma, "bins": claim.bins}
-    document |= {"sampling": claim.document["sampling"]}
+    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma_of_sums": claim.sigma_of_sums}
+    document |= {"bins": claim.bins, "sampling": claim.document["sampling"]}
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
     found = BOUNDS[claim.document["sampling"]](claim, strategy)

@@ -64,6 +64,11 @@ class Claim(NamedTuple):
     unamplified: float
 
     @property
+    def sigma_of_sums(self) -> float:
+        """Sigma times the divisor, rounded up: what noise for sums needs."""
+        return _up(Fraction(self.sigma) * self.document["divisor"])
+
+    @property
     def canonical(self) -> bytes:
         """The bytes of which the seed is a digest."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -141,7 +146,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
 def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
     own = {
-        "sigma_of_sums": claim.sigma * claim.document["divisor"],
+        "sigma_of_sums": claim.sigma_of_sums,
         "epsilon": claim.epsilon,
         "delta": claim.delta,
         "bins": claim.bins,
@@ -218,3 +223,8 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
 def _down(value: Fraction) -> float:
     found = float(value)
     return math.nextafter(found, 0.0) if Fraction(found) > value else found
+
+
+def _up(value: Fraction) -> float:
+    found = float(value)
+    return math.nextafter(found, math.inf) if Fraction(found) < value else found

@@ -289,7 +289,9 @@ def test_a_divisor_and_a_clip_norm_scale_the_noise(claim: dict[str, Any]) -> Non
     scaled = changed(claim, sigma=float.fromhex(claim["sigma"]) / 512, clip_norm=0.5, divisor=256)
     assert read_claim(scaled).scale == read_claim(claim).scale
     assert not refusals(scaled) or "not accepted" in refusals(scaled)  # another digest, another seed, the same law
-    assert not refusals(scaled, fresh=True)
+    report = check_calibration(DATA, scaled, fresh=True)
+    assert not report.failed
+    assert report.calibration["sigma_of_sums"] == float.fromhex(claim["sigma"]) / 2  # not the 256th part, for means
 
 
 def test_keys_are_those_of_the_page(claim: dict[str, Any]) -> None:

@@ -223,6 +223,12 @@ class TestBeside:
             held = {"claim": self.GIVEN, "divisor": divisor, "sigma_of_means": means}
             assert read_claim(held) == read_claim(self.GIVEN)
 
+    def test_sums_are_rounded_up(self) -> None:
+        """(2^52 + 1) / 2^52 times 2^53 - 1 is 2^53 + 1 - 2^-52, of which the nearest double, 2^53, is below."""
+        claim = changed(changed(self.GIVEN, "sigma", (1 + 2.0**-52).hex()), "divisor", 2**53 - 1)
+        assert read_claim({"claim": claim, "sigma_of_sums": 2.0**53 + 2}).sigma_of_sums == 2.0**53 + 2
+        refused({"claim": claim, "sigma_of_sums": 2.0**53}, "the calibration states sigma_of_sums")
+
     @pytest.mark.parametrize("name", STATED)
     def test_one_differs(self, name: str) -> None:
         for other in (5, "words", None):

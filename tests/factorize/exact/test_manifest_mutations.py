@@ -126,7 +126,7 @@ def calibration() -> tuple[bytes, dict[str, Any]]:
         "sigma": (4.0).hex(),
         "unamplified": {"epsilon_at_delta": epsilon.hex()},
     }
-    beside = {"sigma": 4.0, "epsilon": epsilon, "delta": 1e-5, "bins": BINS, "epochs": 2, "clip_norm": 1.0}
+    beside = {"sigma_of_sums": 4.0, "epsilon": epsilon, "delta": 1e-5, "bins": BINS, "epochs": 2, "clip_norm": 1.0}
     return data, {"claim": claim, **beside}
 
 
