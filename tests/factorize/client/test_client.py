@@ -544,7 +544,7 @@ class TestFactors:
         assert (factors.digest, factors.steps) == (dense.digest, N)
         assert factors.sensitivity.value == dense.certificate.sensitivity.value
         noise = factors.calibrate(PrivacyTarget(mu=0.5), clip_norm=3.0)
-        assert noise.sigma == pytest.approx(2 * 3.0 * factors.sensitivity.value)
+        assert noise.sigma_of_sums == pytest.approx(2 * 3.0 * factors.sensitivity.value)
         first = factors.noise(noise, 5, seed=1).next()
         assert first.shape == (5,) and first.dtype == np.float32
 
