@@ -250,7 +250,8 @@ class Certificate:
     def __init__(self, settings: Settings) -> None:
         self._files = str(settings.https_certificate), str(settings.https_key)
         self._versions = self._look()
-        self.context = self._read()
+        self._newest = self.context = self._read()
+        self.context.sni_callback = self._choose
 
     def renew(self) -> None:
         """Use the files from the next handshake on, if they have changed; a pair that cannot be used is only logged."""
@@ -260,11 +261,14 @@ class Certificate:
                 return
             self._versions = versions
             try:
-                self._read()  # a context that a wrong pair was loaded into would have half of it
-                self.context.load_cert_chain(*self._files, password="")
+                self._newest = self._read()  # loaded into the one in use, a handshake could meet half of the pair
                 _log.warning("the certificate was renewed")
             except InvalidParameter as error:
                 _log.error("the certificate is not renewed: %s", error)
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Have a handshake go on with the newest pair; it is asked whether or not the client names a host."""
+        connection.context = self._newest
 
     def _look(self) -> list[tuple[int, int, int]]:
         statuses = [Path(file).stat() for file in self._files]
