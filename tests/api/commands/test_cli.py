@@ -57,7 +57,6 @@ COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "estimate", "
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
     "keys": ("create", "list", "show", "rotate", "revoke"),
-    "db": ("upgrade", "check", "backup"),
     "audit": ("verify",),
 }
 GROUPS["spec"] = ("show", "digest", "explain", "fields")
@@ -143,7 +142,7 @@ def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandL
     assert {name: tuple(commands[name].commands) for name in GROUPS} == GROUPS
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "jobs list", "jobs watch", "db check", "spec show"])
+@pytest.mark.parametrize("name", [*COMMANDS, "jobs list", "jobs watch", "keys create", "spec show"])
 def test_every_command_takes_store_and_output(within: Within, name: str) -> None:
     text = within(*name.split(), "--help").out
     assert "--store" in text and "--output" in text

@@ -144,14 +144,14 @@ def test_the_list_pages_through_jobs_and_foreign_results(tmp_path: Path) -> None
         found, cursor = [], ""
         while cursor is not None:
             page = live.get(f"/v1/factorizations?limit=2{cursor and '&cursor='}{cursor}").json()
-            assert set(page) == {"items", "next"}
+            assert set(page) == {"items", "next", "whole"}
             assert 1 <= len(page["items"]) <= 2
             found += [item["spec_digest"] for item in page["items"]]
             cursor = page["next"]
         assert sorted(found) == sorted(mine)
         assert found[0] == mine[-1]
-        assert live.get("/v1/factorizations?state=failed").json() == {"items": [], "next": None}
-        assert live.get("/v1/factorizations?workload=momentum").json() == {"items": [], "next": None}
+        assert live.get("/v1/factorizations?state=failed").json() == {"items": [], "next": None, "whole": True}
+        assert live.get("/v1/factorizations?workload=momentum").json() == {"items": [], "next": None, "whole": True}
         assert len(live.get("/v1/factorizations?state=done&workload=prefix").json()["items"]) == 4
 
 
