@@ -87,17 +87,21 @@ def _read_error(said: object) -> dict[str, str] | None:
 
 
 def read_progress(said: object) -> dict[str, Any] | None:
-    """Return the fields of a progress event, each a finite number, a known word or None; None of what is no event.
+    """Return the fields of a progress event; None of what is no event: one without a count of steps and seconds.
 
-    A comparison also says of how many mechanisms, and which one runs.
+    The other fields are a finite number, a known word or None each. A comparison also says of how many mechanisms, and
+    which one runs.
     """
     if not isinstance(said, dict):
         return None
-    iteration, phase, total = said.get("iteration"), said.get("phase"), said.get("total")
+    iteration, seconds, phase, total = (said.get(name) for name in ("iteration", "seconds", "phase", "total"))
+    if type(iteration) is not int or iteration < 0 or not _is_finite(seconds):
+        return None
     comparison = {"total": total, "mechanism": str(said.get("mechanism"))[:100]} if type(total) is int else {}
-    numbers = {name: said.get(name) for name in ("relative_gap", "class_gap", "seconds", "seconds_left")}
+    numbers = {name: said.get(name) for name in ("relative_gap", "class_gap", "seconds_left")}
     return {
-        "iteration": iteration if type(iteration) is int else None,
+        "iteration": iteration,
+        "seconds": seconds,
         "phase": phase if phase in PHASES else None,
         **{name: value if _is_finite(value) else None for name, value in numbers.items()},
         **comparison,

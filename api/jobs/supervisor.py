@@ -279,8 +279,8 @@ class _Child:
         except (ValueError, RecursionError):
             return
         match event:
-            case {"event": "progress"}:
-                self.progress = self.newest = read_progress(event)
+            case {"event": "progress"} if (progress := read_progress(event)) is not None:
+                self.progress = self.newest = progress
             case {"event": "done" | "failed"}:
                 self.verdict = event
             case {"event": "log"} if self._lines_left:
@@ -292,7 +292,7 @@ def _later(event: Event, seconds: float) -> Event:
     """The same progress, so many seconds later: the child is inside a long routine."""
     left = event["seconds_left"]
     left = None if left is None or left <= seconds else left - seconds
-    return {**event, "seconds": (event["seconds"] or 0.0) + seconds, "seconds_left": left}
+    return {**event, "seconds": event["seconds"] + seconds, "seconds_left": left}
 
 
 def _resident_mb(pid: int) -> float:

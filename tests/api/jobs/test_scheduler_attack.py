@@ -83,7 +83,7 @@ def test_a_message_that_is_read_holds_nothing_that_could_be_unpickled() -> None:
 
 GOOD: dict[str, Any] = {
     "ending": "FAILED", "digest": None, "error": {"type": "t", "message": "m"}, "seconds": 1.0,
-    "timings": {"solve": (1.0, 2.0)}, "progress": {"iteration": 3, "phase": "rm -rf", "seconds": "long"},
+    "timings": {"solve": (1.0, 2.0)}, "progress": {"iteration": 3, "phase": "rm -rf", "seconds": 1, "seconds_left": "long"},
 }  # fmt: skip
 
 

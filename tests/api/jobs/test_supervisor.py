@@ -156,13 +156,14 @@ def test_nonsense_on_stdout_is_passed_over():
         f"""
         print("a library says hello"); print("[1, 2"); print("[" * 9000); print("null")
         sys.stdout.write("x" * 300000 + json.dumps(dict(event="done", digest="{"cd" * 32}")) + "\\n")
-        say(event="progress", iteration=True, relative_gap=float("nan"), class_gap="0.1", seconds=2)
+        say(event="progress", iteration=7, relative_gap=float("nan"), class_gap="0.1", seconds=2)
+        say(event="progress", iteration=True, seconds=3); say(event="progress", iteration=8, seconds=None)
         {DONE}
         """,
         events=events,
     )
     assert (outcome.ending, outcome.digest) == (Ending.DONE, DIGEST)
-    found = {"iteration": None, "relative_gap": None, "class_gap": None, "seconds": 2}
+    found = {"iteration": 7, "relative_gap": None, "class_gap": None, "seconds": 2}
     assert outcome.progress == found | {"phase": None, "seconds_left": None}
     assert events in ([], [outcome.progress])
 
@@ -325,7 +326,10 @@ def test_what_a_finished_child_leaves_behind_is_killed(tmp_path):
 
 def test_an_exception_in_report_kills_the_child(tmp_path):
     log = tmp_path / "pids"
-    body = textwrap.dedent(FAMILY.format(path=str(log))) + '\nsay(event="progress")\ntime.sleep(60)'
+    body = (
+        textwrap.dedent(FAMILY.format(path=str(log)))
+        + '\nsay(event="progress", iteration=1, seconds=0.1)\ntime.sleep(60)'
+    )
 
     def report(event: dict[str, object]) -> None:
         raise OSError("the event log is gone")
