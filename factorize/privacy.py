@@ -239,6 +239,7 @@ class Calibration:
             "clip_norm": self.clip_norm,
             "divisor": self.divisor,
             "adjacency": self.adjacency.value,
+            "sampling": "fixed",
             "epsilon": self.epsilon,
             "delta": self.delta,
             "rho": self.rho,

@@ -122,7 +122,7 @@ def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, An
     factorization = open_target(target, store)
     check_sensitivity(factorization)
     answer = calibrate_sampling(factorization, wanted, **asked)
-    return {"sampling": asked["sampling"]} | answer.document()
+    return answer.document()
 
 
 def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:

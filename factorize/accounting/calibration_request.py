@@ -89,4 +89,4 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
         bins=request.bins,
         method=request.method,
     )
-    return {"sampling": request.sampling} | found.document()
+    return found.document()
