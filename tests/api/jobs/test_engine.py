@@ -457,7 +457,8 @@ def test_a_future_that_dask_loses_is_not_a_cancel(place, pause):
     assert place.state(digest(0)) in ("queued", "running")
     place.open("go")
     job = place.ended(digest(0))
-    assert job.state == "done" and job.attempts == len(place.starts())
+    # A start is not heard while dask has lost its future, and the same task is sent again.
+    assert job.state == "done" and 1 <= job.attempts <= len(place.starts())
 
 
 def test_a_child_told_to_end_from_outside_is_started_again(place):
