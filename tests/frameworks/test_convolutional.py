@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,20 +29,18 @@ class Replayed:
 
 @pytest.fixture
 def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the benchmarks, which are no installed package."""
+    """Import a module of the papers, which are no installed package."""
     monkeypatch.syspath_prepend(ROOT)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:  # Opacus installs its own
-        monkeypatch.delitem(sys.modules, name)
-    return lambda name: import_module(f"benchmarks.{name}")
+    return lambda name: import_module(f"papers.{name}")
 
 
 def test_all_networks_at_once_are_dp_ftrl(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    many, network = part("training.many_models"), part("training.convolutional")
+    many, network = part("leaderboard.many_models"), part("leaderboard.convolutional")
     monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
     monkeypatch.setattr(network, "AT_ONCE", 4)
     luck = np.random.default_rng(0)
     pixels, labels = luck.random((40, 64), dtype=np.float32), luck.integers(0, 10, 40)
-    images = part("papers.images").Images(pixels[:32], labels[:32], pixels[32:], labels[32:])
+    images = part("reproductions.images").Images(pixels[:32], labels[:32], pixels[32:], labels[32:])
     kind = network.ConvolutionalNetwork()
     size = kind.size(images)
     assert size == 8 * 9 + 8 + 16 * 72 + 16 + 64 * 10 + 10

@@ -23,6 +23,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
+from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins_audit import BinsAuditor
@@ -537,13 +538,9 @@ class TestBallsInBins:
             other = "random_allocation" if wrong is not c else "balls_in_bins"
             with pytest.raises(InvalidParameter, match=f"sampling='{other}'"):
                 private("auto", solve=solve, sampling=other, seed=SECRET, calibration=wrong)
-        plain = solve(
-            {
-                "workload": {"kind": "prefix", "n": N},
-                "participation": {"kind": "fixed_epochs", "epochs": EPOCHS},
-                "mechanism": {"kind": "identity"},
-            }
-        )
+        epochs = {"kind": "fixed_epochs", "epochs": EPOCHS}
+        document = {"workload": {"kind": "prefix", "n": N}, "participation": epochs, "mechanism": {"kind": "identity"}}
+        plain = solve(parse_spec(document))
         with pytest.raises(InvalidParameter, match="counts on random allocation"):
             CorrelatedOptimizer(
                 torch.optim.SGD(network().parameters()),

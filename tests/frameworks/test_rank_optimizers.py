@@ -198,7 +198,7 @@ class TestTraining:
         expected = one_call(0, 1, **JOINT)
         for each in jobs[world]:
             assert np.allclose(each["joint"]["rows"], expected["rows"], rtol=0, atol=1e-5)
-            assert f"on {world} ranks" in each["joint"]["said"] and "Squares of clipped" in each["joint"]["said"]
+            assert f"on {world} ranks" in each["joint"]["said"] and "quares of clipped" in each["joint"]["said"]
 
 
 EXPECTED = {
