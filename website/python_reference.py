@@ -19,7 +19,7 @@ NAMES = {
     "factorize.adapters.torch": ["TorchNoiseGenerator"],
     "factorize.adapters.opacus": ["CorrelatedOptimizer", "refuse_sampling"],
     "factorize.adapters.ranks.opacus_ranks": ["correlated_optimizer"],
-    "factorize.adapters.jax": ["correlated_noise", "noising_matrix", "raised_sigma"],
+    "factorize.adapters.jax": ["correlated_noise", "noising_matrix", "raised_sigma_of_sums"],
     "factorize.adapters.jax_private": ["make_private", "summed_over_parts"],
 }
 """Modules by import path, with the names that are shown; without names: all that the package exports."""
