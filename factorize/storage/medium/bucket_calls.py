@@ -22,9 +22,9 @@ RETRY_SECONDS = 30
 _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(date|time)", re.IGNORECASE | re.DOTALL)
 _REMEDIES = (
     (_SKEW, "this machine's clock is off; set it, by NTP say"),
-    (re.compile("403|401|AccessDenied|PermissionDenied|Unauth"), "check the credentials and the bucket's policy"),
     (re.compile("NoSuchBucket"), "create the bucket, or check its name"),
-    (re.compile("507|InsufficientStorage|QuotaExceeded|StorageFull"), "nothing was published; free space"),
+    (re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth"), "check the credentials and the bucket's policy"),
+    (re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull"), "nothing was published; free space"),
 )
 
 Meta = dict[str, Any]

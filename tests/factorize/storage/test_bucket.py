@@ -367,3 +367,12 @@ def test_objects_are_never_overwritten(bucket):
             staged.write(text)
             assert store.objects.put("specs/x", staged) is first
     assert read_object(store.objects, "specs/x") == b"one"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [("NoSuchBucket", "create the bucket"), ("Timeout", "try again"), ("status 403", "check the credentials")],
+)
+def test_digits_of_a_request_id_are_no_status(code: str, remedy: str) -> None:
+    with pytest.raises(StoreUnavailable, match=remedy), BucketCalls(None)._reported("a key"):
+        raise OSError(f"{code} <RequestID>7b4031507a401b</RequestID>")
