@@ -8,6 +8,7 @@ before any code of dask sees it. What a service sends is serialized as dask does
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from ssl import SSLError
 from typing import Any
 
@@ -41,6 +42,7 @@ class _Reading:
     """How a message is read: a count of frames, their lengths, and the frames, the first of which is msgpack."""
 
     stream: Any
+    abort: Callable[[], None]  # of dask's class
     _closed: bool
 
     async def read(self, deserializers: object = None) -> Any:
@@ -60,10 +62,6 @@ class _Reading:
             raise
         frame = data[start : start + lengths[0]] if lengths else b""
         return plain(msgpack.unpackb(frame, use_list=False, strict_map_key=False, raw=False))
-
-    def abort(self) -> None:
-        """End the connection; of dask's class."""
-        raise NotImplementedError
 
     async def _length(self) -> int:
         (length,) = _WORD.unpack(await self.stream.read_bytes(_WORD.size))

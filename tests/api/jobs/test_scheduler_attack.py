@@ -117,3 +117,12 @@ def test_what_is_no_end_ends_nothing(spoil: Callable[[dict[str, Any]], object]) 
     spoil(said)
     assert SolveEnding.read(said) is None
     assert all(SolveEnding.read(other) is None for other in (None, 1, "FAILED", (), asyncio))
+
+
+def test_a_connection_is_ended_as_dask_ends_it() -> None:
+    from distributed.comm import tcp
+
+    from factorize.api.jobs import dask_plain
+
+    assert dask_plain._PlainTcp.abort is tcp.TCP.abort
+    assert dask_plain._PlainTls.abort is tcp.TLS.abort
