@@ -8,7 +8,6 @@ before any code of dask sees it. What a service sends is serialized as dask does
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from ssl import SSLError
 from typing import Any
 
@@ -42,7 +41,7 @@ class _Reading:
     """How a message is read: a count of frames, their lengths, and the frames, the first of which is msgpack."""
 
     stream: Any
-    abort: Callable[[], None]  # of dask's class
+    abort: Any  # of dask's class
     _closed: bool
 
     async def read(self, deserializers: object = None) -> Any:
