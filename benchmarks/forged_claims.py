@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import forged_bounds
-from benchmarks.report import Report, at_least, at_most
+from benchmarks.report import Report
 from factorize.accounting import calibrate_bins
 from factorize.exact.sampling import bets, star
 from factorize.exact.sampling.calibrations import check_calibration
@@ -245,8 +245,7 @@ def run(report: Report) -> None:
             refused += not found.supported
             if found.supported:
                 report.remark(f"{name}: accepted {forged[1]}")
-        goals = [at_least(f"refused of {each}", refused, each)]
-        report.row(name, seconds=time.perf_counter() - began, ratio=refused / each, of="the forgeries", goals=goals)
+        report.row(name, seconds=time.perf_counter() - began, ratio=refused / each, of="the forgeries")
     time_true_ones(report)
     forged_bounds.run(report, factorization, data_of)
 
@@ -269,9 +268,8 @@ def time_true_ones(report: Report) -> None:
         seconds = time.perf_counter() - began
         if not found.supported:
             report.remark(f"the claim at ({epsilon:g}, {delta:g}) is refused: {found.failed}")
-        goals = [at_most("times the making", seconds / making, 2.0)]
         title = f"check a claim, n={n}, {n // epochs} bins, ({epsilon:g}, {delta:g})"
-        report.row(title, seconds=seconds, ratio=seconds / making, of="the making", goals=goals)
+        report.row(title, seconds=seconds, ratio=seconds / making, of="the making")
         _closed_forms(report, base, epsilon)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Goal, duration
+from benchmarks.report import duration
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -34,14 +34,14 @@ def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def measured(found: Sequence[dict[str, Any]]) -> str:
-    """Return the generated part: the machine, one table for each question, and one list of what was missed."""
+    """Return the generated part: the machine, and one table for each question."""
     lines = [BEGIN, "", "## Measured", "", _machine(found), ""]
     for document in found:
         lines += [f"### `{document['benchmark']}`", "", _load(document), ""]
         for heading, rows in _tables(document["rows"]):
             lines += [f"**{heading}**", ""] if heading else []
-            lines += _table(rows) + _remarks(rows)
-    return "\n".join([*lines, "## Goals that were missed", "", *_missed(found)]) + "\n"
+            lines += _table(rows)
+    return "\n".join(lines)
 
 
 def _machine(found: Sequence[dict[str, Any]]) -> str:
@@ -79,36 +79,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     shown = [row for row in rows if "problem" in row]
     if not shown:
         return []
-    lines = ["| problem | seconds | ratio | n^x | note | goal |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| problem | seconds | ratio |", "| --- | --- | --- |"]
     for row in shown:
-        grown = "" if row["exponent"] is None else f"{row['exponent']:.2f}"
-        goals = "; ".join(_goal(goal).text.removeprefix("goal ") for goal in row["goals"])
-        cells = (row["problem"], duration(row["seconds"]), f"{row['ratio']:.3g} {row['ratio_of']}", grown, row["note"])
-        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in (*cells, goals)) + " |")
+        cells = (row["problem"], duration(row["seconds"]), f"{row['ratio']:.3g} {row['ratio_of']}")
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     return [*lines, ""]
-
-
-def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return sentences beside a table, or all that a program has printed, as it stood."""
-    said = [row["remark"].rstrip() for row in rows if row.get("remark", "").strip()]
-    if len(said) < 2 or any("problem" in row for row in rows):
-        return [f"{text.strip()}\n" for text in said]
-    return ["```", *said, "```", ""]
-
-
-def _goal(goal: dict[str, Any]) -> Goal:
-    return Goal(**{key: value for key, value in goal.items() if key != "met"})
-
-
-def _missed(found: Sequence[dict[str, Any]]) -> list[str]:
-    missed = [
-        f"- `{document['benchmark']}`, {row['problem']}: {goal.name} is {goal.value:.3g}, goal {goal.limit:g}"
-        for document in found
-        for row in document["rows"]
-        for goal in map(_goal, row.get("goals", ()))
-        if goal.met is False
-    ]
-    return missed or ["None."]
 
 
 def page(text: str, found: Sequence[dict[str, Any]]) -> str:

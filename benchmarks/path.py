@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.posting import bare_server, post_request, posts
-from benchmarks.report import Goal, Report, at_least, at_most, dgemm, duration
+from benchmarks.report import Report, dgemm, duration
 from benchmarks.service import service
 
 Document = dict[str, Any]
@@ -108,19 +108,14 @@ def _until_done(report: Report, host: str) -> None:
         ("the same in epochs and steps apart", specs_of_several, range(64, 257, 64)),
     ):
         times = [done(connection, spec) for spec in some((16,) if report.quick else sizes)]
-        _row(report, f"{label}, n <= {16 if report.quick else max(sizes)}", times, _quantile_goals(times))
-    for n, repeats, products, rest in ((1000, 5, 0, 0.25), (2048, 5, 8, 0.2), (4096, 3, 8, 0.2), (16384, 1, 8, 0.2)):
-        _sized(report, connection, "prefix", n, repeats, products, rest, lambda n: prefix(n))
-    for of, repeats, products, rest in ((128, 3, 0, 0.5), (256, 3, 10, 0.3), (1250, 1, 10, 0.3)):
-        _sized(report, connection, "8 epochs of", of, repeats, products, rest, epochs, side=8)
+        _row(report, f"{label}, n <= {16 if report.quick else max(sizes)}", times)
+    for n, repeats in ((1000, 5), (2048, 5), (4096, 3), (16384, 1)):
+        _sized(report, connection, "prefix", n, repeats, prefix)
+    for of, repeats in ((128, 3), (256, 3), (1250, 1)):
+        _sized(report, connection, "8 epochs of", of, repeats, epochs, side=8)
     for label, spec in structured(report.quick).items():
-        seconds = done(connection, spec)
-        _row(report, label, [seconds], [at_most("seconds", seconds, 1.0)])
+        _row(report, label, [done(connection, spec)])
     connection.close()
-
-
-def _quantile_goals(times: Sequence[float]) -> list[Goal]:
-    return [at_most("p50 seconds", _quantile(times, 0.5), 0.06), at_most("p99 seconds", _quantile(times, 0.99), 0.1)]
 
 
 def _wait_until_loaded(connection: http.client.HTTPConnection) -> None:
@@ -139,26 +134,22 @@ def _sized(
     label: str,
     n: int,
     repeats: int,
-    products: float,
-    rest: float,
     spec: Callable[[int], Document],
     *,
     side: int = 1,
 ) -> None:
-    """Measure neighbouring sizes; the goal is so many products of the size, and so many seconds more."""
+    """Measure neighbouring sizes beside a matrix product of the size."""
     if n * side > 4096 and not report.full:
         return
     sizes = [(min(n, 16) if report.quick else n) + step for step in range(1 if report.quick else repeats)]
     times = [done(connection, spec(size)) for size in sizes]
     connection.close()  # a service hangs up on who is silent for as long as a large product takes
-    middle = statistics.median(times)
     product = dgemm(side * sizes[0], repeats=2)
-    limit = products * product + rest
-    _row(report, f"{label} {n}", times, [at_most("seconds", middle, limit)], of=(product, f"DGEMM({side * sizes[0]})"))
+    _row(report, f"{label} {n}", times, of=(product, f"DGEMM({side * sizes[0]})"))
 
 
 def structured(quick: bool) -> dict[str, Document]:
-    """Return the specs whose search is part of the goal."""
+    """Return the specs whose search takes part of the time."""
     n, long = (32, 48) if quick else (1000, 2048)
     return {
         f"toeplitz, n={n}": prefix(n, "toeplitz"),
@@ -211,8 +202,7 @@ def _estimated(report: Report, host: str) -> None:
         within += 0.5 <= expected / seconds <= 2.0
         report.row(label, seconds=seconds, ratio=expected / seconds, of="estimate / truth", note=duration(expected))
     connection.close()
-    goal = at_least("specs within a factor 2", within, 0.9 * len(specs))
-    report.row("estimates within a factor 2", seconds=0.0, ratio=within, of=f"of {len(specs)}", goals=[goal])
+    report.remark(f"{within} of {len(specs)} estimates were within a factor 2")
 
 
 def _posted_again(report: Report, host: str) -> None:
@@ -227,14 +217,12 @@ def _posted_again(report: Report, host: str) -> None:
         bare = posts(other, post_request(other, "/", body), clients=CLIENTS, count=count // 4)
     ratio = ours.rate / bare.rate
     for label, seen in (("bare ASGI application", bare), ("cached POST", ours)):
-        goals = [at_least("requests/s", seen.rate, 500)]
         report.row(
             f"{label}, {warm.size} bytes",
             seconds=seen.quantile(0.5),
             ratio=ratio if seen is ours else 1.0,
             of="x the rate of the bare application",
             note=f"{seen.rate:.0f} requests/s, p99 {duration(seen.quantile(0.99))}",
-            goals=goals if seen is ours else (),
             requests_per_second=seen.rate,
             p99=seen.quantile(0.99),
         )
@@ -247,7 +235,7 @@ def _proofs(report: Report) -> None:
     from factorize.solvers import solve
     from factorize.spec import parse_spec
 
-    for n, products, rest in ((1024, 0, 0.15), (2048, 6, 0.0)):
+    for n in (1024, 2048):
         side = 32 if report.quick else n
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "dense.safetensors"
@@ -261,8 +249,7 @@ def _proofs(report: Report) -> None:
             if not found.supported:
                 raise ValueError(f"the proof fails: {found.failed}")
         product = dgemm(side, repeats=2)
-        goal = at_most("seconds", times[-1], products * product + rest)
-        _row(report, f"dense, n={n}", times[1:], [goal], of=(product, f"DGEMM({side})"))
+        _row(report, f"dense, n={n}", times[1:], of=(product, f"DGEMM({side})"))
 
 
 def _command_line(report: Report, folder: Path) -> None:
@@ -272,8 +259,7 @@ def _command_line(report: Report, folder: Path) -> None:
     for n in sizes:
         arguments = ["solve", json.dumps(prefix(n)), "--to", str(folder / f"{n}.safetensors")]
         times.append(_timed_command(*arguments, "--store", str(folder / "cold")))
-    goal = at_most("seconds", statistics.median(times), 1.8)
-    _row(report, f"solve, n={sizes[0]}", times, [goal])
+    _row(report, f"solve, n={sizes[0]}", times)
 
 
 def _batch(report: Report, folder: Path) -> None:
@@ -282,7 +268,7 @@ def _batch(report: Report, folder: Path) -> None:
     listed = folder / "specs.jsonl"
     listed.write_text("".join(json.dumps(spec) + "\n" for spec in many_specs(count, most)))
     seconds = _timed_command("batch", str(listed), "--store", str(folder / "batch"))
-    _row(report, f"{count} specs, n <= {most}", [seconds], [at_most("seconds", seconds, 40.0)])
+    _row(report, f"{count} specs, n <= {most}", [seconds])
 
 
 def _timed_command(*arguments: str) -> float:
@@ -293,13 +279,11 @@ def _timed_command(*arguments: str) -> float:
     return time.perf_counter() - began
 
 
-def _row(
-    report: Report, label: str, times: Sequence[float], goals: Sequence[Goal], *, of: tuple[float, str] | None = None
-) -> None:
+def _row(report: Report, label: str, times: Sequence[float], *, of: tuple[float, str] | None = None) -> None:
     middle = statistics.median(times)
     compared = report.dgemms(middle) if of is None else {"ratio": middle / of[0], "of": of[1]}
     note = f"p99 {duration(_quantile(times, 0.99))} of {len(times)}" if len(times) > 1 else ""
-    report.row(label, seconds=middle, **compared, note=note, goals=goals, times=list(times))
+    report.row(label, seconds=middle, **compared, note=note, times=list(times))
 
 
 def _quantile(times: Sequence[float], share: float) -> float:

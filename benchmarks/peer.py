@@ -8,7 +8,7 @@ loss first comes within that gap of our certified lower bound. Its compile time 
 
 To be fair to it, it runs on all cores and on one (its small problems are several times faster on one, since its
 threads wait for each other), with its own L-BFGS (memory 1) and with a longer memory, which its functions do not offer
-but its optimiser does; goals are judged against the fastest of these runs. Its banded optimiser stops moving after
+but its optimiser does; ratios are against the fastest of these runs. Its banded optimiser stops moving after
 three steps with its own L-BFGS (n = 512, 16 bands; jax 0.8.3 and 0.10.2 alike), so it also gets the zoom line search of
 optax, with which it converges. Each may take as long as the fastest before
 it, the first as long as the cap. A run that meets the clock gives a ratio that is a lower bound. The ratio of CPU
@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Report, at_least, duration
+from benchmarks.report import Report, duration
 from benchmarks.timing import Solved, solved
 from factorize.solution import Solution
 from factorize.solvers.problem import Problem
@@ -172,7 +172,6 @@ def compare(
     problem: dict[str, Any],
     *,
     cap: float,
-    goals: dict[str, float],
     variants: Sequence[str] = tuple(VARIANTS),
     solve: Callable[[Spec], Solution] | None = None,
 ) -> str:
@@ -185,7 +184,6 @@ def compare(
         spec: of ours.
         problem: of the peer's.
         cap: seconds for each of its runs.
-        goals: least ratio to its default stop (`default`) and to the smallest gap (`gap`).
         variants: ways to run it.
         solve: our side, if not the whole solver of the mechanism.
 
@@ -210,11 +208,11 @@ def compare(
             run_peer(interpreter, problem | (VARIANTS | BANDED_VARIANTS)[name], _peer_units(ours, problem), cap=longest)
         )
         _rows(report, f"{title}: {name}", ours, runs[-1])
-    for name, gap in (("default", None), ("gap", GAPS[-1])):
+    for gap in (None, GAPS[-1]):
         fastest = _fastest(runs, gap)
         if fastest is not None:
             way = "default stop" if gap is None else f"gap {gap:.0e}"
-            _row(report, f"{title}: fastest, {way}", ours, fastest, fastest.end(gap), goals.get(name))
+            _row(report, f"{title}: fastest, {way}", ours, fastest, fastest.end(gap))
     fastest = _fastest(runs, GAPS[-1])
     return AS_IT_COMES if fastest is None else variants[runs.index(fastest)]
 
@@ -248,7 +246,7 @@ def _rows(report: Report, title: str, ours: Solved, peer: Run) -> None:
     report.rows[-1] |= {key: peer.document[key] for key in ("problem", "versions", "times", "losses")}
 
 
-def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, goal: float | None = None) -> None:
+def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None) -> None:
     at = peer.last if step is None else step
     seconds = max(peer.seconds(at), 0.0)
     ratio, cpu_ratio = seconds / ours.claim.seconds, peer.cpu_seconds(at) / ours.claim.cpu_seconds
@@ -259,7 +257,6 @@ def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, 
         of="x our time" if step is not None else "x our time or more",
         note=f"in CPU time {cpu_ratio:.3g} x; gap {peer.gap(at):.1e}, {at} steps",
         cpu_ratio=cpu_ratio,
-        goals=[] if goal is None else [at_least("ratio", ratio, goal, bound=step is None)],
         bound=step is None,
     )
 
@@ -279,7 +276,6 @@ def run(report: Report, *, cap: float = 300.0) -> None:
                 {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}, "tolerance": 1e-9},
                 {"kind": "dense", "n": n},
                 cap=min(cap, 10.0) if report.quick else cap,
-                goals={"default": 3000, "gap": 10_000} if n == 1024 else {},
                 variants=tuple(dict.fromkeys((fastest, AS_IT_COMES))) if n >= 1024 else tuple(VARIANTS),
             )
         _epochs(report, interpreter, cap)
@@ -303,7 +299,6 @@ def _epochs(report: Report, interpreter: Path, cap: float) -> None:
         },
         {"kind": "dense", "n": n, "epochs": k},
         cap=min(cap, 10.0) if report.quick else cap,
-        goals={} if report.quick else {"gap": 300},
     )
 
 
@@ -326,7 +321,6 @@ def _banded(report: Report, interpreter: Path, cap: float) -> None:
         },
         {"kind": "banded", "n": n, "bands": b},
         cap=min(cap, 10.0) if report.quick else cap,
-        goals={} if report.quick else {"gap": 200},
         variants=tuple(BANDED_VARIANTS),
         solve=lambda spec: search(Problem(spec), lambda _step: None),
     )

@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: the machine, rows with seconds and a ratio, goals met or missed."""
+"""The report of a benchmark: the machine, and rows with seconds and a ratio against something of the same run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib import import_module
@@ -18,57 +18,6 @@ import numpy as np
 
 FOLDER = Path("build") / "bench"
 _GEMM = 2048
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A number that should stay on one side of a limit.
-
-    Attributes:
-        name: what is measured, with its unit.
-        value: what was measured, or the side of it that is known (see `bound`).
-        limit: where the goal lies.
-        at_least: whether the value should reach the limit rather than stay below it.
-        bound: whether the true value may be larger: what it is compared with was stopped by the clock.
-    """
-
-    name: str
-    value: float
-    limit: float
-    at_least: bool = False
-    bound: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal is reached; None where the clock ended the run before that was decided."""
-        reached = self.value >= self.limit if self.at_least else self.value <= self.limit
-        return None if self.bound and not reached else reached
-
-    @property
-    def text(self) -> str:
-        """The goal and its verdict: by what factor it is missed, or surpassed."""
-        factor = self.value / self.limit if self.at_least else self.limit / self.value
-        missing = 1 / factor if factor > 0 else math.inf
-        verdict = {
-            True: f"met, {factor:.3g} times over",
-            False: f"MISSED by a factor {missing:.4g}",
-            None: f"open: the other side was stopped by the clock, {missing:.3g} times too early to tell",
-        }[self.met]
-        return f"goal {self.name} {'>=' if self.at_least else '<='} {self.limit:g}: {verdict}"
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**asdict(self), "met": self.met}
-
-
-def at_most(name: str, value: float, limit: float) -> Goal:
-    """A number that should not exceed a limit."""
-    return Goal(name, value, limit)
-
-
-def at_least(name: str, value: float, limit: float, *, bound: bool = False) -> Goal:
-    """A number that should reach a limit."""
-    return Goal(name, value, limit, at_least=True, bound=bound)
 
 
 @dataclass(frozen=True)
@@ -163,7 +112,6 @@ class Report:
         ratio: float,
         of: str,
         note: str = "",
-        goals: Sequence[Goal] = (),
         series: tuple[str, int] | None = None,
         **more: Any,
     ) -> None:
@@ -175,18 +123,18 @@ class Report:
             ratio: against something measured in the same run.
             of: what the ratio is: `DGEMM(2048)`, `x jax_privacy`.
             note: a few words more: the gap that was reached, memory.
-            goals: judged beside it.
             series: (name, n): the growth exponent since the last row of that name is printed.
             more: kept in the JSON file only.
         """
         exponent = None if series is None else self._exponent(*series, seconds)
         grown = "" if exponent is None else f"  n^{exponent:.2f}"
-        print(f"  {problem:<46}{duration(seconds):>10}  {ratio:>10.4g} {of}{grown}{'  ' if note else ''}{note}")
-        for goal in goals:
-            print(f"      {goal.text}", flush=True)
+        print(
+            f"  {problem:<46}{duration(seconds):>10}  {ratio:>10.4g} {of}{grown}{'  ' if note else ''}{note}",
+            flush=True,
+        )
         self.rows.append(
             {"problem": problem, "seconds": seconds, "ratio": ratio, "ratio_of": of, "exponent": exponent}
-            | {"note": note, "goals": [goal.document() for goal in goals], **more}
+            | {"note": note, **more}
         )
 
     def dgemms(self, seconds: float) -> dict[str, Any]:
@@ -207,18 +155,18 @@ class Report:
         path.write_text(json.dumps({**document, "load_after": os.getloadavg()}, indent=1) + "\n")
         return path
 
-    def missed(self) -> list[str]:
-        """The goals that were not reached, each with its row."""
-        return [
-            f"{row['problem']}: {goal['name']} is {goal['value']:.3g}, goal {goal['limit']:g}"
-            for row in self.rows
-            for goal in row.get("goals", ())
-            if goal["met"] is False
-        ]
-
     def _exponent(self, name: str, n: int, seconds: float) -> float | None:
         before, self._before[name] = self._before.get(name), (n, seconds)
         return None if before is None else math.log(seconds / before[1]) / math.log(n / before[0])
+
+
+def slower(earlier: Path, rows: Sequence[dict[str, Any]], *, factor: float = 1.25) -> Iterator[str]:
+    """Yield the rows whose ratio is that many times the ratio in the file of an earlier run, or more."""
+    before = {row["problem"]: row for row in json.loads(earlier.read_text())["rows"] if "problem" in row}
+    for row in rows:
+        old = before.get(row.get("problem", ""))
+        if old is not None and old["ratio_of"] == row["ratio_of"] and row["ratio"] >= factor * old["ratio"]:
+            yield f"{row['problem']}: {row['ratio']:.3g} {row['ratio_of']}, {old['ratio']:.3g} before"
 
 
 def duration(seconds: float) -> str:

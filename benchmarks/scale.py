@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.report import Report, at_most, duration
+from benchmarks.report import Report, duration
 
 Document = dict[str, Any]
 
 STEPS, QUICK_STEPS = 1_000_000, 20_000
-LIMIT_GIB = 4.0
 TOLERANCE = 1e-3
 CAP = 1800.0
 MECHANISMS: tuple[Document, ...] = (
@@ -133,13 +132,11 @@ def run(report: Report, cap: float | None = None) -> None:
         if "rmse" not in found:
             report.remark(f"{named}: {found['refused']}")
             continue
-        peak = max(found["gib"], found["publishing_gib"])
         report.row(
             named,
             seconds=found["seconds"],
             **report.dgemms(found["seconds"]),
             note=note(found),
-            goals=[at_most("GiB at the peak", peak, LIMIT_GIB)],
             spec=document,
             **{name: value for name, value in found.items() if name != "seconds"},
         )

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.report import Report, at_least, at_most
+from benchmarks.report import Report
 
 SMALL = {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "square_root"}}
 LARGE = {"workload": {"kind": "prefix", "n": 4096}, "mechanism": {"kind": "dense"}}
@@ -52,19 +52,18 @@ def main() -> tuple[float, float, float]:
 
 
 def run(report: Report) -> None:
-    """Judge the two goals; there is no quick form."""
+    """Print two rows; there is no quick form."""
     if report.quick:
         report.remark("nothing is measured in a quick run")
         return
     posted, seconds, ratio = main()
-    report.heading("Judged")
-    report.row("cached POST", seconds=posted, **report.dgemms(posted), goals=[at_most("seconds", posted, 0.01)])
+    report.heading("A cached POST, and a download")
+    report.row("cached POST", seconds=posted, **report.dgemms(posted))
     report.row(
         "repeated download of 134 MB against a raw loopback transfer",
         seconds=seconds,
         ratio=ratio,
         of="of raw",
-        goals=[at_least("ratio", ratio, 0.6)],
     )
 
 

@@ -15,7 +15,7 @@ import time
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from benchmarks.report import Report, at_most
+from benchmarks.report import Report
 from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 from factorize.solvers.frequency.cone import ConeProgram, Plant
@@ -145,16 +145,13 @@ def cone_table() -> list[tuple[int, float, float, float]]:
 
 
 def run(report: Report) -> None:
-    """Print the tables and judge the two goals."""
+    """Print the tables."""
     times = table(SIZES[:1] if report.quick else SIZES)
     if not report.quick:
         epochs_table(SIZES)
     report.heading("Toeplitz optimum, smallest of three runs")
     for n, seconds in times.items():
-        goals = [at_most("seconds", seconds, 3.0)] if n == 1_000_000 else []
-        report.row(
-            f"Toeplitz optimum, n={n}", seconds=seconds, **report.dgemms(seconds), series=("all", n), goals=goals
-        )
+        report.row(f"Toeplitz optimum, n={n}", seconds=seconds, **report.dgemms(seconds), series=("all", n))
     if report.quick:
         return
     rows = cone_table()
@@ -165,7 +162,7 @@ def run(report: Report) -> None:
             seconds=seconds,
             ratio=other / seconds,
             of="x faster than Clarabel",
-            goals=[at_most("seconds", seconds, 0.05), at_most("relative difference", difference, 1e-6)],
+            note=f"relative difference {difference:.1e}",
         )
 
 
