@@ -11,19 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from time import time
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import sqlalchemy as sa
 
 from factorize import solvers
-from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
-from factorize.api.access.key_register import KeyRegister, Note
+from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.usage import UsageMeter
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
-from factorize.api.auditing.audit_log import AuditLog
+from factorize.api.auditing.audit_log import AuditLog, add_row
 from factorize.api.catalog.catalog import Catalog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
@@ -38,7 +37,7 @@ from factorize.api.measures.readiness import Readiness
 from factorize.api.measures.solve_counts import SolveCounts
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
-from factorize.api.settings import Settings, audit_folder, ledger_url
+from factorize.api.settings import Settings, ledger_url
 from factorize.api.stored_forms import StoredForms
 from factorize.api.telemetry.log_context import about
 from factorize.api.telemetry.spans import current_trace, record_job
@@ -106,8 +105,8 @@ class SolverService:
         self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make, forms=forms)
         self.listing = Listing(self.catalog, self.ledger)
         self.solve_counts = SolveCounts()
-        self.audit = AuditLog(audit_folder(settings))
-        self.register = self.keys(self._note_key)
+        self.audit = AuditLog(self.ledger.engine)
+        self.register = self.keys()
         self.register.revoke_withdrawn()
         self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
@@ -144,8 +143,8 @@ class SolverService:
         self.engine.close()
         with suppress(StoreUnavailable):  # what a second has brought; the ledger may be what is gone
             self.meter.close()
+            self.audit.close()
         self.ledger.close()
-        self.audit.close()
 
     def __enter__(self) -> Self:
         """Start; use as `with Service(settings) as service`."""
@@ -155,12 +154,9 @@ class SolverService:
         """Close."""
         self.close()
 
-    def keys(self, note: Note) -> KeyRegister:
-        """Return the keys of the ledger, each change of which `note` writes down."""
-        return KeyRegister(self.ledger.engine, note, WithdrawnKeys(lambda: self.store.objects))
-
-    def _note_key(self, event: str, key: AccessKey) -> None:
-        self.audit.add(event, actor="factorize", subject=key.id, detail=key.in_short(time()))
+    def keys(self, actor: str = "factorize") -> KeyRegister:
+        """Return the keys of the ledger, for somebody who is in the audit log as `actor`."""
+        return KeyRegister(self.ledger.engine, actor, WithdrawnKeys(lambda: self.store.objects))
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
@@ -210,7 +206,12 @@ class SolverService:
         cost = 0.0 if joins else solvers.estimate(spec).seconds * order.threads
         with self.holdings.taking(caller, spec.digest):
             self.meter.charge(caller, cost)
-            return self.engine.submit(order)
+            return self.engine.submit(order, partial(self._noted, caller))
+
+    def _noted(self, caller: Caller, connection: sa.Connection, job: Job, _claimed: bool) -> None:
+        if not job.finished:
+            detail = {"workload": job.workload}
+            add_row(connection, "submission", actor=caller.actor, subject=job.spec_digest, detail=detail)
 
     def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
@@ -310,7 +311,7 @@ class SolverService:
         """
         job = self._own_job(name, caller)
         if job is None or job.finished or caller.sees_all or not self.holdings.leave_to_others(caller, name):
-            return None if job is None else self.engine.cancel(name)
+            return None if job is None else self.engine.cancel(name, caller.actor)
         return replace(job, state="cancelled")
 
     def upload(self, array: np.ndarray, caller: Caller = ANYONE) -> dict[str, Any]:
@@ -319,12 +320,9 @@ class SolverService:
         Raises:
             InvalidWorkload: the numbers cannot be a workload.
         """
-        return {"sha256": self._keep(array, caller), "shape": list(array.shape)}
-
-    def _keep(self, array: np.ndarray, caller: Caller) -> str:
         sha256 = self.store.put_matrix(array)
-        self.holdings.keep_upload(caller, sha256, array.nbytes)
-        return sha256
+        self.holdings.keep_upload(caller, sha256, array.shape)
+        return {"sha256": sha256, "shape": list(array.shape)}
 
     # Admission
 
@@ -370,7 +368,8 @@ class SolverService:
 
     def _have(self, matrix: UserMatrix, caller: Caller) -> bool:
         if matrix.bound:
-            self._keep(matrix.array, caller)
+            sha256 = self.store.put_matrix(matrix.array)
+            self.holdings.keep_upload(caller, sha256, matrix.array.shape, within_spec=True)
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
         name = self.holdings.upload_for(caller, matrix.sha256)

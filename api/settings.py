@@ -18,7 +18,7 @@ from pydantic_settings import (
 )
 
 from factorize.errors import InvalidParameter
-from factorize.storage.medium.location import AUDIT_FOLDER, LEDGER_FILE, directory_of, in_bucket
+from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
 CONFIG_FILE = "factorize.toml"
@@ -87,8 +87,7 @@ class Settings(BaseSettings):
     Attributes:
         store: URL or path of the store; by default `factorize` in the user's data folder.
         database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
-        audit: folder of the audit log; by default `audit` in the store's directory, or in the user's data folder where
-            the store is a bucket.
+        audit_requests: write every answered request into the audit log, reads too; else changes and refusals alone.
         scheduler: address of a dask scheduler; by default scheduler and worker run in this process.
         tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
         tls_cert: this service's own certificate.
@@ -135,7 +134,7 @@ class Settings(BaseSettings):
 
     store: str = Field(default_factory=default_store)
     database: str | None = None
-    audit: str | None = None
+    audit_requests: bool = False
     scheduler: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -240,11 +239,11 @@ def ledger_url(settings: Settings) -> str:
     return f"sqlite:///{directory_of(settings.store) / LEDGER_FILE}"
 
 
-def audit_folder(settings: Settings) -> Path:
-    """Return the folder of the audit log."""
-    if settings.audit is not None:
-        return Path(settings.audit)
-    return (Path(default_store()) if in_bucket(settings.store) else directory_of(settings.store)) / AUDIT_FOLDER
+def audit_url(settings: Settings) -> str:
+    """Return the URL of the ledger that commands write to: that of the service, else one in the user's data folder."""
+    if settings.database is None and in_bucket(settings.store):
+        return f"sqlite:///{Path(default_store()) / LEDGER_FILE}"
+    return ledger_url(settings)
 
 
 def config_file() -> Path | None:

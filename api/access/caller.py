@@ -62,6 +62,7 @@ class Caller:
         scopes: what the caller may do.
         quotas: and how much.
         ends: when the caller's token of an issuer ends, in seconds since 1970; no key that they make outlives it.
+        address: from where a caller without a key asks.
     """
 
     owner: str
@@ -69,6 +70,12 @@ class Caller:
     scopes: frozenset[Scope]
     quotas: Quotas = UNLIMITED
     ends: float = math.inf
+    address: str = ""
+
+    @property
+    def actor(self) -> str:
+        """Who the caller is in the audit log."""
+        return self.owner or (f"address:{self.address}" if self.address else "factorize")
 
     def may(self, scope: Scope | None) -> bool:
         """Say whether a route of this scope is open to the caller; None is open to everyone."""

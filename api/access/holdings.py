@@ -6,6 +6,7 @@ Results are shared, since their names say all that is in them; jobs and uploads 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.access.caller import Caller
 from factorize.api.access.refusals import QuotaExhausted
+from factorize.api.auditing.audit_log import add_row
 from factorize.api.jobs.database import holds, jobs, reading, uploads, writing
 
 OPEN_JOBS_SECONDS = 10.0
@@ -55,7 +57,8 @@ class Holdings:
             self._hold(caller, spec_digest)
 
     def _hold(self, caller: Caller, spec_digest: str) -> None:
-        self._put(holds, {"spec_digest": spec_digest, "owner": caller.owner, "since": time.time()})
+        with writing(self._engine) as connection:
+            self._put(connection, holds, {"spec_digest": spec_digest, "owner": caller.owner, "since": time.time()})
 
     def _check_open(self, caller: Caller, spec_digest: str) -> None:
         open_jobs = (
@@ -78,17 +81,30 @@ class Holdings:
         return caller.sees_all or self._has(holds, {"spec_digest": spec_digest, "owner": caller.owner})
 
     def leave_to_others(self, caller: Caller, spec_digest: str) -> bool:
-        """Take a job from a caller, if others hold it too; whether they do."""
+        """Take a job from a caller, if others hold it too, and write that down; whether they do."""
         of_job, mine = holds.c.spec_digest == spec_digest, holds.c.owner == caller.owner
         with writing(self._engine) as connection:
             others = connection.scalar(sa.select(sa.func.count()).select_from(holds).where(of_job, ~mine))
             if others:
                 connection.execute(holds.delete().where(of_job, mine))
+                add_row(connection, "cancellation", actor=caller.actor, subject=spec_digest)
             return bool(others)
 
-    def keep_upload(self, caller: Caller, sha256: str, size: int) -> None:
-        """Note who has sent a matrix of `size` bytes; without keys, it is everybody's."""
-        self._put(uploads, {"sha256": sha256, "owner": caller.owner, "bytes": size, "since": time.time()})
+    def keep_upload(self, caller: Caller, sha256: str, shape: tuple[int, ...], *, within_spec: bool = False) -> None:
+        """Note who has sent a matrix of doubles; without keys, it is everybody's.
+
+        Args:
+            caller: who has sent it.
+            sha256: its name.
+            shape: rows and columns.
+            within_spec: whether it came in a spec, whose submission is written down anyway.
+        """
+        values = {"sha256": sha256, "owner": caller.owner, "bytes": 8 * math.prod(shape), "since": time.time()}
+        with writing(self._engine) as connection:
+            self._put(connection, uploads, values)
+            if not within_spec:
+                detail = dict(zip(("rows", "columns"), shape, strict=True))
+                add_row(connection, "upload", actor=caller.actor, subject=sha256, detail=detail)
 
     def upload_for(self, caller: Caller, sha256: str) -> str:
         """Return the name by which to look for a matrix or a file; one that nothing has, if it is an upload of others.
@@ -106,6 +122,5 @@ class Holdings:
         with reading(self._engine) as connection:
             return connection.execute(sa.select(sa.literal(1)).select_from(table).filter_by(**key)).first() is not None
 
-    def _put(self, table: sa.Table, values: dict[str, Any]) -> None:
-        with writing(self._engine) as connection:
-            connection.execute(self._insert(table).values(**values).on_conflict_do_nothing())
+    def _put(self, connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> None:
+        connection.execute(self._insert(table).values(**values).on_conflict_do_nothing())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Quotas, Scope, read_scopes
 from factorize.api.access.token import Token, new_token
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
+from factorize.api.auditing.audit_log import add_row
 from factorize.api.jobs.database import access_keys, changing, reading, writing
 from factorize.errors import InvalidParameter, NotFound
 
@@ -27,24 +28,18 @@ LONGEST_OVERLAP_HOURS = 720.0
 LONGEST_NAME = 64
 
 
-Note = Callable[[str, AccessKey], object]
-"""Writes a change down: `key created`, `key rotated` or `key revoked`, and the key as it will be."""
-
-
 class KeyRegister:
     """The keys of a ledger. Thread-safe.
 
     Args:
         engine: the ledger's database.
-        note: writes each change down before it stands; a change that cannot be written down is not made.
+        actor: who changes them, for the audit log.
         withdrawn: the revoked keys by the store's account, which outlives this ledger; None keeps no account.
     """
 
-    def __init__(
-        self, engine: sa.Engine, note: Note = lambda event, key: None, withdrawn: WithdrawnKeys | None = None
-    ) -> None:
+    def __init__(self, engine: sa.Engine, actor: str = "factorize", withdrawn: WithdrawnKeys | None = None) -> None:
         self._engine = engine
-        self._note = note
+        self._actor = actor
         self._withdrawn = withdrawn
 
     def create(
@@ -71,7 +66,7 @@ class KeyRegister:
         key, token = _made(name, scopes, _end(days, latest), quotas or Quotas())
         with writing(self._engine) as connection:
             connection.execute(access_keys.insert().values(**_row(key)))
-            self._note("key created", key)
+            self._note(connection, "key created", key)
         return key, token
 
     def find(self, key_id: str) -> AccessKey | None:
@@ -203,8 +198,11 @@ class KeyRegister:
             raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
         if self._withdrawn is not None and "revoked" in values:
             self._withdrawn.add(key_id)  # before the change stands: a copy of the ledger may not know it
-        self._note(event, _key(row))
+        self._note(connection, event, _key(row))
         return _key(row)
+
+    def _note(self, connection: sa.Connection, event: str, key: AccessKey) -> None:
+        add_row(connection, event, actor=self._actor, subject=key.id, detail=key.in_short(time.time()))
 
 
 def _made(name: str, scopes: Iterable[str], expires: float, quotas: Quotas) -> tuple[AccessKey, Token]:

@@ -1,1 +1,1 @@
-"""The audit log: who asked what of the service, in lines that nobody can change unseen."""
+"""The audit log: who asked what of the service, in rows that nobody can change unseen."""

@@ -1,38 +1,98 @@
-"""The audit log: adds lines to a chain that several processes of one machine share.
+"""The audit log: rows of the ledger, each with the sha256 that follows from the row before it.
 
-A line is on the disk before what it says is answered. Writers of one machine take turns by a lock on the folder;
-services on other machines have a folder, and a chain, of their own.
+A row is written in the transaction of the change that it tells of, so neither stands without the other. The hash of a
+row is the sha256 of the canonical JSON of `{seq, time, event, actor, request_id, subject, detail, previous}`, where
+`previous` is the hash of the row before (zeros for the first).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from factorize.api.auditing.audit_chain import (
-    LONGEST_LINE,
-    RECOVERED,
-    ChainHead,
-    chain_files,
-    file_after,
-    sealed,
-    whole_line,
-)
-from factorize.encoding import read_json, sha256
-from factorize.errors import CorruptObject, StoreUnavailable
+import sqlalchemy as sa
+
+from factorize.api.jobs.database import audit, reading, writing
+from factorize.api.telemetry.log_context import about
+from factorize.encoding import canonical_json, read_json, sha256
+from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.storage.records import now
 
-FILE_BYTES = 64 << 20
+BEGINNING = "0" * 64
 REFUSALS_SECONDS = 60.0
-_LOCK = "audit.lock"
 _MOST_REFUSALS = 4096  # callers and statuses that are counted apart; the rest is counted together
+_LOCK = 0x6175646974  # names the lock under which PostgreSQL's rows are added
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """The end of the log: what is written down elsewhere, so that rows cut off from the end are missed.
+
+    Args:
+        seq: number of the last row; 0 before the first.
+        hash: of the last row.
+    """
+
+    seq: int = 0
+    hash: str = BEGINNING
+
+    def __str__(self) -> str:
+        """Return the form that `read_head` reads."""
+        return f"{self.seq}:{self.hash}"
+
+
+def read_head(text: str) -> ChainHead:
+    """Read `SEQ:HASH`.
+
+    Raises:
+        InvalidParameter: it is none.
+    """
+    parts = re.fullmatch(r"(\d{1,15}):([0-9a-f]{64})", text)
+    if parts is None:
+        raise InvalidParameter(f"{text[:90]!r} is not SEQ:HASH, as `factorize audit verify` prints it", field="expect")
+    return ChainHead(int(parts[1]), parts[2])
+
+
+def add_row(
+    connection: sa.Connection,
+    event: str,
+    *,
+    actor: str,
+    subject: str | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a row within a transaction that writes, as the last of its statements.
+
+    Args:
+        connection: in the transaction of the change.
+        event: what is done: `submission`, `upload`, `revocation`, ...
+        actor: who does it: a caller's, or `operator:<user>` for commands.
+        subject: id of what it is done to.
+        detail: plain data, a few numbers and names; never a secret or a body.
+    """
+    if connection.dialect.name == "postgresql":  # SQLite's transactions that write take turns by themselves
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    last = connection.execute(sa.select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc()).limit(1)).first()
+    before = ChainHead() if last is None else ChainHead(*last)
+    row = {
+        "seq": before.seq + 1,
+        "time": now(),
+        "event": event,
+        "actor": actor,
+        "request_id": about().get("request_id"),
+        "subject": subject,
+        "detail": dict(detail or {}),
+    }
+    text = canonical_json(row["detail"]).decode("ascii")
+    connection.execute(audit.insert().values(**{**row, "detail": text, "hash": _hash(row, before.hash)}))
+
+
+def _hash(row: Mapping[str, Any], previous: str) -> str:
+    return sha256(canonical_json({**row, "previous": previous}))
 
 
 @dataclass
@@ -42,159 +102,99 @@ class _Count:
 
 
 class AuditLog:
-    """The audit log in a folder. Safe for threads, and for several processes of one machine.
+    """The audit log of a ledger. Thread-safe.
 
     Args:
-        folder: where its files are; it is made with the first line.
-        file_bytes: size from which on another file is begun.
+        engine: the ledger's database.
     """
 
-    def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
-        self._folder = folder
-        self._file_bytes = file_bytes
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
         self._lock = threading.Lock()
         self._refusals: dict[tuple[str, str], _Count] = {}
 
-    @property
-    def folder(self) -> Path:
-        """Where its files are."""
-        return self._folder
-
-    def add(
-        self,
-        event: str,
-        *,
-        actor: str,
-        subject: str | None = None,
-        request_id: str | None = None,
-        detail: Mapping[str, Any] | None = None,
-    ) -> ChainHead:
-        """Add a line; it is on the disk when this returns.
-
-        Args:
-            event: what was done: `submission`, `upload`, `revocation`, ...
-            actor: who did it: a caller's owner, or `operator:<user>` for commands.
-            subject: id of what it was done to.
-            request_id: of the request, as in its answer.
-            detail: plain data, a few numbers and names; never a secret or a body.
+    def add(self, event: str, **fields: Any) -> None:
+        """Add a row in a transaction of its own; it is on the disk when this returns. Fields as for `add_row`.
 
         Raises:
-            StoreUnavailable: the line cannot be written, so what it says must not be done.
+            StoreUnavailable: the database does not answer.
         """
-        line = {"time": now(), "event": event, "actor": actor, "request_id": request_id, "subject": subject}
-        try:
-            with self._lock, _locked(self._folder):
-                return self._append({**line, "detail": dict(detail or {})})
-        except OSError as error:
-            raise StoreUnavailable(f"the audit log in {self._folder} cannot be written: {error}") from error
+        with writing(self._engine) as connection:
+            add_row(connection, event, **fields)
 
-    def refuse(self, actor: str, kind: str, *, request_id: str | None = None) -> None:
-        """Note a refusal: the first of its kind and caller as a line, those of the next minute as a number in the next.
+    def refuse(self, actor: str, kind: str) -> None:
+        """Note a refusal: the first of its kind and caller as a row, those of the next minute as a number in the next.
 
         Args:
             actor: who was refused.
             kind: why.
-            request_id: of the request.
         """
         at = time.monotonic()
         with self._lock:
-            key = (
-                (actor, kind) if len(self._refusals) < _MOST_REFUSALS or (actor, kind) in self._refusals else ("", kind)
-            )
+            crowded = len(self._refusals) >= _MOST_REFUSALS and (actor, kind) not in self._refusals
+            key = ("others" if crowded else actor, kind)
             count = self._refusals.get(key)
             if count is not None and at - count.since < REFUSALS_SECONDS:
                 count.more += 1
                 return
-            before = 0 if count is None else count.more
             self._refusals[key] = _Count(at)
-        self.add(
-            "refusal", actor=key[0] or "others", request_id=request_id, detail={"kind": kind, "more_before": before}
-        )
+        self.add("refusal", actor=key[0], detail={"kind": kind, "more_before": 0 if count is None else count.more})
 
     def close(self) -> None:
-        """Write down the refusals that were counted and are in no line yet."""
+        """Write down the refusals that were counted and are in no row yet."""
         with self._lock:
             counts, self._refusals = self._refusals, {}
         for (actor, kind), count in counts.items():
             if count.more:
-                self.add("refusal", actor=actor or "others", detail={"kind": kind, "more_before": count.more})
-
-    def _append(self, line: dict[str, Any]) -> ChainHead:
-        files = chain_files(self._folder)
-        path = files[-1] if files else file_after(None, self._folder)
-        head, piece = _end(files)
-        data = b""
-        whole = whole_line(piece, head)
-        if whole is not None:  # all of it but its end was written
-            data, head = b"\n", whole
-        elif piece:
-            found = {"event": RECOVERED, "subject": None, "detail": {"bytes": len(piece), "sha256": sha256(piece)}}
-            ended, head = sealed({**line, **found, "actor": "factorize", "request_id": None}, head)
-            data = b"\n" + ended
-        elif files and path.stat().st_size >= self._file_bytes:
-            path = file_after(path, self._folder)
-        text, head = sealed(line, head)
-        if len(text) > LONGEST_LINE:
-            raise StoreUnavailable(f"a line of the audit log has {len(text)} bytes; the limit is {LONGEST_LINE}")
-        _write(path, data + text, new=not path.exists())
-        return head
+                self.add("refusal", actor=actor, detail={"kind": kind, "more_before": count.more})
 
 
-def _end(files: list[Path]) -> tuple[ChainHead, bytes]:
-    """Return the head of a chain, and the piece of a line after it; older lines are not looked at."""
-    left = b""
-    for path in reversed(files):
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            file.seek(max(0, size - 4 * LONGEST_LINE))
-            whole, newline, piece = file.read().rpartition(b"\n")
-        left = piece if path == files[-1] else left
-        for raw in reversed(whole.split(b"\n") if newline else []):
-            head = _head_of(raw)
-            if head is not None:
-                return head, left
-        if size > 4 * LONGEST_LINE:
-            raise CorruptObject(f"the end of {path} is no line of an audit log; run `factorize audit verify`")
-    return ChainHead(), left
+@dataclass(frozen=True, slots=True)
+class VerifiedLog:
+    """What a check has found.
+
+    Args:
+        rows: that fit, each to the one before.
+        head: of the log.
+        since: time of the first row, or None.
+        expected: whether the head that was asked for is among the rows; None where none was.
+    """
+
+    rows: int
+    head: ChainHead
+    since: str | None
+    expected: bool | None
 
 
-def _head_of(raw: bytes) -> ChainHead | None:
+def verify_log(engine: sa.Engine, expect: ChainHead | None = None) -> VerifiedLog:
+    """Check every row; the memory that it takes is that of some rows.
+
+    Args:
+        engine: the ledger's database.
+        expect: a head that was written down earlier.
+
+    Raises:
+        CorruptObject: a row does not fit; it is named.
+        StoreUnavailable: the database does not answer.
+    """
+    head, since, met = ChainHead(), None, expect == ChainHead()
+    with reading(engine) as connection:
+        for stored in connection.execution_options(yield_per=500).execute(sa.select(audit).order_by(audit.c.seq)):
+            row = dict(stored._mapping)
+            digest = row.pop("hash")
+            if row["seq"] != head.seq + 1:
+                raise CorruptObject(f"row {row['seq']} of the audit log follows row {head.seq}: rows are missing")
+            if digest != _hash_of_stored(row, head.hash):
+                raise CorruptObject(f"row {row['seq']} of the audit log, or the one before it, was changed")
+            head, since = ChainHead(row["seq"], digest), since or row["time"]
+            met = met or head == expect
+    return VerifiedLog(head.seq, head, since, None if expect is None else met)
+
+
+def _hash_of_stored(row: dict[str, Any], previous: str) -> str | None:
     try:
-        line = read_json(raw, limit=LONGEST_LINE)
-        return ChainHead(line["seq"], line["hash"])
-    except (ValueError, KeyError, TypeError):
+        detail = read_json(row["detail"])
+    except MalformedJson:
         return None
-
-
-def _write(path: Path, data: bytes, *, new: bool) -> None:
-    """Add bytes to a file, in one call and to the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        written = os.write(descriptor, data)
-        if written != len(data):
-            raise OSError(f"{written} of {len(data)} bytes were written; the disk may be full")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if new:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Be the only writer of a folder on this machine; the lock of a process that was killed is free."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    same = canonical_json(detail).decode("ascii") == row["detail"]
+    return _hash({**row, "detail": detail}, previous) if same else None

@@ -97,5 +97,5 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)
     app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
-    app.add_middleware(AuditTrail, log=owned.audit)
+    app.add_middleware(AuditTrail, log=owned.audit, all_requests=settings.audit_requests)
     return app

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of, stream
-from factorize.api.http.gateway.audit_trail import record
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
@@ -112,5 +111,4 @@ async def post_matrix(
         body = await read_body(request, limit=expected)
         array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
         names = await run_sync(service.upload, array, caller, limiter=heavy)
-        await record(request, "upload", names["sha256"], rows=rows, columns=columns)
         return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})

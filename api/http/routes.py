@@ -23,7 +23,6 @@ from factorize.api.http.answers import (
     not_known,
     wanted_wait,
 )
-from factorize.api.http.gateway.audit_trail import record
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -59,8 +58,6 @@ async def post_factorization(
         return answer, service.notes(body, answer) if isinstance(answer, Job) else []
 
     found, notes = await _about_body(request, service, asked, form)
-    if isinstance(found, Job):
-        await record(request, "submission", found.spec_digest, workload=found.workload)
     headers: dict[str, str] = {}
     seconds = wanted_wait(request)
     if isinstance(found, Job) and seconds is not None:
@@ -129,7 +126,6 @@ async def cancel_factorization(request: Request, service: RunningService, caller
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name), caller)
     if job is not None:
-        await record(request, "cancellation", job.spec_digest)
         return json_response(job.document(), 202)
     found = await _lookup(request, service, name, ANY_FORM, caller)
     if found is None:
@@ -148,7 +144,6 @@ async def retry_factorization(request: Request, service: RunningService, caller:
     found = await run_sync(service.retry, digest_in(name), caller)
     if isinstance(found, Result):
         return manifest_response(request, found, pinned=False, headers={})
-    await record(request, "submission", found.spec_digest, workload=found.workload)
     return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from factorize.errors import NotFound, StoreUnavailable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the tables below; a database with another number is refused."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -133,6 +133,19 @@ results = sa.Table(
     sa.Index("results_by_form", "form"),
 )
 """The catalog of the store's results (`factorize.api.catalog`); lost rows are made anew from the store."""
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.String(32), nullable=False),
+    sa.Column("event", sa.String(32), nullable=False),
+    sa.Column("actor", sa.String(128), nullable=False),
+    sa.Column("request_id", sa.String(64)),
+    sa.Column("subject", sa.String(64)),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+"""The audit log (`factorize.api.auditing.audit_log`), which is only added to."""
 result_folders = sa.Table(
     "result_folders",
     metadata,

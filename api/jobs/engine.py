@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from factorize.api.jobs.dispatch import Dispatch, Sent
 from factorize.api.jobs.ending import SolveEnding, read_progress
 from factorize.api.jobs.job import Job, JobOrder
-from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.listeners import Listeners
 from factorize.api.jobs.presence import Presence
 from factorize.api.jobs.settlement import Settlement
@@ -174,36 +174,39 @@ class JobEngine:
         """Return a sentence for each worker of another release, which is given nothing."""
         return self._dispatch.other_workers()
 
-    def submit(self, order: JobOrder) -> Job:
+    def submit(self, order: JobOrder, within: Within = lambda *_: None) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
 
         Whether the result is stored already is for the caller to ask first. A job that is queued or running
         is returned as it is; one that failed, was cancelled, or whose result is gone from the store starts
         anew.
 
+        Args:
+            order: what is asked.
+            within: what goes with it in the ledger's transaction; see `Ledger.claim`.
+
         Raises:
             TooLarge: no worker has the memory that the order asks for.
         """
         job = self._ledger.get(order.spec_digest)
-        if job is not None and not job.finished:
-            return job
-        self._check_size(order)
+        if job is None or job.finished:
+            self._check_size(order)
         stale = job is not None and job.state == "done" and self._find(order.spec_digest) is None
         with self._dispatch.lock:
-            job, mine = self._ledger.claim(order, owner=self.id, stale=stale)
+            job, mine = self._ledger.claim(order, owner=self.id, stale=stale, within=within)
             if mine:
                 _log.info("a job is queued", extra={"about": job.about()})
                 self._dispatch.send(job)
         self._listeners.wake(order.spec_digest)
         return job
 
-    def cancel(self, spec_digest: str) -> Job | None:
-        """End a queued or running job because a user asks for it.
+    def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
+        """End a queued or running job because a user asks for it; `actor` is who, for the audit log.
 
         Returns:
             The cancelled job; None if there is no such job or it had finished.
         """
-        job = self._ledger.cancel(spec_digest)
+        job = self._ledger.cancel(spec_digest, actor)
         if job is not None:
             self._dispatch.drop(job.task, kill=True)
             self._listeners.wake(spec_digest)

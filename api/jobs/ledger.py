@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from factorize.api.auditing.audit_log import add_row
 from factorize.api.jobs.database import KEPT, LISTED, engines, holds, jobs, open_database, reading, results, writing
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.api.jobs.notices import CHANNEL, Notices
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import ReturningUpdate
 
 _OPEN = ("queued", "running")
+Within = Callable[[sa.Connection, Job, bool], object]
+"""What goes with a claim, in its transaction."""
 
 
 class Ledger:
@@ -91,7 +94,9 @@ class Ledger:
 
     # Claims and changes of state
 
-    def claim(self, order: JobOrder, *, owner: str = "", stale: bool = False) -> tuple[Job, bool]:
+    def claim(
+        self, order: JobOrder, *, owner: str = "", stale: bool = False, within: Within = lambda *_: None
+    ) -> tuple[Job, bool]:
         """Insert the job, or queue a failed or cancelled one again.
 
         Among jobs of equal priority callers take turns: a caller's next job comes one turn after the caller's last
@@ -101,6 +106,8 @@ class Ledger:
             order: what is asked.
             owner: id of the engine that will look after the job.
             stale: queue a ``done`` job again too, because the store no longer has its result.
+            within: called at the end of the transaction, with the job and whether it was claimed by it; what is raised
+                there undoes the claim.
 
         Returns:
             The job, and True for the one caller who must now submit it.
@@ -113,8 +120,11 @@ class Ledger:
                 if row is not None:
                     connection.execute(_KEEP_RESULTS, told)
                     self._tell(connection, order.spec_digest)
+                    within(connection, _job(row), True)
                     return _job(row), True
-            return _job(connection.execute(_BY_DIGEST, {"of": order.spec_digest}).one()), False
+            job = _job(connection.execute(_BY_DIGEST, {"of": order.spec_digest}).one())
+            within(connection, job, False)
+            return job, False
 
     def start(self, job: Job) -> Job | None:
         """A child of this claim was started: running, one attempt more. None if the claim is over."""
@@ -154,9 +164,18 @@ class Ledger:
         told = None if progress is None else json.dumps(progress, allow_nan=False)
         return self._update(_FINISH, spec_digest, new_digest=digest, new_progress=told)
 
-    def cancel(self, spec_digest: str) -> Job | None:
-        """A user asked for the end. None if the job was not open."""
-        return self._update(_CANCEL, spec_digest)
+    def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
+        """A user asked for the end. None if the job was not open.
+
+        Args:
+            spec_digest: the job.
+            actor: the user, for the audit log.
+        """
+        with self._write() as connection:
+            job = self._updated(connection, _CANCEL, spec_digest)
+            if job is not None:
+                add_row(connection, "cancellation", actor=actor, subject=spec_digest)
+        return job
 
     def _change(self, job: Job, statement: ReturningUpdate[Any], **told: Any) -> Job | None:
         """Change a job on behalf of one claim and one owner."""
@@ -164,10 +183,16 @@ class Ledger:
 
     def _update(self, statement: ReturningUpdate[Any], spec_digest: str, **told: Any) -> Job | None:
         with self._write() as connection:
-            row = connection.execute(statement, {"of": spec_digest, "now": _now(), **told}).one_or_none()
-            if row is not None:
-                self._tell(connection, row.spec_digest)
-        return None if row is None else _job(row)
+            return self._updated(connection, statement, spec_digest, **told)
+
+    def _updated(
+        self, connection: sa.Connection, statement: ReturningUpdate[Any], spec_digest: str, **told: Any
+    ) -> Job | None:
+        row = connection.execute(statement, {"of": spec_digest, "now": _now(), **told}).one_or_none()
+        if row is None:
+            return None
+        self._tell(connection, row.spec_digest)
+        return _job(row)
 
     def _tell(self, connection: sa.Connection, spec_digest: str) -> None:
         """Let every service on the ledger know, once this transaction is committed."""

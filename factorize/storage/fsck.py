@@ -21,7 +21,7 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.findings import Finding, StoreReport, blob_kind
-from factorize.storage.medium.location import AUDIT_FOLDER, LEDGER_FILE, MARKER, WITHDRAWN
+from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
 from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.publication import QUARANTINE
 from factorize.storage.records import (
@@ -291,7 +291,7 @@ class _Check:
         oldest = time.time() - self.grace_seconds
         for entry in self.store.objects.list():
             place = entry.key.split("/")[0]
-            known = place in (*_PLACES, QUARANTINE, AUDIT_FOLDER, WITHDRAWN) or entry.key == MARKER
+            known = place in (*_PLACES, QUARANTINE, WITHDRAWN) or entry.key == MARKER
             if known or _LEDGER.fullmatch(entry.key):
                 continue
             if place != STAGING:

@@ -84,8 +84,6 @@ def test_the_settings_are_this_services(monkeypatch: pytest.MonkeyPatch) -> None
             monkeypatch.setenv(name, value)
     settings = load_settings(host="0.0.0.0", scheduler="tls://factorize-scheduler:8786")
     assert settings.asks_for_keys and "factorize" in settings.allowed_hosts and settings.log_format == "json"
-    mounted = [mount["mountPath"] for mount in api["volumeMounts"]]
-    assert settings.audit in mounted
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         asked = api[probe]["httpGet"]
         assert asked["path"] in ("/healthz", "/readyz")

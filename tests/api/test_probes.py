@@ -72,7 +72,7 @@ def test_a_service_of_a_manifest_becomes_ready_by_its_probe(manifest: str, tmp_p
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "AWS_"))}
     kept |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     own = {name: places.get(value, value) for name, value in environment.items()}
-    own |= {"FACTORIZE_STORE": str(tmp_path / "store"), "FACTORIZE_AUDIT": str(tmp_path / "audit")}
+    own["FACTORIZE_STORE"] = str(tmp_path / "store")
     if manifest != "api":
         own["FACTORIZE_DATABASE"] = f"sqlite:///{tmp_path}/jobs.sqlite"
     with ExitStack() as stack:

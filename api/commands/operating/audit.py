@@ -1,22 +1,17 @@
-"""`factorize audit`: the audit log checked, line by line."""
+"""`factorize audit`: the audit log checked, row by row."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.errors import CorruptObject
 
 audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log.")
-Folder = Annotated[
-    Path | None,
-    typer.Option("--audit", metavar="FOLDER", help="Of the log. Default: the setting `audit`.", show_default=False),
-]
 Expect = Annotated[
     str | None,
     typer.Option(
@@ -30,33 +25,23 @@ Expect = Annotated[
 
 @audit.command()
 def verify(
-    folder: Folder = None, expect: Expect = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+    expect: Expect = None, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
 ) -> None:
-    """Check that no line was changed, moved or taken out since it was written.
+    """Check that no row was changed, moved or taken out since it was written.
 
-    Lines cut off from the end leave a whole chain: write the head down elsewhere now and then, and give it with
+    Rows cut off from the end leave a whole log: write the head down elsewhere now and then, and give it with
     --expect. Services may go on writing meanwhile.
     """
-    from factorize.api.auditing.audit_chain import read_head, verify_chain
-    from factorize.api.settings import audit_folder, load_settings
+    from factorize.api.auditing.audit_log import read_head, verify_log
+    from factorize.api.jobs.database import existing
+    from factorize.api.jobs.ledger import Ledger
+    from factorize.api.settings import audit_url, load_settings
 
-    where = folder or audit_folder(load_settings(store=store))
-    found = verify_chain(where, None if expect is None else read_head(expect))
+    head = None if expect is None else read_head(expect)
+    with Ledger(existing(audit_url(load_settings(database=database, store=store)))) as ledger:
+        found = verify_log(ledger.engine, head)
     if found.expected is False:
-        message = f"{where} does not hold {expect}: lines were cut off, or it is another log"
+        message = f"the audit log does not hold {expect}: rows were cut off, or it is another log"
         raise VerificationFailed(CorruptObject(message))
-    lines = [f"lines         {found.lines} in {found.files} files, since {found.since or 'now'}"]
-    lines += [f"older         removed: the first line is number {found.first}"] if found.first > 1 else []
-    lines += [f"pieces        {found.pieces} of writers that were killed, each named"] if found.pieces else []
-    lines += [f"unfinished    {found.unfinished} bytes at the end"] if found.unfinished else []
-    document = {
-        "folder": str(where),
-        "lines": found.lines,
-        "files": found.files,
-        "first": found.first,
-        "since": found.since,
-        "pieces": found.pieces,
-        "unfinished": found.unfinished,
-        "head": str(found.head),
-    }
-    emit(output, document, "\n".join([*lines, f"head          {found.head}"]))
+    document = {"rows": found.rows, "since": found.since, "head": str(found.head)}
+    emit(output, document, f"rows          {found.rows}, since {found.since or 'now'}\nhead          {found.head}")

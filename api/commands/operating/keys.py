@@ -118,17 +118,14 @@ def _desk(database: str | None, store: str | None) -> Iterator[KeyDesk]:
     from factorize.api.access.key_desk import KeyDesk
     from factorize.api.access.key_register import KeyRegister
     from factorize.api.access.withdrawn_keys import WithdrawnKeys
-    from factorize.api.auditing.operator_trail import audited
+    from factorize.api.auditing.operator_trail import operator
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import ledger_url, load_settings
     from factorize.storage.store import open_store
 
-    def note(event: str, key: AccessKey) -> None:
-        audited(event, key.id, store=store, **key.in_short(time.time()))
-
     with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
         withdrawn = WithdrawnKeys(lambda: open_store(load_settings(store=store).store).objects)
-        yield KeyDesk(KeyRegister(ledger.engine, note, withdrawn))
+        yield KeyDesk(KeyRegister(ledger.engine, operator(), withdrawn))
 
 
 @contextmanager

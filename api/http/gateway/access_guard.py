@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from anyio.to_thread import run_sync
@@ -69,11 +70,12 @@ class AccessGuard:
 
     async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, bytes]:
         """Return who asks, and by which credential; empty where none is needed."""
+        address = (scope.get("client") or ("unknown",))[0]
         if not self.settings.asks_for_keys:
-            return ANYONE, b""
+            return replace(ANYONE, address=address), b""
         values = [value for name, value in scope["headers"] if name == b"authorization"]
         if row is not None and row.scope is None and not (row.details and values):
-            return (STRANGER if row.details else ANYONE), b""
+            return replace(STRANGER if row.details else ANYONE, address=address), b""
         credential = credential_in(values)
         caller = await self._gate.admit(credential)
         if row is None:

@@ -1,20 +1,18 @@
-"""The audit trail of requests: what each has changed, and which were refused."""
+"""The audit trail of requests: which were refused, and where the settings ask for it, every one that was answered."""
 
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
-from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from factorize.api.access.access_key import AccessKey
-from factorize.api.access.key_register import Note
+from factorize.api.access.caller import Caller
 from factorize.api.auditing.audit_log import AuditLog
-from factorize.api.http.problems import request_id
+from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.http.request_guard import SECURITY_HEADERS
+from factorize.api.telemetry.log_context import bound
 from factorize.errors import StoreUnavailable
 
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
@@ -28,11 +26,13 @@ class AuditTrail:
     Args:
         app: the application behind it.
         log: the audit log.
+        all_requests: whether answers below `/v1/` that are no refusals are written down too.
     """
 
-    def __init__(self, app: ASGIApp, log: AuditLog) -> None:
+    def __init__(self, app: ASGIApp, log: AuditLog, all_requests: bool) -> None:
         self.app = app
         self.log = log
+        self.all_requests = all_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -40,58 +40,34 @@ class AuditTrail:
             await self.app(scope, receive, send)
             return
 
+        lost: list[ProblemAnswer] = []
+
         async def noted(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] in REFUSALS:
-                await self._refused(scope, message["status"])
-            await send(message)
+            if message["type"] == "http.response.start":
+                try:
+                    await self._note(scope, message["status"])
+                except StoreUnavailable as error:
+                    _log.error("a request is not in the audit log, and not answered: %s", error)
+                    lost.append(problem_of(error))
+            if not lost:
+                await send(message)
 
         await self.app(scope, receive, noted)
+        if lost:
+            request_id = scope["state"].get("request_id", "")
+            lost[0].headers |= {**SECURITY_HEADERS, "X-Request-Id": request_id}
+            await lost[0].response(request_id)(scope, receive, send)
 
-    async def _refused(self, scope: Scope, status: int) -> None:
-        kind = f"{status} {REFUSALS[status]}"
-        about = scope.get("state", {}).get("request_id")
-        try:
-            await run_sync(partial(self.log.refuse, _actor(scope), kind, request_id=about))
-        except StoreUnavailable as error:
-            _log.error("a refusal is not in the audit log: %s", error)
-
-
-async def record(request: Request, event: str, subject: str, **detail: Any) -> None:
-    """Write down what a request has changed, before it is answered.
-
-    Args:
-        request: the request.
-        event: `submission`, `cancellation` or `upload`.
-        subject: spec digest, or sha256 of a matrix.
-        detail: numbers and names of our own.
-
-    Raises:
-        StoreUnavailable: the line cannot be written.
-    """
-    log: AuditLog = request.app.state.service.audit
-    about = request_id(request) or None
-    await run_sync(
-        partial(log.add, event, actor=_actor(request.scope), subject=subject, request_id=about, detail=detail)
-    )
-
-
-def key_note(request: Request) -> Note:
-    """Return what writes down which caller has changed a key, while it is being changed.
-
-    Raises:
-        StoreUnavailable: the line cannot be written; the key is as it was then.
-    """
-    log: AuditLog = request.app.state.service.audit
-    actor, about = _actor(request.scope), request_id(request) or None
-
-    def note(event: str, key: AccessKey) -> None:
-        log.add(event, actor=actor, subject=key.id, request_id=about, detail=key.in_short(time.time()))
-
-    return note
-
-
-def _actor(scope: Scope) -> str:
-    """Return the owner of the key, or the address where no key was given."""
-    owner = getattr(scope.get("state", {}).get("caller"), "owner", "")
-    client = scope.get("client") or ("unknown",)
-    return owner or f"address:{client[0]}"
+    async def _note(self, scope: Scope, status: int) -> None:
+        state = scope.get("state", {})
+        address = (scope.get("client") or ("unknown",))[0]
+        actor = state.get("caller", Caller("", "", frozenset(), address=address)).actor
+        with bound(request_id=state.get("request_id", "")):
+            if status in REFUSALS:
+                try:
+                    await run_sync(self.log.refuse, actor, f"{status} {REFUSALS[status]}")
+                except StoreUnavailable as error:
+                    _log.error("a refusal is not in the audit log: %s", error)
+            elif self.all_requests and scope["path"].startswith("/v1/"):
+                detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
+                await run_sync(partial(self.log.add, "request", actor=actor, detail=detail))

@@ -17,7 +17,6 @@ from starlette.responses import Response
 from factorize.api.access.key_desk import KeyDesk
 from factorize.api.access.key_request import KEY_ID, KeyRequest, RotationRequest, read_key_request
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
-from factorize.api.http.gateway.audit_trail import key_note
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -57,7 +56,7 @@ async def list_keys(
     limit: Annotated[int, Query(ge=1, le=1000, description="Keys per page.")] = 50,
 ) -> Response:
     """List keys, the newest first; no secrets."""
-    desk = _desk(request, service, caller)
+    desk = _desk(service, caller)
     found = await run_sync(partial(desk.register.page, state=state, after=cursor, limit=limit + 1))
     now, shown = time.time(), found[:limit]
     following = shown[-1].id if len(found) > limit else None
@@ -73,7 +72,7 @@ async def list_keys(
 )
 async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Make a key, whose token is in this answer and nowhere else."""
-    desk = _desk(request, service, caller)
+    desk = _desk(service, caller)
     asked = await _read(request, service, KeyRequest)
     key, token = await run_sync(partial(desk.create, asked.name, asked.scopes, days=asked.days, quotas=asked.limits))
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
@@ -83,7 +82,7 @@ async def post_key(request: Request, service: RunningService, caller: AskingCall
 @router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
 async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
-    desk = _desk(request, service, caller)
+    desk = _desk(service, caller)
     key = await run_sync(desk.register.get, key_id)
     return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
 
@@ -95,7 +94,7 @@ async def get_key(request: Request, service: RunningService, caller: AskingCalle
 )
 async def rotate_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give a key a new secret and a new end. The token is in this answer alone; the one before stays for a while."""
-    desk = _desk(request, service, caller)
+    desk = _desk(service, caller)
     asked = await _read(request, service, RotationRequest)
     change = partial(desk.rotate, key_id, days=asked.days, overlap_hours=asked.overlap_hours)
     key, token = await run_sync(change)
@@ -105,7 +104,7 @@ async def rotate_key(request: Request, service: RunningService, caller: AskingCa
 @router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 409, 422, document="AccessKey"))
 async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
-    desk = _desk(request, service, caller)
+    desk = _desk(service, caller)
     key = await run_sync(desk.revoke, key_id)
     return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
 
@@ -119,11 +118,11 @@ def _closed(settings: Settings) -> str | None:
     return None
 
 
-def _desk(request: Request, service: SolverService, caller: AskingCaller) -> KeyDesk:
+def _desk(service: SolverService, caller: AskingCaller) -> KeyDesk:
     closed = _closed(service.settings)
     if closed is not None:
         raise ProblemAnswer("keys-closed", closed)
-    return KeyDesk(service.keys(key_note(request)), caller)
+    return KeyDesk(service.keys(caller.actor), caller)
 
 
 async def _read(request: Request, service: SolverService, model: type[_Body]) -> _Body:

@@ -14,7 +14,6 @@ from factorize.storage.publication import Publisher
 MARKER = "store.json"
 LEDGER_FILE = "jobs.sqlite"
 WITHDRAWN = "withdrawn-keys"  # ids of revoked keys of a service
-AUDIT_FOLDER = "audit"
 BUCKETS = ("s3", "gs", "az")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._=+-]+)*/?")

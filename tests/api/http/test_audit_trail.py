@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from audit_rows import forbid_rows, rows_of
 from command_line import CommandLine
 from servers import LiveService, serving
 
-from factorize.api.auditing.audit_chain import chain_files, verify_chain
 from factorize.api.http import app
 from factorize.api.http.gateway.work_gate import WorkGate
 from factorize.api.settings import Settings
 
 SPEC = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "square_root"}}
+MATRIX = ("POST", "/v1/matrices?rows=1&columns=1", np.ones(1).tobytes(), {"Content-Type": "application/octet-stream"})
 
 
 def events(service: LiveService) -> list[tuple[str, str | None]]:
-    lines = [
-        json.loads(text) for path in chain_files(service.folder / "audit") for text in path.read_text().splitlines()
-    ]
-    assert all(
-        line["actor"] == "address:127.0.0.1" for line in lines if line["event"] not in ("revocation", "deletion")
-    )
-    return [(line["event"], line["subject"]) for line in lines]
+    rows = rows_of(service.folder / "jobs.sqlite")
+    assert all(row["actor"] == "address:127.0.0.1" for row in rows if row["event"] not in ("revocation", "deletion"))
+    return [(row["event"], row["subject"]) for row in rows]
 
 
 def test_what_is_changed_is_written_down_and_what_is_read_is_not(
@@ -38,22 +34,21 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
         assert asked.status == 202
         name = asked.json()["spec_digest"]
         manifest = service.solve(SPEC)
-        written = set(events(service))
-        assert written == {("submission", name)}
+        assert set(events(service)) == {("submission", name)}
+        first = rows_of(service.folder / "jobs.sqlite")[0]
+        assert (first["request_id"], first["detail"]) == (asked.headers["x-request-id"], {"workload": "prefix"})
         before = len(events(service))
         assert service.post(SPEC).status == 200
         assert service.get(f"/v1/factorizations/{name}").status == 200
         assert len(events(service)) == before  # what is stored already is read, not made
 
-        upload = service.send(
-            "POST", "/v1/matrices?rows=1&columns=1", np.ones(1).tobytes(), {"Content-Type": "application/octet-stream"}
-        )
+        upload = service.send(*MATRIX)
         assert upload.status == 201
         assert events(service)[-1] == ("upload", upload.json()["sha256"])
 
         monkeypatch.setattr(gate, "_most", 0)
         refused = [service.get("/v1/factorizations").headers["x-request-id"] for _ in range(3)]
-        last = json.loads(chain_files(service.folder / "audit")[-1].read_text().splitlines()[-1])
+        last = rows_of(service.folder / "jobs.sqlite")[-1]
         assert (last["event"], last["request_id"], last["detail"]["kind"]) == ("refusal", refused[0], "429 too much")
 
         factorize = CommandLine(tmp_path)
@@ -63,11 +58,25 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
         assert events(service)[-1] == ("revocation", digest)
         assert factorize("gc", "--delete", digest, "--store", store).code == 0
         assert events(service)[-1] == ("deletion", digest)
-        assert factorize("fsck", "--store", store).code == 0  # the log is no part of the results
+        assert factorize("fsck", "--store", store).code == 0  # the ledger is no part of the results
         assert factorize("audit", "verify", "--store", store).code == 0
-    found = verify_chain(tmp_path / "store" / "audit")
-    assert (found.pieces, found.unfinished) == (0, 0)
-    assert (
-        json.loads(chain_files(tmp_path / "store" / "audit")[-1].read_text().splitlines()[-1])["detail"]["more_before"]
-        == 2
-    )
+    assert rows_of(tmp_path / "store" / "jobs.sqlite")[-1]["detail"]["more_before"] == 2
+
+
+def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), audit_requests=True), command=("/bin/false",)) as service:
+        read = service.get("/v1/factorizations")
+        service.get("/healthz")
+        (row,) = rows_of(service.folder / "jobs.sqlite")
+        assert (row["event"], row["request_id"]) == ("request", read.headers["x-request-id"])
+        assert row["detail"] == {"method": "GET", "path": "/v1/factorizations", "status": 200}
+        forbid_rows(service.folder / "jobs.sqlite")
+        service.get("/v1/factorizations").problem(503, "unavailable")
+
+
+def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store")), command=("/bin/false",)) as service:
+        forbid_rows(service.folder / "jobs.sqlite")
+        service.post(SPEC).problem(503, "unavailable")
+        service.send(*MATRIX).problem(503, "unavailable")
+        assert service.get("/v1/factorizations").json()["items"] == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_rows import forbid_rows, rows_of
 from keyed_service import Keyed
 from servers import serving
 
@@ -17,7 +18,6 @@ from factorize.api.access.caller import Caller, Scope
 from factorize.api.access.key_desk import KeyDesk
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.refusals import AccessRefused, LocksOut
-from factorize.api.auditing.audit_chain import chain_files, verify_chain
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.settings import Settings
 from factorize.errors import NotFound
@@ -33,8 +33,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
 
 
 def lines(keyed: Keyed) -> list[dict[str, Any]]:
-    folder = keyed.live.folder / "audit"
-    return [json.loads(text) for path in chain_files(folder) for text in path.read_text().splitlines()]
+    return rows_of(keyed.live.folder / "jobs.sqlite")
 
 
 def own_id(keyed: Keyed, role: str = "admin") -> str:
@@ -76,7 +75,6 @@ def test_a_key_is_made_shown_renewed_and_taken_back(keyed: Keyed) -> None:
     assert {line["actor"] for line in about} == {f"key:{own_id(keyed)}"}
     assert about[0]["request_id"] == made.headers["x-request-id"]
     assert not [secret for secret in secrets if secret.decode() in json.dumps(about)]
-    assert verify_chain(keyed.live.folder / "audit").head.seq == len(lines(keyed))
 
 
 def _token(text: str) -> Any:
@@ -265,13 +263,10 @@ def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> Non
     with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as live:
         keyed = Keyed(live)
         before = keyed.register.all()
-        audit: Path = live.folder / "audit"
-        audit.rename(tmp_path / "kept")
-        audit.write_text("no folder")
+        forbid_rows(live.folder / "jobs.sqlite")
         path = f"{KEYS}/{own_id(keyed, 'read')}"
         for at, body in ((KEYS, {"name": "t"}), (f"{path}/rotate", {}), (f"{path}/revoke", None)):
             answer = keyed.ask("admin", "POST", at, body)
             answer.problem(503, "unavailable")
             assert b"fk_" not in answer.body
         assert keyed.register.all() == before
-        audit.unlink()
