@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from factorize.errors import NotFound, StoreUnavailable
+from factorize.errors import StoreUnavailable
 
 SCHEMA_VERSION = 2
 """Of the tables below; a database with another number is refused."""
@@ -180,18 +180,6 @@ def connect(url: str) -> sa.Engine:
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
-
-
-def existing(url: str) -> str:
-    """Return a URL; an SQLite file that it names has to be there.
-
-    Raises:
-        NotFound: it is not.
-    """
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    if url.startswith("sqlite:///") and not Path(path).is_file():
-        raise NotFound(f"there is no job ledger {path}; start the service once, or name another with --database")
-    return url
 
 
 @contextmanager

@@ -105,7 +105,6 @@ def test_a_comparison_leaves_out_what_needs_another_extra(cli_site: Path) -> Non
     [
         (["serve"], "serve"),
         (["worker", "--scheduler", "tcp://127.0.0.1:1"], "cluster"),
-        (["jobs", "list"], "cluster"),
         (["solve", spec_text("prefix", n=8, mechanism="semidefinite")], "conic"),
     ],
 )

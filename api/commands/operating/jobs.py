@@ -1,17 +1,20 @@
-"""`factorize jobs`: what a service, or a ledger, has to solve: list, show, cancel, retry, watch."""
+"""`factorize jobs`: what a service has to solve: list, show, cancel, retry, watch."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.commands.operating.job_sources import Job, open_jobs
-from factorize.api.terminal.options import Database, Output, ServiceUrl, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, progress_of
-from factorize.errors import Cancelled, SolveFailed
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit, show_event
+from factorize.api.terminal.sources import service_url
+from factorize.errors import InvalidParameter
 
-jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service or of a ledger.")
+if TYPE_CHECKING:
+    from factorize.client.service import Service
+
+jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
 Digest = Annotated[str, typer.Argument(metavar="SPEC_DIGEST", help="Names the job.", show_default=False)]
 State = Annotated[
     str | None,
@@ -29,86 +32,80 @@ def list_jobs(
     workload: Workload = None,
     limit: Limit = 50,
     service: ServiceUrl = None,
-    database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
-    """List jobs, newest first."""
-    with open_jobs(service, database, store) as source:
-        found = source.page(state, workload, limit)
+    """List jobs, newest first; results that no job has made come last."""
+    found = _service(service, store).jobs(state=state, workload=workload, limit=limit)
     emit(output, {"items": found}, "\n".join(_line(job) for job in found) or "no jobs")
 
 
 @jobs.command()
-def show(
-    digest: Digest,
-    service: ServiceUrl = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+def show(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Show one job: state, progress, and why it failed."""
-    with open_jobs(service, database, store) as source:
-        job = source.get(digest)
-    emit(output, job, _text(job))
+    _show(output, _service(service, store).status(digest))
 
 
 @jobs.command()
 def cancel(
-    digest: Digest,
-    service: ServiceUrl = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
 ) -> None:
     """End a queued or running job; its processes are killed within seconds."""
-    with open_jobs(service, database, store) as source:
-        job = source.cancel(digest)
-    emit(output, job, _text(job))
+    _show(output, _service(service, store).cancel(digest))
 
 
 @jobs.command()
-def retry(
-    digest: Digest,
-    service: ServiceUrl = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+def retry(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Queue a failed or cancelled job again."""
-    with open_jobs(service, database, store) as source:
-        job = source.retry(digest)
-    emit(output, job, _text(job))
+    _show(output, _service(service, store).retry(digest))
 
 
 @jobs.command()
-def watch(
-    digest: Digest,
-    service: ServiceUrl = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+def watch(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
-    with open_jobs(service, database, store) as source, display() as shown:
+    source = _service(service, store)
+    with display() as shown:
         shown.start(digest[:12])
-        for job in source.follow(digest):
-            shown.report(progress_of(job.get("progress") or {}))
+        document = source.wait(digest, progress=lambda event: show_event(shown, event))
         shown.finish("")
-    if job["state"] == "failed":
-        raise SolveFailed((job.get("error") or {}).get("message") or "the job failed")
-    if job["state"] == "cancelled":
-        raise Cancelled("the job was cancelled; `factorize jobs retry` queues it again")
+    _show(output, document)
+
+
+def _service(url: str | None, store: str | None) -> Service:
+    """Return the service that is asked.
+
+    Raises:
+        InvalidParameter: none is named, or a store is.
+    """
+    from factorize.client.service import Service
+
+    if url is None:
+        message = "jobs are those of a running service; name it with --service URL or FACTORIZE_SERVICE"
+        raise InvalidParameter(message, field="service")
+    return Service(service_url(url, store))
+
+
+def _show(output: OutputForm, document: dict[str, Any]) -> None:
+    job = _as_job(document)
     emit(output, job, _text(job))
 
 
-def _line(job: Job) -> str:
+def _as_job(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's document as it is, and that of a job that is done in place of a manifest."""
+    if "certificate" not in document:
+        return document
+    names = {"spec_digest": document["spec_digest"], "digest": document["digest"], "state": "done", "error": None}
+    times = {"progress": None, "submitted": document.get("created"), "updated": document.get("created")}
+    return {**names, **times, "workload": document["spec"]["workload"]["kind"]}
+
+
+def _line(job: dict[str, Any]) -> str:
     return f"{job['spec_digest']}  {job['state']:<9}  {job.get('workload') or '':<10}  {job['submitted']}"
 
 
 def _text(job: dict[str, Any]) -> str:
     lines = [f"spec          {job['spec_digest']}", f"state         {job['state']}"]
-    for name in ("workload", "attempts", "deaths", "priority", "submitted", "updated"):
+    for name in ("workload", "submitted", "updated"):
         if job.get(name) is not None:
             lines.append(f"{name:<14}{job[name]}")
     if job.get("progress"):
