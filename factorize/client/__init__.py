@@ -4,9 +4,8 @@ from factorize.client.cache import FactorCache
 from factorize.client.download import fetch
 from factorize.client.events import Event
 from factorize.client.factors import Factors, load
-from factorize.client.file_rows import FileRows
 from factorize.client.noise import ArrayRows, NoiseGenerator, even_shard
-from factorize.client.rows import RowStream
+from factorize.client.rows import FileRows, RowStream
 from factorize.client.service import Service
 
 __all__ = [

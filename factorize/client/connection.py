@@ -86,11 +86,11 @@ class Reply:
         length: what Content-Length states, or None.
     """
 
-    def __init__(self, response: http.client.HTTPResponse, address: Address) -> None:
-        self._response = response
-        self._address = address
-        self.status = response.status
-        self.length = response.length
+    def __init__(self, connection: http.client.HTTPConnection, address: Address) -> None:
+        self._connection, self._address = connection, address
+        self._response = connection.getresponse()
+        self.status = self._response.status
+        self.length = self._response.length
 
     def header(self, name: str) -> str | None:
         """Return one header's value, or None."""
@@ -109,6 +109,7 @@ class Reply:
     def close(self) -> None:
         """Let go of what has not been read."""
         self._response.close()
+        self._connection.close()
 
     def document(self, limit: int = _DOCUMENT_BYTES) -> dict[str, Any]:
         """Return the whole body as one JSON object.
@@ -162,7 +163,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Connection:
-    """A connection that is opened on first use and kept; one thread at a time.
+    """The way to one service: each request has a connection of its own, which the next one or `close` ends.
 
     Args:
         url: of the service.
@@ -183,31 +184,22 @@ class Connection:
                 field="url",
             )
         self.timeout = timeout
-        self._open: http.client.HTTPConnection | None = None
         self._reply: Reply | None = None
-        self._followed: Connection | None = None
 
     def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Send one request and return the answer, whose body is still to be read.
 
-        A kept connection that the service has closed meanwhile is opened again, once: every request here is idempotent.
-
         Raises:
             ServiceUnreachable: nothing answered.
             ServiceError: the answer is a problem, or a redirection of anything but a file.
         """
-        kept = self._open is not None
-        try:
-            reply = self._send(method, path, body, dict(headers or {}))
-        except ServiceUnreachable:
-            self.close()
-            if not kept:
-                raise
-            reply = self._send(method, path, body, dict(headers or {}))
+        fields = {**(headers or {}), "Connection": "close"}
+        authorized = fields if self._key is None else {**fields, "Authorization": f"Bearer {self._key}"}
+        reply = self._ask(self.address, method, self.address.prefix + path, body, authorized)
         if method == "GET" and reply.status == 307 and (location := reply.header("Location")):
-            return self._elsewhere(location, dict(headers or {}))
+            return self._elsewhere(location, fields)
         if reply.status >= 300:
             raise self._problem(reply)
         return reply
@@ -223,34 +215,24 @@ class Connection:
             raise ServiceError(
                 f"{self.address} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
             )
-        self.close()
-        self._followed = Connection(f"{scheme}://{host}", timeout=self.timeout, key=None)  # a bucket gets no key
-        reply = self._followed._send("GET", f"{path}?{query}", None, headers)
+        bucket = Address.parse(f"{scheme}://{host}")
+        reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # a bucket gets no key
         if reply.status >= 300:
-            self._followed.close()
-            raise ServiceError(f"{scheme}://{host} answered with HTTP status {reply.status}", status=reply.status)
+            self.close()
+            raise ServiceError(f"{bucket} answered with HTTP status {reply.status}", status=reply.status)
         return reply
 
-    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        with network(self.address):
-            if self._open is None:
-                self._open = self._connect()
-            if self._key is not None:
-                headers = {**headers, "Authorization": f"Bearer {self._key}"}
-            try:
-                self._open.request(method, self.address.prefix + path, body=body, headers=headers)
-                self._reply = Reply(self._open.getresponse(), self.address)
-                return self._reply
-            except BaseException:
-                self.close()
-                raise
-
-    def _connect(self) -> http.client.HTTPConnection:
-        host, port = self.address.host, self.address.port
-        if self.address.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
-        return http.client.HTTPConnection(host, port, timeout=self.timeout)
+    def _ask(self, address: Address, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        self.close()
+        opened = _connection(address, self.timeout)
+        try:
+            with network(address):
+                opened.request(method, path, body=body, headers=headers)
+                self._reply = Reply(opened, address)
+        except BaseException:
+            opened.close()
+            raise
+        return self._reply
 
     def _problem(self, reply: Reply) -> ServiceError:
         try:
@@ -264,16 +246,10 @@ class Connection:
         return ServiceError(f"{title}: {detail}" if detail else str(title), status=reply.status, problem=problem)
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Let go of the last answer, and of its connection."""
         if self._reply is not None:
-            self._reply.close()  # it holds the socket where the service has announced to close
+            self._reply.close()
             self._reply = None
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-        if self._followed is not None:
-            self._followed.close()
-            self._followed = None
 
     def __enter__(self) -> Connection:
         """Return the connection."""
@@ -284,3 +260,10 @@ class Connection:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
+    if address.scheme == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(address.host, address.port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import numpy as np
 
@@ -13,11 +13,10 @@ from factorize.accounting.calibrating import CalibratedFactors
 from factorize.client.connection import TIMEOUT
 from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
-from factorize.client.file_rows import BLOCK_BYTES, FileRows
 from factorize.client.loading import Source, obtain
 from factorize.client.noise import NoiseGenerator, NoiseOptions, noise_of
 from factorize.client.noise_source import Streamable, source_of
-from factorize.client.rows import RowStream
+from factorize.client.rows import BLOCK_BYTES, FileRows, MatrixName, Rows, RowStream
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.format.claims import StatedSensitivity
@@ -29,8 +28,6 @@ from factorize.privacy import Calibration
 if TYPE_CHECKING:
     from factorize.certificate.certificate import Certificate
     from factorize.factorization import Factorization
-
-MatrixName = Literal["C", "C_inv", "B"]
 
 
 class Factors(ViewedFactors, CalibratedFactors):
@@ -101,7 +98,7 @@ class Factors(ViewedFactors, CalibratedFactors):
     @overload
     def rows(
         self, matrix: MatrixName = "C_inv", start: None = None, stop: None = None, *, block_bytes: int = BLOCK_BYTES
-    ) -> RowStream | FileRows: ...
+    ) -> Rows: ...
     @overload
     def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray: ...
     def rows(
@@ -111,7 +108,7 @@ class Factors(ViewedFactors, CalibratedFactors):
         stop: int | None = None,
         *,
         block_bytes: int = BLOCK_BYTES,
-    ) -> RowStream | FileRows | np.ndarray:
+    ) -> Rows | np.ndarray:
         """Return the rows of C, C^-1 or B: from the file, or as a stream where there is only a service.
 
         With `start` and `stop` it returns rows start..stop-1 as an array, as `Factorization.rows` does.
@@ -133,7 +130,6 @@ class Factors(ViewedFactors, CalibratedFactors):
             block_bytes=block_bytes,
             timeout=service.timeout,
             manifest=self.manifest,
-            fallback=lambda: FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes),
         )
 
     def _block(self, name: str, start: int, stop: int) -> np.ndarray:

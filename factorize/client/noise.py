@@ -15,11 +15,10 @@ import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
-from factorize.client.file_rows import FileRows
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
-from factorize.client.rows import RowStream
+from factorize.client.rows import Rows
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
@@ -114,7 +113,7 @@ class NoiseGenerator:
                 "factorize.privacy.calibrate makes from a certified sensitivity and a privacy target",
                 field="calibration",
             )
-        if isinstance(source, (RowStream, FileRows)):
+        if isinstance(source, Rows):
             raise InvalidParameter(
                 f"a {type(source).__name__} is no source of noise: no proof is about rows of C^-1 that were streamed "
                 "or read apart from C; use Factors.noise, which makes them from the certified C",

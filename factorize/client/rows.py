@@ -1,85 +1,61 @@
-"""Rows of C, C^-1 or B streamed from a service in blocks, the next ones on their way while one is used."""
+"""Rows of C, C^-1 or B, in order: of a factor file on this machine, or streamed from a service."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from queue import SimpleQueue
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from factorize.client.connection import TIMEOUT, Connection, Reply
-from factorize.client.file_rows import BLOCK_BYTES, FileRows, check_request, check_start, shape_of
+from factorize.client.connection import TIMEOUT, Reply
 from factorize.client.service import PATH, Service, SpecSource
-from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable, StoreError
+from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable, UnsupportedProblem
+from factorize.format.manifest import ENDLESS, steps_of
 
+BLOCK_BYTES = 4 << 20
+MatrixName = Literal["C", "C_inv", "B"]
+MATRICES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
 AHEAD = 2
+"""Blocks that a stream asks for before they are wanted."""
 ATTEMPTS = 3
-"""Connections that may fail for one block before the stream gives up."""
+"""Requests that may fail for one block before a stream gives up."""
 _PAUSE = 0.2
 _CRC32 = re.compile(r"[0-9a-f]{8}")
-_SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
-class RowStream:
-    """The rows of one matrix of one factorization, in order, each block checked against a sum sent with it.
-
-    Memory for `ahead` + 1 blocks.
+class Rows(ABC):
+    """The rows of one matrix of one factorization.
 
     Args:
-        url: of the service.
-        source: digest (pin it in training jobs), spec digest or spec; what answers is checked against it.
+        manifest: checked.
         matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
-        block_bytes: size of one request; 4 MB hides the latency of a local network.
-        timeout: seconds without a byte after which a connection counts as broken; the block is asked for again.
-        manifest: the checked manifest, where the caller has it already.
-        check: what each block is compared with: `crc32` finds accidents, `sha256` any change, at three times the cost.
-        ahead: blocks that are read before they are wanted, each on a connection of its own.
-        fallback: returns the rows of a file, from where the stream goes on if the service fails for good.
+        block_bytes: of rows that are computed, or sent, together.
 
     Attributes:
-        manifest: the checked manifest.
-        digest: of the factorization; every block is asked for under it, so that no two results can mix.
+        digest: of the factorization.
         shape: (rows, n).
 
     Raises:
-        InvalidParameter: unknown matrix, a block smaller than 1 byte, or nothing ahead.
-        CorruptObject, ServiceError, ServiceUnreachable: no valid manifest came.
+        InvalidParameter: unknown matrix, or a block smaller than 1 byte.
     """
 
-    def __init__(
-        self,
-        url: str,
-        source: SpecSource,
-        matrix: Literal["C", "C_inv", "B"] = "C_inv",
-        *,
-        block_bytes: int = BLOCK_BYTES,
-        timeout: float = TIMEOUT,
-        manifest: dict[str, Any] | None = None,
-        check: Literal["crc32", "sha256"] = "crc32",
-        ahead: int = AHEAD,
-        fallback: Callable[[], FileRows] | None = None,
-    ) -> None:
-        check_request(matrix, block_bytes)
-        if ahead < 1:
-            raise InvalidParameter(f"ahead={ahead} is below 1; the next block is always read ahead", field="ahead")
-        if check not in _SUMS:
-            raise InvalidParameter(f"check {str(check)[:20]!r} is not one of {', '.join(_SUMS)}", field="check")
-        self._ahead, self._fallback = ahead, fallback
-        self._check, self._sum = check, _SUMS[check]
-        self._service = Service(url, timeout=timeout)
-        self.manifest = manifest if manifest is not None else self._service.manifest(source)
-        self.digest = str(self.manifest["digest"])
-        self.matrix = matrix
-        self.shape = shape_of(self.manifest, matrix)
+    def __init__(self, manifest: dict[str, Any], matrix: MatrixName, block_bytes: int) -> None:
+        if matrix not in MATRICES:
+            raise InvalidParameter(f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRICES)}", field="matrix")
+        if block_bytes < 1:
+            message = f"block_bytes={block_bytes} is below 1; give the bytes of one request"
+            raise InvalidParameter(message, field="block_bytes")
+        self.manifest, self.matrix = manifest, matrix
+        self.digest = str(manifest["digest"])
+        self.shape = shape_of(manifest, matrix)
         self._per_block = max(1, block_bytes // (8 * self.shape[1]))
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -87,106 +63,142 @@ class RowStream:
         return self.iterate(0)
 
     def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on.
-
-        Raises:
-            InvalidParameter: `start` is outside the matrix.
-            ServiceError: refused, no checksum or three times a wrong one, or another shape or type than asked for.
-            ServiceUnreachable: three connections in a row broke.
-        """
+        """Yield the rows from `start` on; see `blocks`."""
         for block in self.blocks(start):
             yield from block
 
     def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on, several at a time, while the next blocks are read and checked.
+        """Yield the rows from `start` on, several at a time.
 
-        Requests begin at multiples of the block's rows wherever the stream begins: a service that computes rows may
-        round a row differently in another block, and a restarted job has to get the bits that it had.
+        Blocks begin at multiples of their rows wherever reading begins: a row may be rounded differently in another
+        block, and a restarted job has to get the bits that it had.
 
         Raises:
-            FactorizeError: as of `iterate`.
+            InvalidParameter: `start` is outside the matrix.
+            CorruptObject: the file has changed.
+            ServiceError: refused, no checksum or three times a wrong one, or another shape or type than asked for.
+            ServiceUnreachable: three connections in a row broke.
         """
-        check_start(start, self.shape[0], self.matrix)
+        if not 0 <= start <= self.shape[0]:
+            raise InvalidParameter(f"row {start} is outside {self.matrix}, rows 0:{self.shape[0]}", field="start")
         skipped = start % self._per_block
-        position = start - skipped
-        try:
-            for block in self._stream(position):
-                position += len(block)
-                yield block[skipped:]
-                skipped = 0
-            return
-        except ServiceError as error:
-            rows = self._instead(error)
-        yield from rows.blocks(position + skipped)
+        for block in self._aligned(range(start - skipped, self.shape[0], self._per_block)):
+            block.setflags(write=False)
+            yield block[skipped:]
+            skipped = 0
 
-    def _instead(self, error: ServiceError) -> FileRows:
-        """Return the rows of a file, or raise the error that made them necessary."""
-        if self._fallback is not None:
-            with suppress(ServiceError, StoreError):
-                return self._fallback()
-        raise error
+    @abstractmethod
+    def _aligned(self, firsts: range) -> Iterator[np.ndarray]:
+        """Yield the blocks that begin at these rows."""
 
-    def _stream(self, start: int) -> Generator[np.ndarray, None, None]:
-        """Yield checked blocks; each worker has a connection, so that one checks a block while another receives."""
-        spans = iter(range(start, self.shape[0], self._per_block))
-        coming: deque[Future[np.ndarray]] = deque()
-        idle: SimpleQueue[Connection] = SimpleQueue()
-        with ExitStack() as opened, ThreadPoolExecutor(self._ahead, "factorize-rows") as workers:
-            for _ in range(self._ahead):
-                idle.put(opened.enter_context(self._service.connect()))
 
-            def ask() -> None:
-                first = next(spans, None)
-                if first is not None:
-                    coming.append(workers.submit(self._checked, idle, first))
+class FileRows(Rows):
+    """The rows of one matrix of a file, which is opened when the first row is wanted.
 
+    It needs pydantic, which noise from a file does not; without numba and scipy (the extra `[solve]`) it is slower.
+
+    Args:
+        path: a verified file.
+        manifest: its manifest.
+        matrix: see `Rows`.
+        block_bytes: see `Rows`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: dict[str, Any],
+        matrix: MatrixName = "C_inv",
+        *,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__(manifest, matrix, block_bytes)
+        self._path = path
+
+    def _aligned(self, firsts: range) -> Iterator[np.ndarray]:
+        from factorize.factor_file import load
+
+        opened = load(self._path)
+        if opened.digest != self.digest:
+            raise CorruptObject(f"{self._path} now holds {opened.digest}, not {self.digest}; do not use it")
+        for first in firsts:
+            yield opened.rows(self.matrix, first, min(first + self._per_block, self.shape[0]))
+
+
+class RowStream(Rows):
+    """The rows of one matrix from a service, each block compared with the CRC-32 sent with it.
+
+    The next two blocks are received while one is used.
+
+    Args:
+        url: of the service.
+        source: digest (pin it in training jobs), spec digest or spec; what answers is checked against it.
+        matrix: see `Rows`.
+        block_bytes: size of one request; 4 MB hides the latency of a local network.
+        timeout: seconds without a byte after which a connection counts as broken; the block is asked for again.
+        manifest: the checked manifest, where the caller has it already.
+
+    Raises:
+        InvalidParameter: see `Rows`.
+        CorruptObject, ServiceError, ServiceUnreachable: no valid manifest came.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        source: SpecSource,
+        matrix: MatrixName = "C_inv",
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        timeout: float = TIMEOUT,
+        manifest: dict[str, Any] | None = None,
+    ) -> None:
+        self._service = Service(url, timeout=timeout)
+        super().__init__(manifest or self._service.manifest(source), matrix, block_bytes)
+
+    def _aligned(self, firsts: range) -> Iterator[np.ndarray]:
+        left = iter(firsts)
+        with ThreadPoolExecutor(AHEAD, "factorize-rows") as workers:
+            coming = deque(workers.submit(self._checked, first) for first in islice(left, AHEAD))
             try:
-                for _ in range(self._ahead):
-                    ask()
                 while coming:
                     block = coming.popleft().result()
-                    ask()
+                    coming.extend(workers.submit(self._checked, first) for first in islice(left, 1))
                     yield block
             finally:
                 workers.shutdown(wait=False, cancel_futures=True)
 
-    def _checked(self, idle: SimpleQueue[Connection], first: int) -> np.ndarray:
-        """Read a block and check it; wrong bytes are asked for again."""
-        connection = idle.get()
-        try:
-            for _ in range(ATTEMPTS):
-                block, stated = self._read(connection, first)
-                if self._sum(block) == stated:
-                    native = block.astype(np.float64, copy=False)
-                    native.setflags(write=False)
-                    return native
-        finally:
-            idle.put(connection)
-        raise ServiceError(
-            f"rows {first}.. of {self.matrix} did not have the {self._check} that came with them, {ATTEMPTS} times; "
-            "something between the service and here changes them"
-        )
-
-    def _read(self, connection: Connection, first: int) -> tuple[np.ndarray, bytes]:
-        stop = min(first + self._per_block, self.shape[0])
-        path = f"{PATH}/{self.digest}/matrices/{self.matrix}?rows={first}:{stop}"
-        failures = 0
-        while True:
+    def _checked(self, first: int) -> np.ndarray:
+        """Read a block and check it; broken and wrong ones are asked for again."""
+        for failures in range(1, ATTEMPTS + 1):
             try:
-                reply = connection.send("GET", path)
-                answered = reply.header("X-Factorize-Digest") or self.digest
-                if answered != self.digest:
-                    raise ServiceError(f"asked for rows of {self.digest}; the service sent some of {answered[:64]!r}")
-                return _fill(reply, (stop - first, self.shape[1])), _stated_sum(reply, self._check)
+                block, stated = self._read(first, min(first + self._per_block, self.shape[0]))
             except ServiceUnreachable:
-                connection.close()
-                failures += 1
                 if failures == ATTEMPTS:
                     raise
                 time.sleep(_PAUSE * failures)
+                continue
+            if zlib.crc32(block.reshape(-1).view(np.uint8).data) == stated:
+                return block.astype(np.float64, copy=False)
+        raise ServiceError(
+            f"rows {first}.. of {self.matrix} did not have the crc32 that came with them, {ATTEMPTS} times; "
+            "something between the service and here changes them"
+        )
+
+    def _read(self, first: int, stop: int) -> tuple[np.ndarray, int]:
+        path = f"{PATH}/{self.digest}/matrices/{self.matrix}?rows={first}:{stop}"
+        with self._service.connect() as connection:
+            reply = connection.send("GET", path)
+            answered = reply.header("X-Factorize-Digest") or self.digest
+            if answered != self.digest:
+                raise ServiceError(f"asked for rows of {self.digest}; the service sent some of {answered[:64]!r}")
+            stated = reply.header("X-Factorize-Crc32") or ""
+            if not _CRC32.fullmatch(stated):
+                raise ServiceError("the rows came without their crc32, so that nothing checks them; update the service")
+            return _filled(reply, (stop - first, self.shape[1])), int(stated, 16)
 
 
-def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
+def _filled(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
     """Read one block of exactly the shape asked for.
 
     Raises:
@@ -214,25 +226,18 @@ def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
     return block
 
 
-def _crc32(block: np.ndarray) -> bytes:
-    return zlib.crc32(block.reshape(-1).view(np.uint8).data).to_bytes(4, "big")
-
-
-def _sha256(block: np.ndarray) -> bytes:
-    return hashlib.sha256(block.reshape(-1).view(np.uint8).data).digest()
-
-
-_SUMS: dict[str, Callable[[np.ndarray], bytes]] = {"crc32": _crc32, "sha256": _sha256}
-
-
-def _stated_sum(reply: Reply, check: str) -> bytes:
-    """Return what the service states for the rows it sends: X-Factorize-Crc32, or Repr-Digest (RFC 9530).
+def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
+    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
 
     Raises:
-        ServiceError: it states nothing of the kind.
+        UnsupportedProblem: the matrix has rows without end.
     """
-    if check == "sha256" and (found := _SHA256.search(reply.header("Repr-Digest") or "")):
-        return base64.b64decode(found[1])
-    if check == "crc32" and (found := _CRC32.fullmatch(reply.header("X-Factorize-Crc32") or "")):
-        return bytes.fromhex(found[0])
-    raise ServiceError(f"the rows came without their {check}, so that nothing checks them; update the service")
+    n = steps_of(manifest)
+    if n == ENDLESS:
+        raise UnsupportedProblem(
+            f"{matrix} has rows without end, which cannot be gone through; take noise(), or a range of rows from "
+            "factorize.load(path).rows or the service",
+            field="matrix",
+        )
+    rows = manifest["spec"]["workload"].get("shape", [n])[0] if matrix == "B" else n
+    return rows, n

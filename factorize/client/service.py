@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote, urlencode
 
@@ -15,14 +14,13 @@ from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnre
 from factorize.format.manifest import check_manifest
 
 PATH = "/v1/factorizations"
+FIRST_PAUSE = 0.05
+"""Seconds between the first two looks at a job; small specs are solved by then."""
 ATTEMPTS = 5
 """Consecutive failures to reach the service after which waiting for a job gives up."""
 
 _ECHOED = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", "divisor")} | {"sigma": "sigma_of_sums"}
 """What a calibration repeats of its question, and under which name."""
-
-_SETTLE = 0.05
-"""Seconds to wait after a job's last event, where its result is not visible yet."""
 
 
 @runtime_checkable
@@ -43,7 +41,7 @@ class Service:
     Args:
         url: `http://127.0.0.1:8000`, say.
         timeout: seconds without a byte after which a connection counts as broken.
-        pause: seconds between two looks at a job whose events cannot be followed.
+        pause: most seconds between two looks at a job.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, pause: float = 1.0) -> None:
@@ -177,27 +175,12 @@ class Service:
             raise ServiceError("the service answered with neither a calibration nor where to find it")
         return document, where
 
-    def events(self, spec_digest: str, *, after: str | None = None) -> Generator[Event, None, None]:
-        """Yield a job's events until its last one, or until the connection ends.
-
-        Args:
-            spec_digest: names the job.
-            after: id of the last event seen, to go on behind it.
-        """
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
-        with self.connect() as connection:
-            reply = connection.send("GET", f"{PATH}/{check_digest(spec_digest)}/events", headers=headers)
-            for event in read_events(reply):
-                yield event
-                if event.final:
-                    return
-
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
-        """Follow a job to its end: by its events, or by asking again where events cannot be followed.
+        """Look at a job until it ends: at first many times a second, then once in `pause` seconds.
 
         Args:
             digest: digest or spec digest.
-            progress: called with every event, and with the job's progress where it had to be asked for.
+            progress: called with the job's progress, an event `progress`, whenever it is another one.
 
         Returns:
             The manifest.
@@ -207,34 +190,24 @@ class Service:
             Cancelled: the job was cancelled.
             ServiceUnreachable: the service was away for five looks in a row.
         """
-        last: Event | None = None
-        failures = 0
+        told, failures, pause = None, 0, min(self.pause, FIRST_PAUSE)
         while True:
             try:
-                document = self.status(digest)
+                document, failures = self.status(digest), 0
             except ServiceUnreachable:
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
             else:
-                failures = 0
                 if "certificate" in document:
                     return document
                 _refuse_ended(document)
-                last = self._follow(document, last, progress)
-            time.sleep(min(self.pause, _SETTLE) if last and last.final else self.pause)
-
-    def _follow(self, job: Mapping[str, Any], last: Event | None, progress: ProgressCallback) -> Event | None:
-        """Report events until the stream ends or breaks; return the last one, or the job's progress where none came."""
-        before = last
-        with closing(self.events(_job_digest(job), after=last.id if last else None)) as stream:
-            while (event := _next(stream)) is not None:
-                last = event
-                progress(event)
-        if last is before and isinstance(job.get("progress"), dict):
-            last = Event("progress", job["progress"], last.id if last else None)
-            progress(last)
-        return last
+                news = document.get("progress")
+                if isinstance(news, dict) and news != told:
+                    progress(Event("progress", news))
+                    told = news
+            time.sleep(pause)
+            pause = min(self.pause, 2 * pause)
 
     def manifest(
         self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
@@ -246,7 +219,7 @@ class Service:
 
         Args:
             source: a spec, a digest or a spec digest.
-            progress: called with the events of the job, if one runs.
+            progress: called with the progress of the job, if one runs.
             dtype: type of the file's matrices, `float32` say; as they were solved by default.
 
         Raises:
@@ -327,14 +300,6 @@ def _refuse_ended(job: Mapping[str, Any]) -> None:
         raise SolveFailed(f"the solve failed: {_reason(job.get('error'))}; post the spec again to try again")
     if state not in ("queued", "running", "done"):
         raise ServiceError(f"the service answered with neither a manifest nor a job (state {str(state)[:40]!r})")
-
-
-def _next(stream: Iterator[Event]) -> Event | None:
-    """Return the next event; None at the end of the stream and where it breaks."""
-    try:
-        return next(stream, None)
-    except ServiceError:
-        return None
 
 
 def _job_digest(job: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ def make(n: int, *, dense: bool = False, **spec: Any) -> Factorization:
 class HostileService:
     """Serves factorizations; `plan` says how the next answers of one kind are broken.
 
-    Kinds are `post`, `status`, `events`, `blob` and `rows`. Jobs: documents that `status` answers before the manifest.
+    Kinds are `post`, `status`, `blob` and `rows`. Jobs: documents that `status` answers before the manifest.
     """
 
     def __init__(self, folder: Path, *factorizations: Factorization) -> None:
@@ -51,7 +51,6 @@ class HostileService:
         self.manifests: dict[str, dict[str, Any]] = {}
         self.by_digest: dict[str, Factorization] = {}
         self.jobs: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
-        self.events: deque[bytes] = deque()
         self.plans: dict[str, deque[Fault]] = defaultdict(deque)
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.release = threading.Event()
@@ -110,6 +109,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self._note()
+        if self.path.endswith("/compare"):
+            return self._answer("post", 200, {"Content-Type": "text/event-stream"}, b"")
         spec = parse_spec(body)
         if spec.mechanism.kind == "auto":
             spec = parse_spec({**spec.document(), "mechanism": {"kind": "square_root"}})
@@ -129,9 +130,6 @@ class Handler(BaseHTTPRequestHandler):
             self._blob(steps[2])
         elif len(steps) == 3:
             self._status(steps[2])
-        elif steps[3] == "events":
-            events = self.service.events.popleft() if self.service.events else b""
-            self._answer("events", 200, {"Content-Type": "text/event-stream"}, events)
         else:
             self._rows(steps[2], steps[4], parse_qs(parts.query)["rows"][0])
 
