@@ -1,8 +1,15 @@
 """The allowance: how much more noise finite precision needs, for every C' that roundings can make of C.
 
-    sens(C') <= (sens(C) + K max_j |(C' - C) e_j|) / (1 - ...)          for K participations   (docs/notes/precision.md)
+A rounding multiplies a number by 1 + e with |e| <= u = 2^-24 or 2^-53. The state is rounded once a step, so row t is
+solved exactly by a lower-triangular C' in place of C: the path from column j to row t has t - j of these factors, and
+|C'[t, j] - C[t, j]| is at most ((1 + u)^(t-j) - 1) times the sum of the absolute products along the path. Therefore
 
-The noise is multiplied by that much more than sens(C). What cannot be bounded is refused.
+    sens(C') <= sens(C) + K max_j |(C' - C) e_j|          for K participations.
+
+Where states cancel, the roundings are weighed by the columns with which later rows read them. Where the state keeps
+draws, not rows, X near C^-1 is off by F, and sens(X^-1) <= sens(C) / (1 - |C F|). The noise is multiplied by that much
+more than sens(C). What cannot be bounded is refused. The bound holds for every fixed choice of the factors: that they
+depend on the Z which they multiply is left out, as is that a floating-point normal is not a real one.
 """
 
 from __future__ import annotations
