@@ -2,8 +2,7 @@
 
 Mean error. Tables hold loss / optimum - 1, where the optimum is the dual's lower bound: single participation for the
 prefix workload (seconds are of one run of the solver, dual included, without certificate) and for momentum, fixed
-epochs for the prefix workload, both as certified, and there also a floor under all mechanisms with as many states and
-none of the redraws that the last table allows.
+epochs for the prefix workload, both as certified.
 
     python -m benchmarks.buffered [--full]
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -35,9 +34,7 @@ BUFFERS = (2, 3, 4, 5, 6, 8, 10)
 LARGEST = 1_000_000
 MOMENTUM_BUFFERS = (1, 2, 3, 4, 6, 8)
 EPOCHS = ((4, 128), (8, 64))
-STATES = (2, 4, 8, 12, 16)
-REDRAWN_STATES = (1, 2, 4, 8)
-FLOOR_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45)  # t of the bound
+STATES = (1, 2, 4, 8)
 QUIET = Reporter(lambda _step: None)
 
 
@@ -114,7 +111,7 @@ def momentum_table() -> None:
 
 
 def epochs_table() -> None:
-    """Print fixed epochs, with the floor under every mechanism of as many states."""
+    """Print fixed epochs."""
     print("\nfixed epochs")
     for epochs, length in EPOCHS:
         n = epochs * length
@@ -122,52 +119,10 @@ def epochs_table() -> None:
             "workload": {"kind": "prefix", "n": n},
             "participation": {"kind": "fixed_epochs", "epochs": epochs},
         }
-        dense = solvers.solve(parse_spec(document)).strategy.dense()
         for states in STATES:
-            gap, low = certified(document, states), floor(dense, epochs, states)
-            print(f"(k, b) = ({epochs}, {length}), {states} states: {gap}, at least {low:.1e}", flush=True)
-        for states in REDRAWN_STATES:
-            gap = certified(document, states, redraws=epochs - 1)
-            print(f"(k, b) = ({epochs}, {length}), {states} states, {epochs - 1} redraws: {gap}", flush=True)
-
-
-def floor(optimum: np.ndarray, epochs: int, states: int) -> float:
-    """Return a lower bound of loss / optimum - 1 over all strategies with so many states (docs/notes/streaming.md).
-
-    In floating point, prefix workload.
-
-    Args:
-        optimum: C* over all matrices, shape (n, n).
-        epochs: k.
-        states: p.
-    """
-    low, high = 0.0, 0.1
-    blocks = list(_blocks(optimum, len(optimum) // epochs))
-    for _ in range(10):
-        middle = 0.5 * (low + high)
-        bound = sum(max(_tail(middle, share, *block, states) for share in FLOOR_SHARES) for block in blocks)
-        low, high = (middle, high) if bound > middle else (low, middle)
-    return low
-
-
-def _blocks(optimum: np.ndarray, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield X*_22, (W^-1)_22 and X*_21 V_11 for the columns of each epoch but the last, at loss 1."""
-    n = len(optimum)
-    x, workload = optimum.T @ optimum, np.tri(n)
-    weights = np.linalg.solve(x, np.linalg.solve(x, workload.T @ workload).T)
-    weights = 0.5 * (weights + weights.T)
-    root = np.linalg.cholesky(weights[::-1, ::-1])[::-1, ::-1]
-    inverse = np.trace(x @ weights) * np.linalg.inv(weights)
-    root /= np.sqrt(np.trace(x @ weights))
-    for end in range(length, n, length):
-        yield x[end:, end:], inverse[end:, end:], x[end:] @ root[:, end - length : end]
-
-
-def _tail(excess: float, share: float, x: np.ndarray, inverse: np.ndarray, cross: np.ndarray, states: int) -> float:
-    """The squared singular values of Y^(-1/2) X*_21 V_11 beyond the rank."""
-    y = (x + excess / (4 * share) * inverse) / (1 - share)
-    values = np.linalg.svd(np.linalg.solve(np.linalg.cholesky(y), cross), compute_uv=False)
-    return float((values[states:] ** 2).sum())
+            for redraws in (0, epochs - 1):
+                gap = certified(document, states, redraws=redraws)
+                print(f"(k, b) = ({epochs}, {length}), {states} states, {redraws} redraws: {gap}", flush=True)
 
 
 def main(full: bool = False) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from factorize.numbers.scalars import MAX_STEPS
 from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256, UnitInterval
 
 WARNED_STEPS = 128
@@ -59,14 +60,15 @@ class Banded(Mechanism):
 class BufferedLinear(Mechanism):
     """The streaming optimum with `buffers` time-varying buffers.
 
-    Under fixed epochs, `redraws` lets a step make again the draws of its class in that many earlier epochs.
+    Under fixed epochs a step may make again the draws of its class in `redraws` earlier epochs: in all of them if it
+    is left out, in none if it is 0.
     """
 
     searched: ClassVar[bool] = True
 
     kind: Literal["buffered_linear"]
     buffers: Count
-    redraws: Count | None = None
+    redraws: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
 
 
 class Toeplitz(Mechanism):

@@ -17,7 +17,6 @@ from factorize.solvers.automatic import automatic
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
 from factorize.solvers.buffered import buffered_optimum as buffered_linear
-from factorize.solvers.buffered import epochs as buffered_epochs
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
@@ -66,9 +65,6 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     ),
     "buffered_linear": (
         Entry(redrawn.solve, redrawn.supports, redrawn.estimate, redrawn.own, dual=True),
-        Entry(
-            buffered_epochs.solve, buffered_epochs.supports, buffered_epochs.estimate, buffered_epochs.own, dual=True
-        ),
         Entry(
             buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate, buffered_linear.own, dual=True
         ),

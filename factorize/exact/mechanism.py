@@ -163,11 +163,11 @@ def _blt(named: Named) -> str:
 
 
 def _buffered(named: Named) -> str:
-    redraws = int(named.mechanism.get("redraws") or 0)
+    redraws = named.mechanism.get("redraws")
     memory = named.strategy.reading.memory
     if memory is None:
         raise Contradiction(f"it is stored as {named.strategy.structure}, not by buffers")
-    if memory.redraws > redraws:
+    if redraws is not None and memory.redraws > redraws:
         raise Contradiction(f"it makes more earlier draws again than the mechanism's {redraws}")
     return _states(named, memory.buffers)
 

@@ -164,8 +164,6 @@ def fading(noising: np.ndarray) -> bool:
 )
 def _redrawn(parts: Parts, n: int | None) -> None:
     lag, direct, inputs = _whole_number(parts["lag"], "lag", n), parts["direct"], parts["input"]
-    if len(direct) < 2:
-        raise CorruptObject("without redraws the structure is `buffered`")
     _check_positive(direct[0])
     for m in range(1, len(direct)):
         if inputs[m, : m * lag].any() or direct[m, : m * lag].any():

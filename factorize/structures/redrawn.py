@@ -43,10 +43,10 @@ class RedrawnMatrix(Matrix):
     def __init__(self, decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: int) -> None:
         parts = [np.array(part, dtype=np.float64, order="C") for part in (decay, output, input, direct)]
         shapes = [part.shape for part in parts]
-        if parts[0].ndim != 2 or not parts[0].size or parts[2].ndim != 3 or len(parts[2]) < 2:
+        if parts[0].ndim != 2 or not parts[0].size or parts[2].ndim != 3 or not len(parts[2]):
             raise InvalidStrategy(
-                f"decay is (n, buffers) and input (redraws + 1, n, buffers) with a buffer, a step and a redraw at "
-                f"least; got shapes {shapes[0]} and {shapes[2]}; without redraws the structure is `buffered`"
+                "decay is (n, buffers) and input (redraws + 1, n, buffers) with a buffer and a step at least; got "
+                f"shapes {shapes[0]} and {shapes[2]}"
             )
         if shapes[1] != shapes[0] or shapes[2][1:] != shapes[0] or shapes[3] != shapes[2][:2]:
             raise InvalidStrategy(f"shapes {shapes} of decay, output, input and direct do not fit each other")

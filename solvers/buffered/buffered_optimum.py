@@ -6,9 +6,9 @@ trust_region.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. 
 sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over; there
 only a few steps remain.
 
-Momentum, Nesterov and SRG have several states per pole. There C itself is projected (epoch_start.py),
+Momentum, Nesterov and SRG have several states per pole. There C itself is projected (projection.py),
 while an array of its size fits; above, for momentum, poles and weights are tuned (tuned_poles.py).
-Fixed epochs are other searches (epochs.py, redrawn.py).
+Fixed epochs are another search (redrawn.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def buffers_of(spec: Spec) -> int:
 
 def own(spec: Spec) -> bool:
     """Return whether a spec has neither fixed epochs nor redraws."""
-    return not (spec.participation.periodic or redrawn.own(spec))
+    return not redrawn.own(spec)
 
 
 def supports(spec: Spec) -> str | None:
@@ -256,15 +256,13 @@ def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | Non
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
     from factorize.certificate.decoder import RESIDUAL_LIMIT
-    from factorize.solvers.buffered.epoch_start import truncated
     from factorize.solvers.buffered.loss import unit_columns
+    from factorize.solvers.buffered.projection import projected
     from factorize.solvers.single import structured
-    from factorize.structures.buffered import BufferedMatrix
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     found = structured.solve(replace(problem, spec=accurate), progress)
-    at = truncated(found.strategy.finite().dense(), buffers)
-    strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
+    strategy = unit_columns(projected(found.strategy.finite().dense(), buffers))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
     with np.errstate(over="ignore", invalid="ignore"):
         residual = float(np.abs(strategy.left_multiply(strategy.right_solve(last)) - last).max())

@@ -1,8 +1,8 @@
 """Fixed epochs with few states and redraws: draws of earlier epochs are made again by the generator, and not stored.
 
-Without them few states come near the optimum only slowly, since it forgets a step at once when its class returns
-(epochs.py). A draw that is made again when its class returns can take back what it added, at no memory: between
-returns the inverse of the optimum is smooth, and p decays fit it as quickly as they do for one participation.
+The optimum forgets a step at once when its class returns, an epoch later, and few states follow such an edge only
+slowly. A draw that is made again when its class returns takes back what it added, at no memory: between returns the
+inverse of the optimum is smooth, and p decays fit it as quickly as they do for one participation.
 The search starts from that fit (redrawn_start.py) and follows the exact loss (redrawn_loss.py).
 """
 
@@ -17,17 +17,20 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.spec import Spec
+from factorize.structures.base import MAX_DENSE
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
     from factorize.solvers.epochs.blocks import BlockAscent, Ring
 
 MOST_SIDE = 128
-"""Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs."""
+"""Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs.
+
+Where more buffers are allowed, the strategy has as many as this leaves, and at least one.
+"""
 
 _DUAL_ACCURACY = 1e-7
 _KINKS = (1e-4, 1e-5)
@@ -41,37 +44,51 @@ _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cu
 
 
 def own(spec: Spec) -> bool:
-    """Return whether a spec asks for redraws."""
+    """Return whether a spec has fixed epochs, or asks for redraws, which need them."""
     assert isinstance(spec.mechanism, BufferedLinear)
-    return spec.mechanism.redraws is not None
+    return spec.participation.periodic or bool(spec.mechanism.redraws)
 
 
 def supports(spec: Spec) -> str | None:
-    """Return why a spec that asks for redraws is outside this solver, or None."""
-    assert isinstance(spec.mechanism, BufferedLinear) and spec.mechanism.redraws is not None
+    """Return why a spec is outside this solver, or None."""
+    assert isinstance(spec.mechanism, BufferedLinear)
     redraws, buffers = spec.mechanism.redraws, spec.mechanism.buffers
+    workload = spec.optimize_for or spec.workload
+    n = workload.n
     if not spec.participation.periodic:
         return (
             f"redraws={redraws} needs fixed_epochs, whose steps return after a fixed time; got "
             f"{spec.participation.kind}; leave redraws out"
         )
-    epochs = spec.participation.spread(spec.workload.n).most
-    if redraws >= epochs:
+    epochs = spec.participation.spread(n).most
+    if redraws is not None and redraws >= epochs:
         return f"redraws={redraws} exceeds the {epochs - 1} returns that {epochs} epochs have; use at most {epochs - 1}"
-    most = MOST_SIDE // epochs - 1
-    if buffers > most:
+    inverse = outline_of(spec).bidiagonal_inverse()
+    if inverse is None or spec.objective.weighted_inverse(inverse) is None:
         return (
-            f"buffers={buffers} with redraws under {epochs} epochs exceeds epochs x (buffers + 1) = {MOST_SIDE}; "
-            + (f"use at most {most}" if most > 0 else "leave redraws out")
+            f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
+            f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
         )
-    return refusal(spec)
+    if epochs > epoch_optimum.LARGEST_EPOCHS or n < epoch_optimum.SHORTEST_EPOCH * epochs:
+        return (
+            f"n={n} with {epochs} epochs is outside buffered_linear (at most {epoch_optimum.LARGEST_EPOCHS} "
+            f"epochs, at least {epoch_optimum.SHORTEST_EPOCH} steps each); use dense"
+        )
+    if buffers >= n // epochs:
+        return f"buffers={buffers} is not below the {n // epochs} steps of an epoch; use fewer, or dense"
+    if n > MAX_DENSE:
+        return (
+            f"n={n} exceeds {MAX_DENSE}, up to which the sensitivity to several epochs is certified; use a "
+            "smaller n, or nu_toeplitz"
+        )
+    return None
 
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the optimum and its inverse, whole, and the search."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    n, buffers = spec.workload.n, spec.mechanism.buffers
+    n = spec.workload.n
     epochs = spec.participation.spread(n).most
+    buffers, _ = _sizes(spec, epochs)
     gradient = _per_gradient(n, epochs, buffers)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
@@ -87,21 +104,36 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     from factorize.structures.redrawn import RedrawnMatrix
 
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, BufferedLinear) and mechanism.redraws is not None
     report = Reporter(progress)
     try:
         ring = epoch_optimum.ring_of(problem)
-        sizes = (ring.epochs, mechanism.buffers, mechanism.redraws)
-        found = search(ring.p, ring.q, *sizes, problem.tolerance, report)
+        sizes = _sizes(problem.spec, ring.epochs)
+        found = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
         strategy=RedrawnMatrix(*found.numbers, lag=problem.n // ring.epochs),
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=dual_of(found.optimum),
+        dual=_dual_of(found.optimum),
     )
+
+
+def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
+    """Return the buffers and the redraws of the strategy."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    redraws = spec.mechanism.redraws
+    buffers = min(spec.mechanism.buffers, max(MOST_SIDE // epochs - 1, 1))
+    return buffers, epochs - 1 if redraws is None else redraws
+
+
+def _dual_of(optimum: BlockAscent) -> dict[str, np.ndarray]:
+    """Return the evidence for the lower bound over all matrices."""
+    from factorize.solvers.epochs.step_kernels import factors
+
+    out = np.empty_like(optimum.point.dual)
+    factors(optimum.point.dual, out)
+    return {"factors": out}
 
 
 class RedrawnFound(NamedTuple):
@@ -162,7 +194,12 @@ def _inverse(ring: Ring, optimum: BlockAscent) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
-    upper = optimal(ring, optimum).T  # in the order of columns, that LAPACK works in without a copy
+    from factorize.solvers.epochs.cholesky import reverse_cholesky
+    from factorize.solvers.epochs.gram import masked, whole_gram
+
+    gram = whole_gram(ring, optimum.point)
+    masked(gram, ring.epochs)
+    upper = reverse_cholesky(gram).T  # in the order of columns, that LAPACK works in without a copy
     inverse, failed = dtrtri(upper, lower=0, overwrite_c=1)
     if failed:
         raise FloatingPointError(f"the optimum has no pivot at step {failed - 1}")

@@ -52,9 +52,6 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield from _both({"kind": "blt", "buffers": count})
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}
-        if spec.participation.periodic:
-            returns = spec.participation.spread(spec.workload.n).most - 1
-            yield {"kind": "buffered_linear", "buffers": count, "redraws": returns}
     yield from _trees(spec)
     yield {"kind": "fft"}
     yield {"kind": "fft", "decoder": "optimal"}

@@ -14,7 +14,6 @@ from factorize.solvers.banded import banded_optimum
 from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.series_loss import SeriesLoss
-from factorize.solvers.buffered.epoch_loss import EpochLoss, EpochRecurrence, bidiagonal_decoder
 from factorize.solvers.buffered.loss import BufferedLoss
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.formulas.closed_form import strategy_coefficients
@@ -105,16 +104,6 @@ def buffered() -> Iterator[Case]:
         yield loss, 0.3 * rng.normal(size=loss.origin.size)
 
 
-def buffered_over_epochs() -> Iterator[Case]:
-    """Few states under epochs, with and without the weight of the kink."""
-    for n, epochs, m, kink in ((24, 2, 3, 0.0), (24, 4, 3, 0.3), (24, 6, 2, 0.1)):
-        rng = np.random.default_rng(epochs)
-        loss = EpochLoss(bidiagonal_decoder(*uneven(n, rng)), epochs, m, 2.0)
-        loss.kink = kink
-        parts = 0.5 * rng.normal(size=(n, m, m)), rng.normal(size=(n, m)), rng.normal(size=(n, m))
-        yield loss, loss.pack(EpochRecurrence(*parts, rng.uniform(1, 2, n)))
-
-
 def redrawn() -> Iterator[Case]:
     """Few states and noise of earlier epochs."""
     for n, epochs, p, q, kink in ((12, 2, 1, 1, 0.0), (18, 3, 2, 1, 0.2), (24, 4, 2, 2, 0.0)):
@@ -180,7 +169,6 @@ LOSSES = [
     overlapping,
     banded,
     buffered,
-    buffered_over_epochs,
     redrawn,
     blt,
     amplified,

@@ -56,7 +56,7 @@ def read(parts: dict[str, np.ndarray], n: int) -> RedrawnInverse:
     lag = parts.pop("lag")
     if lag.shape != (1,) or not 1 <= lag[0] <= n or lag[0] != int(lag[0]):
         raise CorruptObject(f"the lag of a matrix with redraws and n={n} cannot be {lag[:2].tolist()}")
-    fits = decay.ndim == 2 and len(decay) == n and decay.shape[1] >= 1 and direct.ndim == 2 and len(direct) >= 2
+    fits = decay.ndim == 2 and len(decay) == n and decay.shape[1] >= 1 and direct.ndim == 2 and len(direct) >= 1
     if not fits or output.shape != decay.shape or inputs.shape != (len(direct), *decay.shape) or direct.shape[1] != n:
         raise CorruptObject(f"the tensors of a matrix with redraws do not fit n={n} and each other")
     found = RedrawnInverse(decay, output, inputs, direct, int(lag[0]))

@@ -78,7 +78,6 @@ def spec_within(
         if spread.separation < LEAST_EPOCH:
             return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
         streaming["buffers"] = min(buffers, spread.separation - 1)
-        streaming["redraws"] = spread.most - 1
         found["tolerance"] = LOOSE_STATES
     if not direct and easier is not None:
         found["optimize_for"] = easier.document()

@@ -310,7 +310,7 @@ class TestRefusals:
             ({"decay": np.zeros((8, 3))}, "do not fit"),
             ({"output": np.zeros((7, 2))}, "do not fit"),
             ({"direct": np.zeros((3, 8))}, "do not fit"),
-            ({"input": np.zeros((1, 8, 2)), "direct": np.ones((1, 8))}, "without redraws"),
+            ({"input": np.zeros((0, 8, 2)), "direct": np.ones((0, 8))}, "a buffer and a step"),
             ({"decay": np.zeros((8, 0)), "output": np.zeros((8, 0)), "input": np.zeros((2, 8, 0))}, "a buffer"),
             ({"lag": 0}, "lag=0"),
             ({"lag": 9}, "lag=9"),
