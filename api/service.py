@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import sqlalchemy as sa
 
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
@@ -22,7 +21,7 @@ from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.usage import UsageMeter
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
-from factorize.api.auditing.audit_log import AuditLog, add_row
+from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog.catalog import Catalog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
@@ -108,8 +107,8 @@ class SolverService:
         self.audit = AuditLog(self.ledger.engine)
         self.register = self.keys()
         self.register.revoke_withdrawn()
-        self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
+        self.holdings = Holdings(self.ledger.engine, self.meter)
         self.tracer_provider: TracerProvider | None = None
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
@@ -141,8 +140,7 @@ class SolverService:
         self.readiness.close()
         self.catalog.close()
         self.engine.close()
-        with suppress(StoreUnavailable):  # what a second has brought; the ledger may be what is gone
-            self.meter.close()
+        with suppress(StoreUnavailable):  # the ledger may be what is gone
             self.audit.close()
         self.ledger.close()
 
@@ -201,17 +199,10 @@ class SolverService:
     def _submit(self, spec: Spec, caller: Caller) -> Job:
         """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
         order = replace(self._order(spec), caller=caller.owner)
-        known = self.ledger.get(spec.digest)
-        joins = known is not None and not known.finished
-        cost = 0.0 if joins else solvers.estimate(spec).seconds * order.threads
-        with self.holdings.taking(caller, spec.digest):
-            self.meter.charge(caller, cost)
-            return self.engine.submit(order, partial(self._noted, caller))
-
-    def _noted(self, caller: Caller, connection: sa.Connection, job: Job, _claimed: bool) -> None:
-        if not job.finished:
-            detail = {"workload": job.workload}
-            add_row(connection, "submission", actor=caller.actor, subject=job.spec_digest, detail=detail)
+        core_seconds = solvers.estimate(spec).seconds * order.threads
+        if caller.quotas.kept_bytes is not None:
+            self.catalog.catch_up()
+        return self.engine.submit(order, partial(self.holdings.enter, caller, core_seconds))
 
     def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
@@ -320,9 +311,13 @@ class SolverService:
         Raises:
             InvalidWorkload: the numbers cannot be a workload.
         """
+        return {"sha256": self._keep(array, caller), "shape": list(array.shape)}
+
+    def _keep(self, array: np.ndarray, caller: Caller, *, within_spec: bool = False) -> str:
+        self.meter.check_kept(caller, array.nbytes)
         sha256 = self.store.put_matrix(array)
-        self.holdings.keep_upload(caller, sha256, array.shape)
-        return {"sha256": sha256, "shape": list(array.shape)}
+        self.holdings.keep_upload(caller, sha256, array.shape, within_spec=within_spec)
+        return sha256
 
     # Admission
 
@@ -368,8 +363,7 @@ class SolverService:
 
     def _have(self, matrix: UserMatrix, caller: Caller) -> bool:
         if matrix.bound:
-            sha256 = self.store.put_matrix(matrix.array)
-            self.holdings.keep_upload(caller, sha256, matrix.array.shape, within_spec=True)
+            self._keep(matrix.array, caller, within_spec=True)
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
         name = self.holdings.upload_for(caller, matrix.sha256)

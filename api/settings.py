@@ -50,10 +50,6 @@ class Issuer(BaseModel):
         scopes: for such a word, the scopes that it gives; words that are not here give none.
         leeway_seconds: how far the clocks of issuer and service may be apart.
         longest_seconds: from a token's `iat` to its `exp`; one that is good for longer is refused.
-        requests_per_minute: quota of each subject, as of a key.
-        open_jobs: quota of each subject.
-        core_seconds_per_day: quota of each subject.
-        bytes_per_day: quota of each subject.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,10 +62,6 @@ class Issuer(BaseModel):
     scopes: dict[str, tuple[Literal["read", "submit", "upload", "monitor", "admin"], ...]]
     leeway_seconds: Annotated[int, Field(ge=0, le=300)] = 30
     longest_seconds: Annotated[int, Field(ge=1)] = 86_400
-    requests_per_minute: Count | None = None
-    open_jobs: Count | None = None
-    core_seconds_per_day: Count | None = None
-    bytes_per_day: Count | None = None
 
     @field_validator("jwks_url")
     @classmethod
@@ -102,6 +94,9 @@ class Settings(BaseSettings):
         trusted_proxies: addresses or networks of the proxies that requests come through. The service answers them and
             its own machine, and asks for keys.
         issuers: who else says who a caller is (OpenID Connect), each an `Issuer`; callers are asked for keys then.
+        open_jobs: quota of each caller whose key has none: jobs queued or running.
+        core_seconds_per_day: quota of each such caller: processor seconds in one day (UTC).
+        kept_bytes: quota of each such caller: bytes of results and of new uploads.
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
@@ -147,6 +142,9 @@ class Settings(BaseSettings):
     https_key: str | None = None
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     issuers: tuple[Issuer, ...] = ()
+    open_jobs: Count | None = None
+    core_seconds_per_day: Count | None = None
+    kept_bytes: Count | None = None
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None

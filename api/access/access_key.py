@@ -16,11 +16,9 @@ class AccessKey:
 
     Args:
         id: 12 hexadecimal digits.
-        name: what the operator calls it.
+        name: whose it is: jobs, uploads and quotas belong to the name.
         scopes: what its holder may do.
         secret_sha256: sha256 of its secret.
-        previous_sha256: that of the secret before, or None.
-        previous_until: when the secret before ends.
         created: when it was made.
         expires: when it ends.
         revoked: when it was taken back, or None.
@@ -33,15 +31,13 @@ class AccessKey:
     secret_sha256: str
     created: float
     expires: float
-    previous_sha256: str | None = None
-    previous_until: float | None = None
     revoked: float | None = None
     quotas: Quotas = Quotas()
 
     @property
     def caller(self) -> Caller:
-        """Who its holder is."""
-        return Caller(f"key:{self.id}", self.name, self.scopes, self.quotas)
+        """Who its holder is: one with the holders of other keys of this name."""
+        return Caller(f"key:{self.name}", self.name, self.scopes, self.quotas, key=self.id)
 
     def state(self, now: float) -> str:
         """Return `active`, `expired` or `revoked`."""
@@ -51,9 +47,7 @@ class AccessKey:
 
     def is_opened_by(self, token: Token, now: float) -> bool:
         """Say whether a token of this id is good now."""
-        current = token.is_of(self.secret_sha256)
-        before = token.is_of(self.previous_sha256) and now < (self.previous_until or 0.0)
-        return (current or before) and self.state(now) == "active"
+        return token.is_of(self.secret_sha256) and self.state(now) == "active"
 
     def document(self, now: float) -> dict[str, Any]:
         """Return what may be shown: everything but the hashes."""
@@ -65,7 +59,6 @@ class AccessKey:
             "created": _text(self.created),
             "expires": _text(self.expires),
             "revoked": None if self.revoked is None else _text(self.revoked),
-            "previous_secret_until": None if self.previous_until is None else _text(self.previous_until),
             "quotas": self.quotas.document(),
         }
 

@@ -28,25 +28,22 @@ class Quotas:
     """Limits of one caller; None is no limit.
 
     Args:
-        requests_per_minute: requests in one minute of the clock.
         open_jobs: jobs queued or running that the caller holds.
         core_seconds_per_day: estimated processor seconds of what was begun for the caller in one day (UTC).
-        bytes_per_day: bytes of bodies, received and sent, in one day (UTC).
+        kept_bytes: of the results that the caller's jobs have made, and of matrices sent within the last seven days.
     """
 
-    requests_per_minute: int | None = None
     open_jobs: int | None = None
     core_seconds_per_day: int | None = None
-    bytes_per_day: int | None = None
-
-    @property
-    def none(self) -> bool:
-        """Whether there is no limit at all."""
-        return self is UNLIMITED or self == UNLIMITED
+    kept_bytes: int | None = None
 
     def document(self) -> dict[str, int | None]:
         """Return the limits by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def or_else(self, defaults: Quotas) -> Quotas:
+        """Return these limits, with those of others where there is none."""
+        return Quotas(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
 
 
 UNLIMITED = Quotas()
@@ -57,11 +54,12 @@ class Caller:
     """Who asks.
 
     Args:
-        owner: to whom jobs, uploads and usage belong: `key:<id>`, `oidc:<hash>`, or nothing where no key is asked for.
-        name: what the operator calls the caller, for logs.
+        owner: to whom jobs, uploads and usage belong: `key:<name>`, `oidc:<hash>`; nothing where no key is asked for.
+        name: what the operator calls the caller.
         scopes: what the caller may do.
         quotas: and how much.
         ends: when the caller's token of an issuer ends, in seconds since 1970; no key that they make outlives it.
+        key: id of the key that the caller asks with; keys of one name are one owner's.
         address: from where a caller without a key asks.
     """
 
@@ -70,11 +68,14 @@ class Caller:
     scopes: frozenset[Scope]
     quotas: Quotas = UNLIMITED
     ends: float = math.inf
+    key: str = ""
     address: str = ""
 
     @property
     def actor(self) -> str:
         """Who the caller is in the audit log."""
+        if self.key:
+            return f"{self.owner}/{self.key}"
         return self.owner or (f"address:{self.address}" if self.address else "factorize")
 
     def may(self, scope: Scope | None) -> bool:

@@ -11,12 +11,12 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from factorize.api.access.caller import Caller
+from factorize.api.access.caller import UNLIMITED, Caller, Quotas
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.refusals import AccessRefused
 from factorize.api.access.token import PREFIX, read_token
@@ -43,6 +43,7 @@ class Gate:
         register: the keys.
         foreign: finds the caller of a credential that is no key of ours (a token of an issuer), or raises as
             `identify` does; None where only keys are taken. Called from threads.
+        defaults: quotas of callers that have none of their own.
         clock: seconds since 1970, by which keys end.
     """
 
@@ -50,10 +51,12 @@ class Gate:
         self,
         register: KeyRegister,
         foreign: Callable[[str], Caller] | None = None,
+        defaults: Quotas = UNLIMITED,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._register = register
         self._foreign = foreign
+        self._defaults = defaults
         self._clock = clock
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._pending: dict[bytes, asyncio.Future[Caller]] = {}
@@ -85,6 +88,7 @@ class Gate:
         looked = time.monotonic()
         try:
             caller = await run_sync(self.identify, credential, limiter=limiter)
+            caller = replace(caller, quotas=caller.quotas.or_else(self._defaults))
         except AccessRefused:
             self._known.pop(name, None)
             raise

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.access.caller import Caller
-from factorize.api.access.refusals import QuotaExhausted
+from factorize.api.access.usage import UsageMeter
 from factorize.api.auditing.audit_log import add_row
-from factorize.api.jobs.database import holds, jobs, reading, uploads, writing
-
-OPEN_JOBS_SECONDS = 10.0
-"""When to look again whether one of the open jobs has ended."""
+from factorize.api.jobs.database import holds, reading, take_turns, uploads, writing
+from factorize.api.jobs.job import Job
 
 
 class Holdings:
@@ -30,60 +25,50 @@ class Holdings:
 
     Args:
         engine: the ledger's database.
+        meter: counts what is begun for a caller.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, meter: UsageMeter) -> None:
         self._engine = engine
+        self._meter = meter
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-        self._lock = threading.Lock()
 
-    @contextmanager
-    def taking(self, caller: Caller, spec_digest: str) -> Iterator[None]:
-        """Have a caller hold the job that is submitted inside, unless something is raised there.
+    def enter(self, caller: Caller, core_seconds: float, connection: sa.Connection, job: Job, claimed: bool) -> None:
+        """Have a caller hold a job, at the end of the transaction that claims it; see `Ledger.claim`.
+
+        Args:
+            caller: who has asked for it.
+            core_seconds: what it is estimated to take.
+            connection: in that transaction.
+            job: the job.
+            claimed: whether it is begun for this caller.
 
         Raises:
-            QuotaExhausted: the caller holds as many open jobs as the quota has.
+            QuotaExhausted, TooLarge: it is above the caller's quotas, and not begun.
         """
-        if not caller.owner:
-            yield
-            return
-        if caller.quotas.open_jobs is None:
-            yield
-            self._hold(caller, spec_digest)
-            return
-        with self._lock:  # or two at once would both be the last
-            self._check_open(caller, spec_digest)
-            yield
-            self._hold(caller, spec_digest)
-
-    def _hold(self, caller: Caller, spec_digest: str) -> None:
-        with writing(self._engine) as connection:
-            self._put(connection, holds, {"spec_digest": spec_digest, "owner": caller.owner, "since": time.time()})
-
-    def _check_open(self, caller: Caller, spec_digest: str) -> None:
-        open_jobs = (
-            sa.select(sa.func.count())
-            .select_from(holds.join(jobs, holds.c.spec_digest == jobs.c.spec_digest))
-            .where(holds.c.owner == caller.owner, jobs.c.spec_digest != spec_digest)
-            .where(jobs.c.state.in_(("queued", "running")))
-        )
-        with reading(self._engine) as connection:
-            count = int(connection.scalar(open_jobs) or 0)
-        limit = caller.quotas.open_jobs
-        if limit is not None and count >= limit:
-            raise QuotaExhausted(
-                f"this key has {count} jobs queued or running, and its limit is {limit}; wait for one, or cancel it",
-                OPEN_JOBS_SECONDS,
-            )
+        take_turns(connection)
+        if claimed:
+            self._meter.charge(connection, caller, job.spec_digest, core_seconds)
+        if caller.owner:
+            values = {"spec_digest": job.spec_digest, "owner": caller.owner, "since": time.time()}
+            self._put(connection, holds, values)
+        if not job.finished:
+            detail = {"workload": job.workload}
+            add_row(connection, "submission", actor=caller.actor, subject=job.spec_digest, detail=detail)
 
     def has_job(self, caller: Caller, spec_digest: str) -> bool:
         """Say whether a job is the caller's own."""
-        return caller.sees_all or self._has(holds, {"spec_digest": spec_digest, "owner": caller.owner})
+        if caller.sees_all:
+            return True
+        mine = sa.select(holds.c.owner).filter_by(spec_digest=spec_digest, owner=caller.owner)
+        with reading(self._engine) as connection:
+            return connection.execute(mine).first() is not None
 
     def leave_to_others(self, caller: Caller, spec_digest: str) -> bool:
         """Take a job from a caller, if others hold it too, and write that down; whether they do."""
         of_job, mine = holds.c.spec_digest == spec_digest, holds.c.owner == caller.owner
         with writing(self._engine) as connection:
+            take_turns(connection)
             others = connection.scalar(sa.select(sa.func.count()).select_from(holds).where(of_job, ~mine))
             if others:
                 connection.execute(holds.delete().where(of_job, mine))
@@ -117,10 +102,6 @@ class Holdings:
             owners = set(connection.scalars(sa.select(uploads.c.owner).where(uploads.c.sha256 == sha256)))
         absent = hashlib.sha256(f"no upload {sha256}".encode()).hexdigest()
         return sha256 if not owners or owners & {"", caller.owner} else absent
-
-    def _has(self, table: sa.Table, key: dict[str, str]) -> bool:
-        with reading(self._engine) as connection:
-            return connection.execute(sa.select(sa.literal(1)).select_from(table).filter_by(**key)).first() is not None
 
     def _put(self, connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> None:
         connection.execute(self._insert(table).values(**values).on_conflict_do_nothing())

@@ -1,7 +1,9 @@
 """Tokens of issuers (OpenID Connect, JWT): from a signed token to the caller that its claims name.
 
-PyJWT checks signature, audience, issuer and times. Before it sees a token, the token is read strictly, its algorithm is
-one that the settings name, and its key is one that the issuer publishes under the name that the token gives.
+PyJWT checks signature, audience, issuer and times, and fetches an issuer's keys: from the address in the settings
+alone, without redirects, kept for ten minutes, and anew for an unknown name every 30 seconds at most. Before it sees a
+token, the token is read strictly, its algorithm is one that the settings name, and its key is one that the issuer
+publishes under the name that the token gives.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from factorize.api.access.caller import Caller, Quotas, Scope
-from factorize.api.access.issuer_keys import IssuerKeys
+from factorize.api.access.caller import Caller, Scope
 from factorize.api.access.refusals import AccessRefused
 from factorize.api.settings import Issuer
 from factorize.encoding import read_json
-from factorize.errors import MalformedJson
+from factorize.errors import MalformedJson, ServiceUnreachable
 
+FRESH_SECONDS = 600.0
+WAIT_SECONDS = 5.0
+_RSA_BITS = range(2048, 8193)
 _LONGEST = 8 << 10
 _LONGEST_NAME = 255
 _REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
@@ -33,7 +37,12 @@ class IssuerTokens:
     """
 
     def __init__(self, issuers: Sequence[Issuer]) -> None:
-        self._issuers = {issuer.issuer: (issuer, IssuerKeys(issuer.jwks_url)) for issuer in issuers}
+        from jwt import PyJWKClient
+
+        def keys(issuer: Issuer) -> PyJWKClient:
+            return PyJWKClient(issuer.jwks_url, lifespan=FRESH_SECONDS, timeout=WAIT_SECONDS)
+
+        self._issuers = {issuer.issuer: (issuer, keys(issuer)) for issuer in issuers}
 
     def caller(self, text: str) -> Caller:
         """Return the caller that a token names.
@@ -52,8 +61,13 @@ class IssuerTokens:
         algorithm, kid = _word(header.get("alg")), _word(header.get("kid"))
         if issuer is None or keys is None or algorithm not in issuer.algorithms or not kid or "crit" in header:
             raise AccessRefused(_UNKNOWN)
-        key = keys.find(kid, algorithm)
-        if key is None:
+        try:
+            key = keys.get_signing_key(kid).key
+        except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, OSError, ValueError):
+            raise ServiceUnreachable("the issuer of the token does not give its keys now; try again") from None
+        except jwt.PyJWTError:
+            raise AccessRefused(_UNKNOWN) from None
+        if algorithm[:2] in ("RS", "PS") and getattr(key, "key_size", 0) not in _RSA_BITS:
             raise AccessRefused(_UNKNOWN)
         try:
             verified = jwt.decode(
@@ -99,5 +113,4 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any]) -> Caller:
     words = said.split() if isinstance(said, str) else said if isinstance(said, list) else []
     scopes = {Scope(name) for word in words if isinstance(word, str) for name in issuer.scopes.get(word, ())}
     name = hashlib.sha256(f"{issuer.issuer}\n{subject}".encode()).hexdigest()[:32]
-    quotas = Quotas(**{limit: getattr(issuer, limit) for limit in Quotas.__slots__})
-    return Caller(f"oidc:{name}", "a token's subject", frozenset(scopes), quotas, float(claims["exp"]))
+    return Caller(f"oidc:{name}", "a token's subject", frozenset(scopes), ends=float(claims["exp"]))

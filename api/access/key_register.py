@@ -1,7 +1,7 @@
-"""The keys of a service, in its ledger: made, listed, given new secrets and taken back.
+"""The keys of a service, in its ledger: made, listed and taken back.
 
-A key is a name, scopes, an expiry and quotas. What belongs to it (jobs, uploads, usage) stays with its id when its
-secret is changed.
+A key is a name, scopes, an expiry and quotas. Jobs, uploads and usage belong to the name: two keys of one name overlap
+for as long as both are good, and either is taken back without a loss.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.access.access_key import AccessKey
-from factorize.api.access.caller import Quotas, Scope, read_scopes
+from factorize.api.access.caller import Quotas, read_scopes
 from factorize.api.access.token import Token, new_token
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import add_row
-from factorize.api.jobs.database import access_keys, changing, reading, writing
+from factorize.api.jobs.database import access_keys, reading, writing
 from factorize.errors import InvalidParameter, NotFound
 
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
 LONGEST_DAYS = 3660.0
-LONGEST_OVERLAP_HOURS = 720.0
 LONGEST_NAME = 64
 
 
@@ -54,7 +53,7 @@ class KeyRegister:
         """Make a key; its token is nowhere else.
 
         Args:
-            name: what the operator calls it, 1 to 64 printable characters.
+            name: whose it is, 1 to 64 printable characters.
             scopes: names of scopes.
             days: until it ends, up to 3660.
             quotas: limits of its holder; none by default.
@@ -92,32 +91,6 @@ class KeyRegister:
             query = sa.select(access_keys).order_by(access_keys.c.created, access_keys.c.id)
             return [_key(row) for row in connection.execute(query)]
 
-    def rotate(
-        self, key_id: str, *, days: float = DEFAULT_DAYS, overlap_hours: float = 24.0, latest: float = math.inf
-    ) -> tuple[AccessKey, Token]:
-        """Give a key a new secret; the one before stays good for a while, and the key ends `days` from now.
-
-        Raises:
-            NotFound: there is no such key.
-            InvalidParameter: it was revoked, or a number is outside its limits.
-        """
-        key = self.get(key_id)
-        if key.revoked is not None:
-            raise InvalidParameter(f"key {key_id} was revoked; create another", field="id")
-        if not 0 <= overlap_hours <= LONGEST_OVERLAP_HOURS:
-            message = f"overlap of {overlap_hours:g} hours is outside 0..{LONGEST_OVERLAP_HOURS:g}"
-            raise InvalidParameter(message, field="overlap_hours")
-        token, now = new_token(key_id), time.time()
-        values = {
-            "secret_sha256": token.sha256,
-            "previous_sha256": key.secret_sha256,
-            "previous_until": min(now + overlap_hours * 3600, key.expires),
-            "expires": _end(days, latest),
-        }
-        # Guarded by the secret that was read: of two rotations at once, one tells its caller to look again.
-        guards = access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None)
-        return self._change("key rotated", key_id, values, *guards), token
-
     def revoke_withdrawn(self) -> None:
         """Revoke the keys that the store has as revoked: a ledger that was restored from a copy may have them alive.
 
@@ -127,7 +100,7 @@ class KeyRegister:
         for key_id in self._withdrawn.ids() if self._withdrawn else ():
             key = self.find(key_id)
             if key is not None and key.revoked is None:
-                self._change("key revoked", key_id, {"revoked": time.time()})
+                self._end_now(key_id)
 
     def revoke(self, key_id: str) -> AccessKey:
         """Take a key back, for ever; services know it within a second. One that is revoked stays as it is.
@@ -136,26 +109,7 @@ class KeyRegister:
             NotFound: there is no such key.
         """
         key = self.get(key_id)
-        return key if key.revoked is not None else self._change("key revoked", key_id, {"revoked": time.time()})
-
-    def revoke_unless_last_admin(self, key_id: str) -> AccessKey | None:
-        """Take a key back as `revoke` does; None, and nothing is changed, if no other key would have the scope admin.
-
-        Raises:
-            NotFound: there is no such key.
-        """
-        self.get(key_id)
-        now = time.time()
-        alive = sa.and_(access_keys.c.revoked.is_(None), access_keys.c.expires > now)
-        query = sa.select(access_keys).where(sa.or_(access_keys.c.id == key_id, alive))
-        with changing(self._engine) as connection:  # of two that take each other back at once, one stays
-            keys = [_key(row) for row in connection.execute(query)]
-            key = next(key for key in keys if key.id == key_id)
-            if key.revoked is not None:
-                return key
-            if {key.id for key in keys if key.state(now) == "active" and Scope.ADMIN in key.scopes} == {key_id}:
-                return None
-            return self._changed(connection, "key revoked", key_id, {"revoked": now})
+        return key if key.revoked is not None else self._end_now(key_id)
 
     def page(self, *, state: str | None = None, after: str | None = None, limit: int) -> list[AccessKey]:
         """Return so many keys, the newest first.
@@ -180,26 +134,15 @@ class KeyRegister:
         with reading(self._engine) as connection:
             return [_key(row) for row in connection.execute(query)]
 
-    def _change(self, event: str, key_id: str, values: dict[str, Any], *guards: sa.ColumnElement[bool]) -> AccessKey:
+    def _end_now(self, key_id: str) -> AccessKey:
+        mine = access_keys.c.id == key_id, access_keys.c.revoked.is_(None)
         with writing(self._engine) as connection:
-            return self._changed(connection, event, key_id, values, *guards)
-
-    def _changed(
-        self,
-        connection: sa.Connection,
-        event: str,
-        key_id: str,
-        values: dict[str, Any],
-        *guards: sa.ColumnElement[bool],
-    ) -> AccessKey:
-        statement = access_keys.update().where(access_keys.c.id == key_id, *guards).values(**values)
-        row = connection.execute(statement.returning(access_keys)).one_or_none()
-        if row is None:
-            raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
-        if self._withdrawn is not None and "revoked" in values:
-            self._withdrawn.add(key_id)  # before the change stands: a copy of the ledger may not know it
-        self._note(connection, event, _key(row))
-        return _key(row)
+            connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
+            key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
+            if self._withdrawn is not None:
+                self._withdrawn.add(key_id)  # before the change stands: a copy of the ledger may not know it
+            self._note(connection, "key revoked", key)
+        return key
 
     def _note(self, connection: sa.Connection, event: str, key: AccessKey) -> None:
         add_row(connection, event, actor=self._actor, subject=key.id, detail=key.in_short(time.time()))
@@ -222,7 +165,7 @@ def _end(days: float, latest: float) -> float:
 
 
 def _row(key: AccessKey) -> dict[str, Any]:
-    names = ("id", "name", "secret_sha256", "previous_sha256", "previous_until", "created", "expires", "revoked")
+    names = ("id", "name", "secret_sha256", "created", "expires", "revoked")
     return {name: getattr(key, name) for name in names} | {
         "scopes": " ".join(sorted(key.scopes)),
         **key.quotas.document(),

@@ -1,4 +1,4 @@
-"""Refusals of callers: not known, not allowed, above a quota, or about to lock everyone out."""
+"""Refusals of callers: not known, not allowed or above a quota."""
 
 from __future__ import annotations
 
@@ -33,13 +33,3 @@ class QuotaExhausted(FactorizeError):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
-
-
-class LocksOut(FactorizeError):
-    """A change of keys after which nobody could change them any more.
-
-    Args:
-        message: why, and what to do in its place.
-    """
-
-    slug = "locks-out"

@@ -42,14 +42,14 @@ class Token:
         """What is stored of the secret."""
         return hashlib.sha256(self.secret.encode("ascii")).hexdigest()
 
-    def is_of(self, sha256: str | None) -> bool:
+    def is_of(self, sha256: str) -> bool:
         """Say, in constant time, whether a stored hash is that of this secret."""
-        return sha256 is not None and hmac.compare_digest(self.sha256, sha256)
+        return hmac.compare_digest(self.sha256, sha256)
 
 
-def new_token(key_id: str | None = None) -> Token:
-    """Return a token nobody has had, of a key that exists or of a new one."""
-    return Token(key_id or secrets.token_hex(6), secrets.token_hex(32))
+def new_token() -> Token:
+    """Return a token nobody has had, of a new key."""
+    return Token(secrets.token_hex(6), secrets.token_hex(32))
 
 
 def read_token(text: str) -> Token | None:

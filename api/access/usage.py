@@ -1,43 +1,29 @@
-"""Usage of quotas by callers: counted in memory, kept in the ledger once a second.
-
-Several services on one ledger see each other's counts when they write their own, so that together they may let through
-what comes within a second; so may the answer that is being sent when a quota of bytes ends.
-"""
+"""Usage of quotas: what is open, begun and kept for a caller, asked of the ledger when a quota is checked."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.access.caller import Caller
 from factorize.api.access.refusals import QuotaExhausted
-from factorize.api.jobs.database import reading, usage, writing
+from factorize.api.jobs.database import REVOKED, charges, holds, jobs, reading, results, uploads, writing
 from factorize.errors import TooLarge
+from factorize.storage.gc import GRACE_SECONDS
 
-SYNC_SECONDS = 1.0
-PERIODS = {"requests_per_minute": 60, "core_seconds_per_day": 86_400, "bytes_per_day": 86_400}
-"""Quotas that are counted, by the seconds of a period; periods begin at multiples of them (UTC)."""
-_NOUNS = {"requests_per_minute": "requests", "core_seconds_per_day": "core-seconds", "bytes_per_day": "bytes"}
-_KEPT_SECONDS = 2 * 86_400
-
-
-@dataclass(slots=True)
-class _Count:
-    period: int
-    kept: float = 0.0
-    new: float = 0.0
-    synced: float = -math.inf
+DAY = 86_400
+OPEN_JOBS_SECONDS = 10.0
+"""When to look again whether one of the open jobs has ended."""
+KEPT_BYTES_SECONDS = 3600.0
+"""When to look again whether a result was removed."""
 
 
 class UsageMeter:
-    """Counts of quotas. Thread-safe.
+    """What callers use of their quotas. Thread-safe, and exact for several services on one ledger.
 
     Args:
         engine: the ledger's database.
@@ -46,31 +32,27 @@ class UsageMeter:
 
     def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
         self._clock = clock
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[str, str], _Count] = {}
 
-    def add(self, caller: Caller, measure: str, amount: float) -> None:
-        """Count what was used, where it is limited."""
-        if getattr(caller.quotas, measure) is not None:
-            with self._lock:
-                self._count(caller.owner, measure).new += amount
-
-    def check(self, caller: Caller, measure: str, amount: float) -> None:
-        """Refuse what would go beyond a quota.
+    def charge(self, connection: sa.Connection, caller: Caller, spec_digest: str, core_seconds: float) -> None:
+        """Count a job that is begun for a caller, in the transaction that begins it, or refuse it.
 
         Raises:
-            QuotaExhausted: it would.
+            QuotaExhausted: it is one too many, or takes more than is left of the day's.
+            TooLarge: it takes more than a day's.
         """
-        limit = getattr(caller.quotas, measure)
-        if limit is None:
+        if not caller.owner:
             return
-        with self._lock:
-            count = self._count(caller.owner, measure)
-            used = count.kept + count.new
-        if used + amount > limit:
-            raise self._exhausted(measure, limit, count, f"{used:.0f} are used, and this takes {amount:.0f}")
+        self._check_open(connection, caller, spec_digest)
+        self._check_kept(connection, caller, 0)
+        limit = caller.quotas.core_seconds_per_day
+        if limit is not None and core_seconds > limit:
+            raise TooLarge(
+                f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a smaller n "
+                "or a structured mechanism, or ask the operator for a larger quota"
+            )
+        self._check_day(connection, caller, core_seconds)
+        self._add(connection, caller, core_seconds)
 
     def check_left(self, caller: Caller) -> None:
         """Refuse work whose price is not known before it ends, where no core-seconds are left of the day's.
@@ -78,14 +60,18 @@ class UsageMeter:
         Raises:
             QuotaExhausted: there are none.
         """
-        measure, limit = "core_seconds_per_day", caller.quotas.core_seconds_per_day
-        if limit is None:
-            return
-        with self._lock:
-            count = self._count(caller.owner, measure)
-            used = count.kept + count.new
-        if used >= limit:
-            raise self._exhausted(measure, limit, count, f"{used:.0f} are used")
+        if caller.quotas.core_seconds_per_day is not None:
+            with reading(self._engine) as connection:
+                self._check_day(connection, caller, 0)
+
+    def check_kept(self, caller: Caller, size: int) -> None:
+        """Refuse to keep so many bytes more for a caller.
+
+        Raises:
+            QuotaExhausted: they are more than is left.
+        """
+        with reading(self._engine) as connection:
+            self._check_kept(connection, caller, size)
 
     @contextmanager
     def working(self, caller: Caller, threads: int) -> Iterator[None]:
@@ -94,99 +80,61 @@ class UsageMeter:
         try:
             yield
         finally:
-            self.add(caller, "core_seconds_per_day", threads * (time.monotonic() - began))
+            if caller.owner:
+                with writing(self._engine) as connection:
+                    self._add(connection, caller, threads * (time.monotonic() - began))
 
-    def _exhausted(self, measure: str, limit: int, count: _Count, used: str) -> QuotaExhausted:
-        length = PERIODS[measure]
-        seconds = max(1, math.ceil(count.period + length - self._clock()))
-        return QuotaExhausted(
-            f"this key has {limit} {_NOUNS[measure]} in {length} s, of which {used}; try again in {seconds} s, or ask "
-            "the operator for a larger quota",
-            seconds,
-        )
+    def _add(self, connection: sa.Connection, caller: Caller, core_seconds: float) -> None:
+        now, mine = self._clock(), charges.c.owner == caller.owner
+        connection.execute(charges.delete().where(mine, charges.c.began < now - 2 * DAY))
+        connection.execute(charges.insert().values(owner=caller.owner, began=now, core_seconds=core_seconds))
 
-    def charge(self, caller: Caller, core_seconds: float) -> None:
-        """Count work that is begun for a caller, or refuse it; asks the ledger where that has to be.
-
-        Raises:
-            QuotaExhausted: it is more than is left of the day's.
-        """
-        limit = caller.quotas.core_seconds_per_day
-        if limit is None or core_seconds <= 0:
+    def _check_open(self, connection: sa.Connection, caller: Caller, spec_digest: str) -> None:
+        limit = caller.quotas.open_jobs
+        if limit is None:
             return
-        if core_seconds > limit:
-            raise TooLarge(
-                f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a smaller n "
-                "or a structured mechanism, or ask the operator for a larger quota"
-            )
-        if self.is_behind(caller):
-            self.sync(caller)
-        self.check(caller, "core_seconds_per_day", core_seconds)
-        self.add(caller, "core_seconds_per_day", core_seconds)
-
-    def is_behind(self, caller: Caller) -> bool:
-        """Say whether the ledger has to be asked before the next check."""
-        now = time.monotonic()
-        with self._lock:
-            return any(
-                now - self._count(caller.owner, measure).synced > SYNC_SECONDS
-                for measure in PERIODS
-                if getattr(caller.quotas, measure) is not None
+        count = connection.scalar(
+            sa.select(sa.func.count())
+            .select_from(holds.join(jobs, holds.c.spec_digest == jobs.c.spec_digest))
+            .where(holds.c.owner == caller.owner, jobs.c.spec_digest != spec_digest)
+            .where(jobs.c.state.in_(("queued", "running")))
+        )
+        if int(count or 0) >= limit:
+            raise QuotaExhausted(
+                f"{caller.name} has {count} jobs queued or running, and the limit is {limit}; wait for one, or "
+                "cancel it",
+                OPEN_JOBS_SECONDS,
             )
 
-    def sync(self, caller: Caller) -> None:
-        """Write what is new of a caller's counts, and read what all services have counted.
+    def _check_day(self, connection: sa.Connection, caller: Caller, core_seconds: float) -> None:
+        limit = caller.quotas.core_seconds_per_day
+        if limit is None:
+            return
+        midnight = int(self._clock() // DAY) * DAY
+        mine = charges.c.owner == caller.owner, charges.c.began >= midnight
+        used = float(connection.scalar(sa.select(sa.func.sum(charges.c.core_seconds)).where(*mine)) or 0.0)
+        if used + core_seconds > limit or used >= limit:
+            seconds = max(1, math.ceil(midnight + DAY - self._clock()))
+            raise QuotaExhausted(
+                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used, and this takes "
+                f"{core_seconds:.0f}; try again in {seconds} s, or ask the operator for a larger quota",
+                seconds,
+            )
 
-        Raises:
-            StoreUnavailable: the ledger does not answer; nothing is forgotten.
-        """
-        measures = [measure for measure in PERIODS if getattr(caller.quotas, measure) is not None]
-        for measure in measures:
-            self._sync(caller.owner, measure)
-
-    def close(self) -> None:
-        """Write what is new of all counts."""
-        for owner, measure in list(self._counts):
-            self._sync(owner, measure)
-
-    def _sync(self, owner: str, measure: str) -> None:
-        with self._lock:
-            count = self._count(owner, measure)
-            period, new, count.new, count.synced = count.period, count.new, 0.0, time.monotonic()
-            count.kept += new  # counts while it is being written
-        try:
-            total = self._kept(owner, measure, period, new)
-        except BaseException:
-            with self._lock:
-                count.kept -= new
-                count.new += new
-                count.synced = -math.inf
-            raise
-        with self._lock:
-            if count.period == period:
-                count.kept = total
-
-    def _kept(self, owner: str, measure: str, period: int, new: float) -> float:
-        key = {"owner": owner, "measure": _NOUNS[measure], "period": period}
-        if not new:
-            query = sa.select(usage.c.amount).filter_by(**key)
-            with reading(self._engine) as connection:
-                return float(connection.scalar(query) or 0.0)
-        insert = self._insert(usage).values(**key, amount=new)
-        added = insert.on_conflict_do_update(
-            index_elements=["owner", "measure", "period"], set_={"amount": usage.c.amount + insert.excluded.amount}
-        ).returning(usage.c.amount)
-        with writing(self._engine) as connection:
-            total = float(connection.execute(added).scalar_one())
-            if total == new:  # the first of a period takes the old ones away
-                connection.execute(usage.delete().where(usage.c.period < period - _KEPT_SECONDS))
-        return total
-
-    def _count(self, owner: str, measure: str) -> _Count:
-        """The count of the period that runs; what is new of one that is over is dropped with it."""
-        length = PERIODS[measure]
-        period = int(self._clock() // length) * length
-        count = self._counts.get((owner, measure))
-        if count is None or count.period != period:
-            count = self._counts[owner, measure] = _Count(period)
-        return count
+    def _check_kept(self, connection: sa.Connection, caller: Caller, size: int) -> None:
+        limit = caller.quotas.kept_bytes
+        if limit is None:
+            return
+        made = sa.select(jobs.c.spec_digest).where(jobs.c.caller == caller.owner)
+        stored = sa.select(sa.func.sum(results.c.bytes)).where(
+            results.c.spec_digest.in_(made), results.c.standing != REVOKED
+        )
+        fresh = uploads.c.owner == caller.owner, uploads.c.since > self._clock() - GRACE_SECONDS
+        sent = sa.select(sa.func.sum(uploads.c.bytes)).where(*fresh)
+        kept = sum(int(connection.scalar(query) or 0) for query in (stored, sent))
+        if kept + size > limit or kept >= limit:
+            raise QuotaExhausted(
+                f"{kept} bytes are kept for {caller.name}, and the limit is {limit}; have the operator remove results "
+                "(`factorize gc --delete`), or ask for a larger quota",
+                KEPT_BYTES_SECONDS,
+            )

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from factorize.api.jobs.database import audit, reading, writing
+from factorize.api.jobs.database import audit, reading, take_turns, writing
 from factorize.api.telemetry.log_context import about
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
@@ -25,7 +25,6 @@ from factorize.storage.records import now
 BEGINNING = "0" * 64
 REFUSALS_SECONDS = 60.0
 _MOST_REFUSALS = 4096  # callers and statuses that are counted apart; the rest is counted together
-_LOCK = 0x6175646974  # names the lock under which PostgreSQL's rows are added
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,7 @@ def add_row(
         subject: id of what it is done to.
         detail: plain data, a few numbers and names; never a secret or a body.
     """
-    if connection.dialect.name == "postgresql":  # SQLite's transactions that write take turns by themselves
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    take_turns(connection)
     last = connection.execute(sa.select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc()).limit(1)).first()
     before = ChainHead() if last is None else ChainHead(*last)
     row = {

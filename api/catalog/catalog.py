@@ -45,6 +45,10 @@ class Catalog:
         """End what follows the store."""
         self._upkeep.close()
 
+    def catch_up(self) -> None:
+        """Bring the rows up to date."""
+        self._upkeep.catch_up()
+
     def page(self, *, workload: str | None, before: Age | None, limit: int) -> list[tuple[Age, dict[str, Any]]]:
         """Return the results that answer their spec and that no job has made, newest first, each with its age.
 

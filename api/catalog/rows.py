@@ -46,6 +46,7 @@ def row_of(manifest: Mapping[str, Any], standing: str) -> dict[str, Any]:
         "n": steps_of(manifest),
         "created": created_of(manifest),
         "submitted": manifest["created"],
+        "bytes": manifest["files"][0]["bytes"],
         "form": form_name(manifest),
         "summary": describe_spec(manifest["spec"]),
         "standing": standing,

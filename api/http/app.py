@@ -20,6 +20,7 @@ import factorize.api.http.predictions
 import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
+from factorize.api.access.caller import Quotas
 from factorize.api.access.gate import Gate
 from factorize.api.access.issuer_tokens import IssuerTokens
 from factorize.api.http.calibration_jobs import CalibrationJobs
@@ -95,7 +96,8 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         app.include_router(module.router, tags=[tag])
     describe(app, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
-    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)
+    quotas = Quotas(settings.open_jobs, settings.core_seconds_per_day, settings.kept_bytes)
+    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign, quotas))
     app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
     app.add_middleware(AuditTrail, log=owned.audit, all_requests=settings.audit_requests)
     return app

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
-from factorize.api.access.refusals import AccessRefused, LocksOut, QuotaExhausted
+from factorize.api.access.refusals import AccessRefused, QuotaExhausted
 from factorize.api.service import AboveCapacity
 from factorize.encoding import canonical_json
 
@@ -67,7 +67,6 @@ KINDS: dict[str, Kind] = {
     "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
     "request-timeout": Kind(408, "Request timeout", "The request did not arrive in time; send it again, faster."),
     "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
-    "locks-out": Kind(409, "Locks out", "Nobody could look after keys after this; the detail says what to do first."),
     "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
     "precondition-failed": Kind(
@@ -93,7 +92,6 @@ KINDS: dict[str, Kind] = {
 # The first class that fits decides, so children stand before their parents.
 _TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
     (QuotaExhausted, "quota-exhausted"),
-    (LocksOut, "locks-out"),
     (tree.InvalidSpec, "invalid-spec"),
     (tree.MalformedJson, "malformed-json"),
     (tree.UnsupportedProblem, "unsupported-problem"),

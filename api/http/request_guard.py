@@ -145,7 +145,7 @@ class RequestGuard:
 def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     """Return what a line of the log says of an answer; queries are left out, since they may be long or private."""
     caller = scope["state"].get("caller")
-    whose = {"key": caller.name[:100], "owner": caller.owner} if caller is not None and caller.owner else {}
+    whose = {"key": caller.key, "owner": caller.owner} if caller is not None and caller.owner else {}
     asked = {"method": scope["method"], "path": scope["path"][:200]}
     return {**asked, "status": status, "milliseconds": round(1000 * seconds, 1), **whose}
 

@@ -23,6 +23,7 @@ _POSTGRES = {
 }
 _BUSY_SECONDS = 30  # that a connection to SQLite waits for others
 _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
+_TURNS = 0x6175646974  # names the lock under which its transactions take turns
 
 LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
 """How a result stands: in the list of a service; not in it, as a form, a later answer or a job's; taken back."""
@@ -52,7 +53,7 @@ jobs = sa.Table(
     sa.Column("request_id", sa.String(64), nullable=False, server_default=""),
     sa.Column("client_request_id", sa.String(64), nullable=False, server_default=""),
     sa.Column("traceparent", sa.String(55), nullable=False, server_default=""),
-    sa.Column("caller", sa.String(64), nullable=False, server_default=""),
+    sa.Column("caller", sa.String(128), nullable=False, server_default=""),
     sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("jobs_by_time", "submitted", "spec_digest"),
     sa.Index("jobs_by_state", "state", "submitted", "spec_digest"),
@@ -77,22 +78,19 @@ access_keys = sa.Table(
     sa.Column("name", sa.String(64), nullable=False),
     sa.Column("scopes", sa.String(64), nullable=False),
     sa.Column("secret_sha256", sa.String(64), nullable=False),
-    sa.Column("previous_sha256", sa.String(64)),
-    sa.Column("previous_until", sa.Float),
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("expires", sa.Float, nullable=False),
     sa.Column("revoked", sa.Float),
-    sa.Column("requests_per_minute", sa.BigInteger),
     sa.Column("open_jobs", sa.BigInteger),
     sa.Column("core_seconds_per_day", sa.BigInteger),
-    sa.Column("bytes_per_day", sa.BigInteger),
+    sa.Column("kept_bytes", sa.BigInteger),
 )
 """Keys by which callers are known: the sha256 of each secret, never the secret. Times are seconds since 1970."""
 holds = sa.Table(
     "holds",
     metadata,
     sa.Column("spec_digest", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("owner", sa.String(128), primary_key=True),
     sa.Column("since", sa.Float, nullable=False),
     sa.Index("holds_by_owner", "owner"),
 )
@@ -101,20 +99,20 @@ uploads = sa.Table(
     "uploads",
     metadata,
     sa.Column("sha256", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("owner", sa.String(128), primary_key=True),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("since", sa.Float, nullable=False),
 )
 """Callers that have sent a matrix."""
-usage = sa.Table(
-    "usage",
+charges = sa.Table(
+    "charges",
     metadata,
-    sa.Column("owner", sa.String(64), primary_key=True),
-    sa.Column("measure", sa.String(16), primary_key=True),
-    sa.Column("period", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("amount", sa.Float, nullable=False),
+    sa.Column("owner", sa.String(128), nullable=False),
+    sa.Column("began", sa.Float, nullable=False),
+    sa.Column("core_seconds", sa.Float, nullable=False),
+    sa.Index("charges_by_owner", "owner", "began"),
 )
-"""What a caller has used of a quota in the period that begins at this second."""
+"""Work that was begun for a caller, of the last two days."""
 results = sa.Table(
     "results",
     metadata,
@@ -124,6 +122,7 @@ results = sa.Table(
     sa.Column("n", sa.BigInteger, nullable=False),
     sa.Column("created", sa.String(27), nullable=False),
     sa.Column("submitted", sa.String(40), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("form", sa.String(64)),
     sa.Column("summary", sa.Text, nullable=False),
     sa.Column("standing", sa.String(8), nullable=False),
@@ -217,6 +216,15 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """
     with reading(engine) as connection, connection.execution_options(write=True).begin():
         yield connection
+
+
+def take_turns(connection: sa.Connection) -> None:
+    """Wait for other transactions that take turns, and have them wait for the end of this one.
+
+    SQLite's transactions that write take turns anyway. Locks of rows in `jobs` and `access_keys` come before.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURNS)))
 
 
 @contextmanager

@@ -20,7 +20,6 @@ ROUTES = {
     ("get", "/v1/keys"),
     ("post", "/v1/keys"),
     ("get", "/v1/keys/{key_id}"),
-    ("post", "/v1/keys/{key_id}/rotate"),
     ("post", "/v1/keys/{key_id}/revoke"),
     ("get", "/v1/factorizations"),
     ("post", "/v1/factorizations"),

@@ -35,7 +35,6 @@ CASES: list[tuple[str, str, Any, int, str | None]] = [
     ("GET", "/v1/keys", None, 403, "keys-closed"),
     ("POST", "/v1/keys", {"name": "x"}, 403, "keys-closed"),
     ("GET", "/v1/keys/x", None, 422, "invalid-parameter"),
-    ("POST", "/v1/keys/x/rotate", None, 422, "invalid-parameter"),
     ("POST", "/v1/keys/x/revoke", None, 422, "invalid-parameter"),
     ("GET", "/v1/factorizations", None, 200, None),
     ("GET", "/v1/factorizations?limit=0", None, 422, "invalid-parameter"),

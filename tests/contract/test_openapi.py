@@ -143,7 +143,7 @@ def test_every_problem_has_an_example_in_the_document(document: Any) -> None:
 @pytest.mark.parametrize("model", sorted(BODIES))
 def test_an_example_of_a_body_is_one(model: str) -> None:
     from factorize.accounting.calibration_request import read_calibration_request
-    from factorize.api.access.key_request import KeyRequest, RotationRequest, read_key_request
+    from factorize.api.access.key_request import read_key_request
     from factorize.api.comparing.compare_request import read_request
     from factorize.api.recommending.recommend_request import read_job
     from factorize.predict import ask
@@ -154,8 +154,7 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
         "CompareRequest": read_request,
         "RecommendRequest": read_job,
         "CalibrationRequest": read_calibration_request,
-        "KeyRequest": lambda body: read_key_request(json.dumps(body).encode(), KeyRequest),
-        "RotationRequest": lambda body: read_key_request(json.dumps(body).encode(), RotationRequest),
+        "KeyRequest": lambda body: read_key_request(json.dumps(body).encode()),
     }
     assert readers[model](BODIES[model])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from servers import Answer, LiveService
 
 from factorize.api.access.caller import Quotas, Scope
@@ -16,11 +18,14 @@ class Keyed:
     def __init__(self, live: LiveService) -> None:
         self.live = live
         self.register = live.service.register
-        self.tokens = {scope.value: self.token(scope) for scope in Scope}
-        self.tokens |= {"one": self.token("read", "submit", "upload"), "two": self.token("read", "submit", "upload")}
+        self._numbers = count()
+        self.tokens = {scope.value: self.token(scope, name=scope.value) for scope in Scope}
+        self.tokens |= {name: self.token("read", "submit", "upload", name=name) for name in ("one", "two")}
 
-    def token(self, *scopes: str, quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
-        return self.register.create("test", scopes, quotas=quotas, days=days)[1].text
+    def token(self, *scopes: str, name: str = "", quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
+        """A new key's; of a name that nobody else has by default."""
+        whose = name or f"test {next(self._numbers)}"
+        return self.register.create(whose, scopes, quotas=quotas, days=days)[1].text
 
     def ask(self, role: str | None, method: str, path: str, body: object = None) -> Answer:
         headers = {} if role is None else {"Authorization": f"Bearer {self.tokens.get(role, role)}"}

@@ -1,4 +1,4 @@
-"""`factorize keys`: the keys by which a service knows its callers: create, list, show, rotate, revoke.
+"""`factorize keys`: the keys by which a service knows its callers: create, list, show, revoke.
 
 They are in the service's ledger; services on it know of a change within a second. A token is shown when it is made, and
 never again.
@@ -20,31 +20,24 @@ from factorize.api.terminal.output import OutputForm, emit, remark
 
 if TYPE_CHECKING:
     from factorize.api.access.access_key import AccessKey
-    from factorize.api.access.key_desk import KeyDesk
+    from factorize.api.access.key_register import KeyRegister
     from factorize.api.access.token import Token
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Names the key; no secret.", show_default=False)]
-Name = Annotated[str, typer.Option("--name", help="What you call its holder.", show_default=False)]
+Name = Annotated[str, typer.Option("--name", help="Whose it is.", show_default=False)]
 Scopes = Annotated[
     str, typer.Option("--scopes", metavar="LIST", help="Of read, submit, upload, monitor, admin, with commas.")
 ]
 Days = Annotated[float, typer.Option("--days", help="Until the key ends, up to 3660.")]
-Overlap = Annotated[float, typer.Option("--overlap-hours", help="How long the secret before stays good, up to 720.")]
 KeyTo = Annotated[
     Path | None,
     typer.Option("--to", metavar="FILE", help="Write the token into a new file of your own.", show_default=False),
 ]
-Requests = Annotated[
-    int | None, typer.Option("--requests-per-minute", help="Quota. Default: no limit.", show_default=False)
-]
-OpenJobs = Annotated[int | None, typer.Option("--open-jobs", help="Quota. Default: no limit.", show_default=False)]
-CoreSeconds = Annotated[
-    int | None, typer.Option("--core-seconds-per-day", help="Quota. Default: no limit.", show_default=False)
-]
-BytesPerDay = Annotated[
-    int | None, typer.Option("--bytes-per-day", help="Quota. Default: no limit.", show_default=False)
-]
+_LIMIT = "Quota. Default: the setting of this name."
+OpenJobs = Annotated[int | None, typer.Option("--open-jobs", help=_LIMIT, show_default=False)]
+CoreSeconds = Annotated[int | None, typer.Option("--core-seconds-per-day", help=_LIMIT, show_default=False)]
+KeptBytes = Annotated[int | None, typer.Option("--kept-bytes", help=_LIMIT, show_default=False)]
 
 
 @keys.command()
@@ -52,21 +45,23 @@ def create(
     name: Name,
     scopes: Scopes = "read",
     days: Days = 90.0,
-    requests_per_minute: Requests = None,
     open_jobs: OpenJobs = None,
     core_seconds_per_day: CoreSeconds = None,
-    bytes_per_day: BytesPerDay = None,
+    kept_bytes: KeptBytes = None,
     to: KeyTo = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
-    """Make a key and show its token, this once; with --to it goes into a file that its owner alone reads."""
+    """Make a key and show its token, this once; with --to it goes into a file that its owner alone reads.
+
+    Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
+    """
     from factorize.api.access.caller import Quotas
 
-    quotas = Quotas(requests_per_minute, open_jobs, core_seconds_per_day, bytes_per_day)
-    with _desk(database, store) as desk, _written(to) as write:
-        key, token = desk.create(name, scopes.split(","), days=days, quotas=quotas)
+    quotas = Quotas(open_jobs, core_seconds_per_day, kept_bytes)
+    with _register(database, store) as register, _written(to) as write:
+        key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
         write(token)
     _show_token(output, key, token, to)
 
@@ -74,48 +69,30 @@ def create(
 @keys.command("list")
 def list_keys(database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """List all keys, the oldest first; no secrets."""
-    with _desk(database, store) as desk:
-        found = [key.document(time.time()) for key in desk.register.all()]
+    with _register(database, store) as register:
+        found = [key.document(time.time()) for key in register.all()]
     emit(output, {"items": found}, "\n".join(_line(key) for key in found) or "no keys")
 
 
 @keys.command()
 def show(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Show one key: scopes, end and quotas; no secret."""
-    with _desk(database, store) as desk:
-        found = desk.register.get(key_id)
+    with _register(database, store) as register:
+        found = register.get(key_id)
     _show(output, found)
-
-
-@keys.command()
-def rotate(
-    key_id: Id,
-    days: Days = 90.0,
-    overlap_hours: Overlap = 24.0,
-    to: KeyTo = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
-    """Give a key a new secret and a new end; the secret before stays good for the overlap."""
-    with _desk(database, store) as desk, _written(to) as write:
-        key, token = desk.rotate(key_id, days=days, overlap_hours=overlap_hours)
-        write(token)
-    _show_token(output, key, token, to)
 
 
 @keys.command()
 def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Take a key back for ever; services refuse it within a second."""
-    with _desk(database, store) as desk:
-        found = desk.revoke(key_id)
+    with _register(database, store) as register:
+        found = register.revoke(key_id)
     _show(output, found)
 
 
 @contextmanager
-def _desk(database: str | None, store: str | None) -> Iterator[KeyDesk]:
+def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
-    from factorize.api.access.key_desk import KeyDesk
     from factorize.api.access.key_register import KeyRegister
     from factorize.api.access.withdrawn_keys import WithdrawnKeys
     from factorize.api.auditing.operator_trail import operator
@@ -125,7 +102,7 @@ def _desk(database: str | None, store: str | None) -> Iterator[KeyDesk]:
 
     with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
         withdrawn = WithdrawnKeys(lambda: open_store(load_settings(store=store).store).objects)
-        yield KeyDesk(KeyRegister(ledger.engine, operator(), withdrawn))
+        yield KeyRegister(ledger.engine, operator(), withdrawn)
 
 
 @contextmanager
@@ -170,8 +147,6 @@ def _text(key: dict[str, Any]) -> str:
         f"created       {key['created']}",
         f"ends          {key['expires']}",
     ]
-    if key["previous_secret_until"]:
-        lines.append(f"secret before until {key['previous_secret_until']}")
     limits = {name: value for name, value in key["quotas"].items() if value is not None}
     lines += [f"quota         {name.replace('_', ' ')}: {value}" for name, value in limits.items()]
     return "\n".join(lines)

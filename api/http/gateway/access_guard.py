@@ -1,4 +1,4 @@
-"""The check of every request against the table of routes: from the proxy, with a key, of the scope, within quotas."""
+"""The check of every request against the table of routes: from the proxy, with a key, of the scope."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from factorize.api.access.caller import ANYONE, STRANGER, Caller
 from factorize.api.access.gate import Gate, credential_in
 from factorize.api.access.refusals import AccessRefused
-from factorize.api.access.usage import UsageMeter
 from factorize.api.http.gateway.route_table import ROUTES, RouteRow, row_of
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
 from factorize.api.settings import Settings, is_loopback
@@ -25,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class AccessGuard:
-    """ASGI middleware: lets callers in by the table of routes, and counts what they use.
+    """ASGI middleware: lets callers in by the table of routes.
 
     It leaves the caller in `scope["state"]["caller"]`, and in `admitted` what looks whether the caller would be let in
     again, or None where no key was needed.
@@ -34,14 +32,12 @@ class AccessGuard:
         app: the application behind it.
         settings: whether keys are asked for, and which proxies are trusted.
         gate: knows callers.
-        meter: counts what they use.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, gate: Gate, meter: UsageMeter) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, gate: Gate) -> None:
         self.app = app
         self.settings = settings
         self._gate = gate
-        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -54,7 +50,6 @@ class AccessGuard:
                 raise ProblemAnswer("untrusted-peer", KINDS["untrusted-peer"].meaning)
             row = row_of(scope["method"], scope["path"])
             caller, credential = await self._let_in(scope, row)
-            await self._within_quotas(scope, caller)
         except (ProblemAnswer, FactorizeError) as error:
             problem = error if isinstance(error, ProblemAnswer) else problem_of(error)
             if problem.kind.status >= 500:
@@ -63,10 +58,7 @@ class AccessGuard:
             return
         state["caller"] = caller
         state["admitted"] = partial(self._would_let_in, credential, caller) if credential else None
-        if caller.quotas.bytes_per_day is None:
-            await self.app(scope, receive, send)
-        else:
-            await self.app(scope, self._counted_receive(caller, receive), self._counted_send(caller, send))
+        await self.app(scope, receive, send)
 
     async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, bytes]:
         """Return who asks, and by which credential; empty where none is needed."""
@@ -89,34 +81,6 @@ class AccessGuard:
             return await self._gate.admit(credential) == caller
         except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
             return False
-
-    async def _within_quotas(self, scope: Scope, caller: Caller) -> None:
-        """Count the request, and refuse it where a quota has ended, before anything of its body is read."""
-        if caller.quotas.none:
-            return
-        if self._meter.is_behind(caller):
-            await run_sync(self._meter.sync, caller)
-        self._meter.check(caller, "requests_per_minute", 1)
-        self._meter.add(caller, "requests_per_minute", 1)
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        self._meter.check(caller, "bytes_per_day", max(1, int(declared)))
-
-    def _counted_receive(self, caller: Caller, receive: Receive) -> Receive:
-        async def counted() -> Message:
-            message = await receive()
-            size = len(message.get("body", b""))
-            self._meter.check(caller, "bytes_per_day", size)  # a body that did not say its length
-            self._meter.add(caller, "bytes_per_day", size)
-            return message
-
-        return counted
-
-    def _counted_send(self, caller: Caller, send: Send) -> Send:
-        async def counted(message: Message) -> None:
-            self._meter.add(caller, "bytes_per_day", len(message.get("body", b"")))
-            await send(message)
-
-        return counted
 
 
 def trusts(settings: Settings, peer: str) -> bool:

@@ -1,4 +1,4 @@
-"""The routes of keys, for callers with the scope admin: list, show, make, renew and take back; and who a caller is.
+"""The routes of keys, for callers with the scope admin: list, show, make and take back; and who a caller is.
 
 A token stands in the answer to the request that had it made, and in no other. Where a service asks for no keys, these
 routes are closed: everyone on the machine could make one there, of a ledger that may be another service's too.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from factorize.api.access.key_desk import KeyDesk
-from factorize.api.access.key_request import KEY_ID, KeyRequest, RotationRequest, read_key_request
+from factorize.api.access.access_key import AccessKey
+from factorize.api.access.caller import Caller
+from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.key_request import KEY_ID, KeyRequest, read_key_request
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -26,7 +28,6 @@ from factorize.errors import FactorizeError
 
 _KEYS = "/v1/keys"
 _NO_STORE = {"Cache-Control": "no-store"}
-_Body = TypeVar("_Body", KeyRequest, RotationRequest)
 _Id = Annotated[str, Path(pattern=KEY_ID, description="Names the key; no secret.")]
 _Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the page before.")]
 router = APIRouter(default_response_class=Response)
@@ -56,11 +57,10 @@ async def list_keys(
     limit: Annotated[int, Query(ge=1, le=1000, description="Keys per page.")] = 50,
 ) -> Response:
     """List keys, the newest first; no secrets."""
-    desk = _desk(service, caller)
-    found = await run_sync(partial(desk.register.page, state=state, after=cursor, limit=limit + 1))
-    now, shown = time.time(), found[:limit]
-    following = shown[-1].id if len(found) > limit else None
-    document = {"items": [desk.shown(key, now) for key in shown], "next": following}
+    register = _register(service, caller)
+    found = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
+    following = found[limit - 1].id if len(found) > limit else None
+    document = {"items": [_shown(key, caller) for key in found[:limit]], "next": following}
     return json_response(document, headers=_NO_STORE)
 
 
@@ -71,42 +71,30 @@ async def list_keys(
     responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
 )
 async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-    """Make a key, whose token is in this answer and nowhere else."""
-    desk = _desk(service, caller)
-    asked = await _read(request, service, KeyRequest)
-    key, token = await run_sync(partial(desk.create, asked.name, asked.scopes, days=asked.days, quotas=asked.limits))
+    """Make a key, whose token is in this answer and nowhere else.
+
+    It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
+    """
+    register = _register(service, caller)
+    wish = await _read(request, service)
+    make = partial(register.create, days=wish.days, quotas=wish.limits, latest=caller.ends)
+    key, token = await run_sync(make, wish.name, wish.scopes)
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
-    return json_response(desk.shown(key, time.time(), token), 201, headers)
+    return json_response({**_shown(key, caller), "token": token.text}, 201, headers)
 
 
 @router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
 async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
-    desk = _desk(service, caller)
-    key = await run_sync(desk.register.get, key_id)
-    return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
+    key = await run_sync(_register(service, caller).get, key_id)
+    return json_response(_shown(key, caller), headers=_NO_STORE)
 
 
-@router.post(
-    f"{_KEYS}/{{key_id}}/rotate",
-    openapi_extra=json_body("RotationRequest"),
-    responses=answers(200, 400, 404, 413, 422, document="AccessKeyWithToken"),
-)
-async def rotate_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
-    """Give a key a new secret and a new end. The token is in this answer alone; the one before stays for a while."""
-    desk = _desk(service, caller)
-    asked = await _read(request, service, RotationRequest)
-    change = partial(desk.rotate, key_id, days=asked.days, overlap_hours=asked.overlap_hours)
-    key, token = await run_sync(change)
-    return json_response(desk.shown(key, time.time(), token), headers=_NO_STORE)
-
-
-@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 409, 422, document="AccessKey"))
+@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"))
 async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
-    desk = _desk(service, caller)
-    key = await run_sync(desk.revoke, key_id)
-    return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
+    key = await run_sync(_register(service, caller).revoke, key_id)
+    return json_response(_shown(key, caller), headers=_NO_STORE)
 
 
 def _closed(settings: Settings) -> str | None:
@@ -118,17 +106,21 @@ def _closed(settings: Settings) -> str | None:
     return None
 
 
-def _desk(service: SolverService, caller: AskingCaller) -> KeyDesk:
+def _register(service: SolverService, caller: Caller) -> KeyRegister:
     closed = _closed(service.settings)
     if closed is not None:
         raise ProblemAnswer("keys-closed", closed)
-    return KeyDesk(service.keys(caller.actor), caller)
+    return service.keys(caller.actor)
 
 
-async def _read(request: Request, service: SolverService, model: type[_Body]) -> _Body:
+def _shown(key: AccessKey, caller: Caller) -> dict[str, Any]:
+    return {**key.document(time.time()), "own": key.id == caller.key}
+
+
+async def _read(request: Request, service: SolverService) -> KeyRequest:
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
-        return read_key_request(body, model)
+        return read_key_request(body)
     except FactorizeError as error:
         problem = problem_of(error, body=body)
         if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same

@@ -66,7 +66,6 @@ _OF_ANSWER = {
 _KEY = "/v1/keys/{key_id}"
 _OF_KEY = {
     "key": ("get", _KEY, {"key_id": "$response.body#/id"}),
-    "rotate": ("post", f"{_KEY}/rotate", {"key_id": "$response.body#/id"}),
     "revoke": ("post", f"{_KEY}/revoke", {"key_id": "$response.body#/id"}),
 }
 _JOB, _RESULT = {"name": "$response.body#/spec_digest"}, {"name": "$response.body#/digest"}
@@ -105,7 +104,6 @@ BODIES: dict[str, Any] = {
     },
     "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
-    "RotationRequest": {"days": 90, "overlap_hours": 24},
 }
 """An example of each JSON body, by the name of its schema."""
 

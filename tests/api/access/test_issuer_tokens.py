@@ -6,24 +6,18 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from issuer_server import AUDIENCE, NAME, IssuerServer, issuing, private_key, public_jwk, token
+from jwt.warnings import InsecureKeyLengthWarning
 
-from factorize.api.access.caller import Quotas, Scope
-from factorize.api.access.issuer_keys import (
-    LARGEST_BYTES,
-    MOST_KEYS,
-    PAUSE_SECONDS,
-    STALE_SECONDS,
-    IssuerKeys,
-    keys_in,
-)
+from factorize.api.access import issuer_tokens
+from factorize.api.access.caller import Scope
 from factorize.api.access.issuer_tokens import IssuerTokens
 from factorize.api.access.refusals import AccessRefused
 from factorize.errors import ServiceUnreachable
@@ -39,7 +33,7 @@ def served() -> Iterator[IssuerServer]:
 
 @pytest.fixture(scope="module")
 def tokens(served: IssuerServer) -> IssuerTokens:
-    return IssuerTokens([served.issuer(open_jobs=3, leeway_seconds=300)])
+    return IssuerTokens([served.issuer(leeway_seconds=300)])
 
 
 def now() -> int:
@@ -48,7 +42,7 @@ def now() -> int:
 
 def test_a_token_is_a_caller_with_the_scopes_of_its_claims(tokens: IssuerTokens) -> None:
     ada = tokens.caller(token())
-    assert ada.scopes == {Scope.READ} and ada.quotas == Quotas(open_jobs=3)
+    assert ada.scopes == {Scope.READ}
     assert ada.owner.startswith("oidc:") and "ada" not in ada.owner
     assert tokens.caller(token("ec", aud=["other", AUDIENCE])) == ada
     assert tokens.caller(token(sub="bob")).owner != ada.owner
@@ -164,34 +158,36 @@ def test_no_token_has_another_address_asked(served: IssuerServer, tokens: Issuer
 # The key set
 
 
-class Clock:
-    now = 0.0
+def refused(tokens: IssuerTokens, text: str) -> bool:
+    try:
+        tokens.caller(text)
+    except AccessRefused:
+        return True
+    return False
 
-    def __call__(self) -> float:
-        return self.now
 
-
-def test_a_key_set_is_asked_for_seldom_and_its_keys_stay_good_for_a_while() -> None:
-    clock = Clock()
+def test_a_key_set_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with issuing() as served:
-        keys = IssuerKeys(f"{served.url}/jwks", clock)
-        assert keys.find("rsa", "RS256") is not None and len(served.asked) == 1
+        tokens = IssuerTokens([served.issuer()])
+        assert not refused(tokens, token())
         for name in range(100):  # names of nobody do not have the issuer asked each time
-            assert keys.find(f"kid-{name}", "RS256") is None
+            assert refused(tokens, token(headers={"kid": f"kid-{name}"}))
         assert len(served.asked) == 1
         served.keys = [public_jwk("rsa-other")]
-        clock.now += PAUSE_SECONDS
-        assert keys.find("rsa-other", "RS256") is not None and keys.find("rsa", "RS256") is None
-        assert len(served.asked) == 2
+        assert refused(tokens, token("rsa-other"))
+        clock[0] += 31.0
+        assert not refused(tokens, token("rsa-other")) and len(served.asked) == 2
+        assert refused(tokens, token()), "the issuer has taken its key back"
         served.answer = 500, {}, b"{}"
-        clock.now += STALE_SECONDS - 1
-        assert keys.find("rsa-other", "RS256") is not None  # the issuer is away for less than an hour
-        clock.now += PAUSE_SECONDS + 1
+        clock[0] += issuer_tokens.FRESH_SECONDS - 1
+        assert not refused(tokens, token("rsa-other")), "the issuer is away for less than ten minutes"
+        clock[0] += 2
         with pytest.raises(ServiceUnreachable, match="does not give its keys"):
-            keys.find("rsa-other", "RS256")
+            tokens.caller(token("rsa-other"))
         served.answer = None
-        clock.now += PAUSE_SECONDS
-        assert keys.find("rsa-other", "RS256") is not None
+        assert not refused(tokens, token("rsa-other"))
 
 
 @pytest.mark.parametrize(
@@ -201,34 +197,44 @@ def test_a_key_set_is_asked_for_seldom_and_its_keys_stay_good_for_a_while() -> N
         (307, {"Location": "/elsewhere"}, b""),
         (404, {}, b"{}"),
         (200, {}, b"{"),
-        (200, {}, b'{"keys": [' + b" " * LARGEST_BYTES + b"]}"),
+        (200, {}, b"{}"),
+        (200, {}, b"[]"),
         (200, {"Content-Length": "1000000000"}, b"{"),
     ],
-    ids=["another host", "another path", "status", "no JSON", "too large", "cut"],
+    ids=["another host", "another path", "status", "no JSON", "no keys", "no key set", "cut"],
 )
 def test_a_key_set_that_is_not_taken(answer: tuple[int, dict[str, str], bytes]) -> None:
     with issuing() as served:
         served.answer = answer
+        with pytest.raises((ServiceUnreachable, AccessRefused)):
+            IssuerTokens([served.issuer()]).caller(token())
+        assert served.asked == ["/jwks?v=1"]
+
+
+def test_an_issuer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_tokens, "WAIT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, issuing() as served:
+        silent_at = served.issuer(jwks_url=f"http://127.0.0.1:{silent.getsockname()[1]}/jwks")
         with pytest.raises(ServiceUnreachable):
-            IssuerKeys(f"{served.url}/jwks").find("rsa", "RS256")
-        assert served.asked == ["/jwks"]
+            IssuerTokens([silent_at]).caller(token())
 
 
 def test_keys_that_do_not_verify() -> None:
-    secret = {"kty": "oct", "kid": "secret", "k": part(b"s" * 32)}
-    private = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(private_key("rsa"))) | {"kid": "private"}
-    others = [public_jwk("rsa", f"key-{at}") for at in range(MOST_KEYS)]
-    wrong = [secret, private, {**public_jwk("rsa", "enc"), "use": "enc"}, {"kty": "RSA", "kid": ["a"]}, 7]
-    assert keys_in(json.dumps({"keys": wrong}).encode()) == {}
-    assert len(keys_in(json.dumps({"keys": [*others, public_jwk("rsa", "late")]}).encode())) == MOST_KEYS
-    for document in (b"[]", b"7", b'{"keys": 7}', b"{}"):
-        assert keys_in(document) == {}
     with issuing() as served:
         served.keys = [
+            {"kty": "oct", "kid": "rsa", "k": part(b"s" * 32)},
+            {**public_jwk("rsa", "enc"), "use": "enc"},
             public_jwk("rsa-short"),
-            {**public_jwk("rsa", "other"), "alg": "RS384"},
             {"kty": "EC", "kid": "e"},
+            {"kty": "RSA", "kid": ["a"]},
+            public_jwk("ec"),
         ]
-        keys = IssuerKeys(f"{served.url}/jwks")
-        assert keys.find("rsa-short", "RS256") is None and keys.find("other", "RS256") is None
-        assert keys.find("e", "ES256") is None and keys.find("other", "RS384") is not None
+        tokens = IssuerTokens([served.issuer(algorithms=["RS256", "RS512", "ES256"])])
+        with pytest.warns(InsecureKeyLengthWarning):
+            weak = token("rsa-short")
+        for text in (token(), token(headers={"kid": "enc"}), weak, token("ec", headers={"kid": "e"})):
+            assert refused(tokens, text)
+        assert not refused(tokens, token("ec"))
+        served.keys = [public_jwk("rsa")]  # one key, without `alg`, for every algorithm that the settings name
+        tokens = IssuerTokens([served.issuer(algorithms=["RS256", "RS512"])])
+        assert not refused(tokens, token(algorithm="RS512")) and not refused(tokens, token())

@@ -1,4 +1,4 @@
-"""Keys in a ledger: what is stored of them, how they end, and that only one first key is made."""
+"""Keys in a ledger: what is stored of them, whose they are, and how they end."""
 
 from __future__ import annotations
 
@@ -68,16 +68,13 @@ def test_a_key_is_opened_by_its_own_secret_until_it_ends(register: KeyRegister) 
     assert key.state(key.created + 2 * DAY) == "expired"
 
 
-def test_a_rotated_key_has_both_secrets_for_the_overlap(register: KeyRegister) -> None:
-    key, old = register.create("k", ["read"])
-    changed, new = register.rotate(key.id, overlap_hours=1)
-    assert changed.id == key.id and changed.scopes == key.scopes
-    assert changed.previous_until is not None
-    inside, after = changed.previous_until - 1, changed.previous_until
-    assert changed.is_opened_by(new, inside) and changed.is_opened_by(old, inside)
-    assert changed.is_opened_by(new, after) and not changed.is_opened_by(old, after)
-    again, _ = register.rotate(key.id, overlap_hours=0)
-    assert not again.is_opened_by(new, again.created + 1e6)
+def test_keys_of_one_name_are_one_owners_and_end_apart(register: KeyRegister) -> None:
+    (first, old), (second, new) = (register.create("training", ["read"]) for _ in range(2))
+    assert first.caller.owner == second.caller.owner == "key:training" != register.create("b", ["read"])[0].caller.owner
+    assert first.caller.actor == f"key:training/{first.id}" != second.caller.actor
+    assert first.is_opened_by(old, first.created) and not first.is_opened_by(new, first.created)
+    assert not register.revoke(first.id).is_opened_by(old, first.created)
+    assert register.get(second.id).is_opened_by(new, second.created)
 
 
 def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
@@ -85,8 +82,6 @@ def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
     revoked = register.revoke(key.id)
     assert revoked.revoked is not None and not revoked.is_opened_by(token, key.created)
     assert register.revoke(key.id) == revoked
-    with pytest.raises(InvalidParameter, match="was revoked"):
-        register.rotate(key.id)
     with pytest.raises(NotFound, match="no key 000000000000"):
         register.revoke("0" * 12)
     assert [found.state(key.created) for found in register.all()] == ["revoked"]

@@ -1,4 +1,4 @@
-"""Counts of quotas on a clock of their own, by one service and by two on one ledger."""
+"""Use of quotas on a clock of its own: what is counted, for whom, and when it is refused."""
 
 from __future__ import annotations
 
@@ -6,92 +6,136 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy as sa
 
 from factorize.api.access import usage as module
-from factorize.api.access.caller import EVERYTHING, Caller, Quotas
+from factorize.api.access.caller import UNLIMITED, Caller, Quotas, Scope
+from factorize.api.access.holdings import Holdings
 from factorize.api.access.refusals import QuotaExhausted
 from factorize.api.access.usage import UsageMeter
+from factorize.api.jobs.database import LISTED, REVOKED, results, writing
+from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import TooLarge
 
 NOON = 1_800_000_000.0 // 86_400 * 86_400 + 43_200
-CALLER = Caller("key:a", "a", EVERYTHING, Quotas(requests_per_minute=3, core_seconds_per_day=100))
-OTHER = Caller("key:b", "b", EVERYTHING, CALLER.quotas)
-FREE = Caller("key:c", "c", EVERYTHING)
+
+
+def caller(name: str, **quotas: int) -> Caller:
+    return Caller(f"key:{name}", name, frozenset({Scope.SUBMIT}), Quotas(**quotas))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path):
+def ledger(request: pytest.FixtureRequest, tmp_path: Path):
     on_file = request.param == "sqlite"
     url = f"sqlite:///{tmp_path}/jobs.sqlite" if on_file else request.getfixturevalue("postgres").database()
     with Ledger(url) as ledger:
-        yield ledger.engine
+        yield ledger
 
 
-def test_a_quota_ends_at_its_limit_and_begins_anew_with_the_period(engine) -> None:
-    now = [NOON + 20]
-    meter = UsageMeter(engine, lambda: now[0])
-    for _ in range(3):
-        meter.check(CALLER, "requests_per_minute", 1)
-        meter.add(CALLER, "requests_per_minute", 1)
-    with pytest.raises(QuotaExhausted, match="3 requests in 60 s, of which 3 are used") as refused:
-        meter.check(CALLER, "requests_per_minute", 1)
-    assert refused.value.seconds == 40
-    meter.check(OTHER, "requests_per_minute", 1)
-    meter.check(FREE, "requests_per_minute", 1e9)
-    now[0] += 40
-    meter.check(CALLER, "requests_per_minute", 3)
+class Desk:
+    """Submits jobs as a service does."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.now = NOON
+        self.ledger = ledger
+        self.meter = UsageMeter(ledger.engine, lambda: self.now)
+        self.holdings = Holdings(ledger.engine, self.meter)
+
+    def submit(self, who: Caller, number: int, core_seconds: float = 1.0) -> Job:
+        order = JobOrder(f"{number:064x}", "{}", "prefix", 100, 60.0, caller=who.owner)
+        within = lambda connection, job, claimed: self.holdings.enter(who, core_seconds, connection, job, claimed)  # noqa: E731
+        return self.ledger.claim(order, within=within)[0]
 
 
-def test_two_services_count_together(engine) -> None:
-    now = [NOON]
-    one, two = (UsageMeter(engine, lambda: now[0]) for _ in range(2))
-    one.add(CALLER, "requests_per_minute", 2)
-    assert two.is_behind(CALLER)
-    one.sync(CALLER)
-    two.sync(CALLER)
-    assert not two.is_behind(CALLER)
-    two.check(CALLER, "requests_per_minute", 1)
-    two.add(CALLER, "requests_per_minute", 1)
-    two.sync(CALLER)
-    one.sync(CALLER)
-    for meter in (one, two):
-        with pytest.raises(QuotaExhausted, match="of which 3 are used"):
-            meter.check(CALLER, "requests_per_minute", 1)
+@pytest.fixture
+def desk(ledger: Ledger) -> Desk:
+    return Desk(ledger)
 
 
-def test_what_was_used_is_known_after_a_restart(engine) -> None:
-    meter = UsageMeter(engine, lambda: NOON)
-    meter.charge(CALLER, 60.0)
-    meter.close()
-    again = UsageMeter(engine, lambda: NOON + 1)
+def test_limits_that_a_key_has_not_are_the_services() -> None:
+    own = Quotas(open_jobs=3, core_seconds_per_day=0)
+    assert own.or_else(Quotas(1, 2, 5)) == Quotas(3, 0, 5)
+    assert UNLIMITED.or_else(UNLIMITED) == UNLIMITED
+
+
+def test_open_jobs_are_those_of_a_name_and_a_refused_job_is_not_begun(desk: Desk) -> None:
+    one, other, free = caller("a", open_jobs=2), caller("b", open_jobs=2), caller("c")
+    for number in range(2):
+        desk.submit(one, number)
+    with pytest.raises(QuotaExhausted, match="a has 2 jobs queued or running, and the limit is 2") as refused:
+        desk.submit(one, 2)
+    assert refused.value.seconds == 10
+    assert desk.ledger.get(f"{2:064x}") is None and not desk.holdings.has_job(one, f"{2:064x}")
+    desk.submit(one, 1)  # which is open already
+    desk.submit(other, 1)
+    desk.submit(other, 2)
+    desk.submit(one, 2)  # joined, which begins nothing
+    for number in range(3, 9):
+        desk.submit(free, number)
+    desk.ledger.cancel(f"{0:064x}")
+    desk.ledger.cancel(f"{1:064x}")
+    desk.submit(one, 9)
+
+
+def test_a_days_core_seconds_are_counted_again_when_a_job_is_begun_again(desk: Desk) -> None:
+    one = caller("a", core_seconds_per_day=100)
+    desk.submit(one, 0, 60.0)
+    desk.submit(one, 0, 60.0)  # joined
+    desk.ledger.cancel(f"{0:064x}")
     with pytest.raises(
-        QuotaExhausted, match="100 core-seconds in 86400 s, of which 60 are used, and this takes 41"
-    ) as e:
-        again.charge(CALLER, 41.0)
-    assert e.value.seconds == 43_199
-    again.charge(CALLER, 40.0)
+        QuotaExhausted, match="100 core-seconds in a day .*, of which 60 are used, and this takes 60"
+    ) as refused:
+        desk.submit(one, 0, 60.0)
+    assert refused.value.seconds == 43_200
     with pytest.raises(TooLarge, match="101 core-seconds, and the key has 100"):
-        again.charge(CALLER, 101.0)
+        desk.submit(one, 1, 101.0)
+    desk.submit(one, 2, 40.0)
+    with pytest.raises(QuotaExhausted):
+        desk.meter.check_left(one)
+    other = UsageMeter(desk.ledger.engine, lambda: NOON)  # another service
+    with pytest.raises(QuotaExhausted):
+        other.check_left(caller("a", core_seconds_per_day=100))
+    other.check_left(caller("b", core_seconds_per_day=100))
+    other.check_left(caller("a"))
+    desk.now += 43_200
+    desk.meter.check_left(one)
+    desk.submit(one, 0, 100.0)
 
 
-def test_work_of_unknown_price_is_counted_as_it_ends_and_refused_when_nothing_is_left(
-    engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = [5.0]
+def test_work_of_unknown_price_is_counted_as_it_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, one = [5.0], caller("a", core_seconds_per_day=100)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    meter = UsageMeter(engine, lambda: NOON)
-    meter.check_left(CALLER)
-    with pytest.raises(ZeroDivisionError), meter.working(CALLER, 3):  # however it ends
+    with pytest.raises(ZeroDivisionError), desk.meter.working(one, 3):  # however it ends
         seconds[0] += 33.0
         raise ZeroDivisionError
-    meter.check_left(CALLER)  # 99 of 100
-    with meter.working(CALLER, 1), meter.working(FREE, 1):
+    desk.meter.check_left(one)  # 99 of 100
+    with desk.meter.working(one, 1), desk.meter.working(caller("b"), 1):
         seconds[0] += 1.0
-    with pytest.raises(
-        QuotaExhausted, match="100 core-seconds in 86400 s, of which 100 are used; try again"
-    ) as refused:
-        meter.check_left(CALLER)
-    assert refused.value.seconds == 43_200
-    for other in (OTHER, FREE):
-        meter.check_left(other)
+    with pytest.raises(QuotaExhausted, match="of which 100 are used"):
+        desk.meter.check_left(one)
+
+
+def keep(engine: sa.Engine, number: int, size: int, standing: str = LISTED) -> None:
+    row = dict.fromkeys(("workload", "created", "submitted", "summary"), "") | {"n": 4, "form": None}
+    with writing(engine) as connection:
+        name = f"{number:064x}"
+        connection.execute(results.insert().values(**row, digest=name, spec_digest=name, bytes=size, standing=standing))
+
+
+def test_kept_bytes_are_those_of_results_that_are_there_and_of_new_uploads(desk: Desk) -> None:
+    engine, one = desk.ledger.engine, caller("a", kept_bytes=1000)
+    for number, size, standing in ((0, 600, LISTED), (1, 600, REVOKED), (2, 600, LISTED)):
+        desk.submit(caller("b") if number == 2 else one, number)
+        keep(engine, number, size, standing)
+    desk.meter.check_kept(one, 400)
+    with pytest.raises(QuotaExhausted, match="600 bytes are kept for a, and the limit is 1000") as refused:
+        desk.meter.check_kept(one, 401)
+    assert refused.value.seconds == 3600
+    desk.now = module.time.time()
+    desk.holdings.keep_upload(one, "f" * 64, (5, 10))
+    with pytest.raises(QuotaExhausted, match="1000 bytes are kept"):
+        desk.submit(one, 3)
+    desk.submit(caller("b", kept_bytes=1000), 3)
+    desk.now += 8 * 86_400  # gc has removed an upload that nothing names
+    desk.submit(one, 4)

@@ -56,7 +56,7 @@ COMMANDS = (
 COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "estimate", "worker")
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
-    "keys": ("create", "list", "show", "rotate", "revoke"),
+    "keys": ("create", "list", "show", "revoke"),
     "audit": ("verify",),
 }
 GROUPS["spec"] = ("show", "digest", "explain", "fields")

@@ -54,22 +54,22 @@ def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(factorize: C
     made = document("create", "--name", "training", "--scopes", "read,submit", "--open-jobs", "3")
     name, token = made["id"], made["token"]
     assert made["quotas"]["open_jobs"] == 3 and made["scopes"] == ["read", "submit"] and opened(tmp_path, token)
-    rotated = document("rotate", name, "--overlap-hours", "0")
-    assert opened(tmp_path, rotated["token"]) and not opened(tmp_path, token, 1e12)
+    other = document("create", "--name", "training", "--kept-bytes", "1000")
+    assert other["quotas"]["kept_bytes"] == 1000 and opened(tmp_path, other["token"])
     assert document("revoke", name)["state"] == "revoked"
     assert document("revoke", name)["state"] == "revoked"  # again, which changes nothing
-    assert not opened(tmp_path, rotated["token"])
+    assert not opened(tmp_path, token) and opened(tmp_path, other["token"])
     shown = [factorize("keys", "list").out, factorize("keys", "show", name).out, json.dumps(document("list"))]
     assert all(name in text and token not in text and token.split("_")[2] not in text for text in shown)
 
     file = tmp_path / "store" / "jobs.sqlite"
     lines = rows_of(file)
-    assert [line["event"] for line in lines] == ["key created", "key rotated", "key revoked"]
-    assert {line["subject"] for line in lines} == {name}
+    assert [line["event"] for line in lines] == ["key created", "key created", "key revoked"]
+    assert [line["subject"] for line in lines] == [name, other["id"], name]
     assert all(line["actor"].startswith("operator:") for line in lines)
     assert lines[0]["detail"] == {"name": "training", "scopes": ["read", "submit"], "expires": made["expires"]}
     assert not any(
-        secret.encode() in file.read_bytes() for text in (token, rotated["token"]) for secret in text.split("_")[2:]
+        secret.encode() in file.read_bytes() for text in (token, other["token"]) for secret in text.split("_")[2:]
     )
     assert factorize("audit", "verify", "--output", "json").json()["rows"] == 3
 
@@ -88,7 +88,7 @@ def test_a_change_that_cannot_be_written_down_is_not_made(factorize: Command, tm
     made = factorize("keys", "create", "--name", "t", "--output", "json").json()
     forbid_rows(tmp_path / "store" / "jobs.sqlite")
     lost = tmp_path / "lost.key"
-    for arguments in (("create", "--name", "u", "--to", str(lost)), ("rotate", made["id"]), ("revoke", made["id"])):
+    for arguments in (("create", "--name", "u", "--to", str(lost)), ("revoke", made["id"])):
         done = factorize("keys", *arguments)
         assert done.code != 0 and "no more rows" in done.err and "fk_" not in done.out
     assert not lost.exists()
@@ -107,7 +107,7 @@ def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
         (("create", "--name", "t", "--scopes", "write"), "'write' is not one"),
         (("create", "--name", "t", "--days", "0"), "0 days are outside"),
         (("show", "0" * 12), "no key 000000000000"),
-        (("rotate", "0" * 12, "--overlap-hours", "900"), "no key 000000000000"),
+        (("revoke", "0" * 12), "no key 000000000000"),
     ],
 )
 def test_what_cannot_be_done_is_said(factorize: Command, arguments: tuple[str, ...], message: str) -> None:

@@ -1,9 +1,8 @@
-"""Keys over HTTP: made, listed, renewed and taken back by admins; the token shown once, nobody locked out, all written down."""
+"""Keys over HTTP: made, listed and taken back by admins; the token shown once, all written down."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import Any
 
 import pytest
 from audit_rows import forbid_rows, rows_of
+from command_line import CommandLine
+from issuer_server import issuing
+from issuer_server import token as issued
 from keyed_service import Keyed
 from servers import serving
 
-from factorize.api.access.caller import Caller, Scope
-from factorize.api.access.key_desk import KeyDesk
-from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.refusals import AccessRefused, LocksOut
-from factorize.api.jobs.ledger import Ledger
+from factorize.api.access.caller import Scope
 from factorize.api.settings import Settings
-from factorize.errors import NotFound
 
 KEYS = "/v1/keys"
 
@@ -40,7 +37,7 @@ def own_id(keyed: Keyed, role: str = "admin") -> str:
     return keyed.tokens[role].split("_")[1]
 
 
-def test_a_key_is_made_shown_renewed_and_taken_back(keyed: Keyed) -> None:
+def test_a_key_is_made_shown_replaced_and_taken_back(keyed: Keyed) -> None:
     made = keyed.ask(
         "admin", "POST", KEYS, {"name": "training", "scopes": ["read", "submit"], "quotas": {"open_jobs": 3}}
     )
@@ -50,29 +47,26 @@ def test_a_key_is_made_shown_renewed_and_taken_back(keyed: Keyed) -> None:
     assert made.headers["location"] == path and token.split("_")[1] == key["id"]
     assert (key["scopes"], key["state"], key["own"]) == (["read", "submit"], "active", False)
     assert key["quotas"] == {
-        "requests_per_minute": None, "open_jobs": 3, "core_seconds_per_day": None, "bytes_per_day": None
+        "open_jobs": 3, "core_seconds_per_day": None, "kept_bytes": None
     }  # fmt: skip
     assert keyed.ask("admin", "GET", path).json() == key
     assert keyed.ask(token, "GET", "/v1/factorizations").status == 200
 
-    rotated = keyed.ask("admin", "POST", f"{path}/rotate", {"overlap_hours": 2, "days": 3})
-    assert rotated.status == 200 and rotated.json()["token"] != token
-    assert rotated.json()["previous_secret_until"] and rotated.json()["expires"] < key["expires"]
-    other = rotated.json()["token"]
-    assert {keyed.ask(one, "GET", "/v1/factorizations").status for one in (token, other)} == {200}
+    other = keyed.ask("admin", "POST", KEYS, {"name": "training", "days": 3}).json()["token"]
+    callers = [keyed.ask(one, "GET", "/v1/caller").json()["owner"] for one in (token, other)]
+    assert callers == ["key:training"] * 2
 
     revoked = keyed.ask("admin", "POST", f"{path}/revoke")
     assert revoked.json()["state"] == "revoked" == keyed.ask("admin", "POST", f"{path}/revoke").json()["state"]
-    assert not keyed.live.service.register.get(key["id"]).is_opened_by(_token(other), 0.0)
-    detail = keyed.ask("admin", "POST", f"{path}/rotate", {}).problem(422, "invalid-parameter")["detail"]
-    assert "was revoked; create another" in detail
+    assert not keyed.live.service.register.get(key["id"]).is_opened_by(_token(token), 0.0)
+    assert keyed.ask(other, "GET", "/v1/caller").status == 200
 
     shown = b"".join(keyed.ask("admin", "GET", at).body for at in (path, f"{KEYS}?limit=1000"))
     secrets = [part.encode() for one in (token, other) for part in one.split("_")[2:]]
     assert not [secret for secret in secrets if secret in shown]
     about = [line for line in lines(keyed) if line["subject"] == key["id"]]
-    assert [line["event"] for line in about] == ["key created", "key rotated", "key revoked"]
-    assert {line["actor"] for line in about} == {f"key:{own_id(keyed)}"}
+    assert [line["event"] for line in about] == ["key created", "key revoked"]
+    assert {line["actor"] for line in about} == {f"key:admin/{own_id(keyed)}"}
     assert about[0]["request_id"] == made.headers["x-request-id"]
     assert not [secret for secret in secrets if secret.decode() in json.dumps(about)]
 
@@ -132,31 +126,11 @@ def test_what_no_key_can_be_is_said_at_its_field(keyed: Keyed) -> None:
         assert pointer in {entry["pointer"] for entry in problem["errors"]}, (body, problem)
     keyed.ask("admin", "POST", KEYS, "{").problem(400, "malformed-json")
     keyed.ask("admin", "POST", KEYS, '{"name": "t", "name": "u"}').problem(422, "invalid-parameter")
-    path = f"{KEYS}/{own_id(keyed, 'read')}/rotate"
-    for body, pointer in (
-        ({"overlap_hours": 721}, "/overlap_hours"),
-        ({"days": -1}, "/days"),
-        ({"hours": 1}, "/hours"),
-    ):
-        problem = keyed.ask("admin", "POST", path, body).problem(422, "invalid-parameter")
-        assert pointer in {entry["pointer"] for entry in problem["errors"]}
     for wrong in ("0" * 12, "f" * 11, "F" * 12, "%00"):
-        for method, more in (("GET", ""), ("POST", "/revoke"), ("POST", "/rotate")):
-            answer = keyed.ask("admin", method, f"{KEYS}/{wrong}{more}", {} if more == "/rotate" else None)
+        for method, more in (("GET", ""), ("POST", "/revoke")):
+            answer = keyed.ask("admin", method, f"{KEYS}/{wrong}{more}")
             answer.problem(*((404, "not-found") if wrong == "0" * 12 else (422, "invalid-parameter")))
     assert len(keyed.register.all()) == before
-
-
-def test_nobody_locks_themselves_out(keyed: Keyed) -> None:
-    own = own_id(keyed)
-    detail = keyed.ask("admin", "POST", f"{KEYS}/{own}/revoke").problem(409, "locks-out")["detail"]
-    assert "ask with another one, or run `factorize keys revoke`" in detail
-    lost = keyed.ask("admin", "POST", f"{KEYS}/{own}/rotate", {"overlap_hours": 0})
-    assert "take 1 or more" in lost.problem(422, "invalid-parameter")["detail"]
-    rotated = keyed.ask("admin", "POST", f"{KEYS}/{own}/rotate", {})
-    assert rotated.status == 200 and rotated.json()["own"] is True
-    assert keyed.ask("admin", "GET", KEYS).status == 200, "the secret before stays good"
-    assert keyed.ask(rotated.json()["token"], "GET", "/v1/caller").json()["owner"] == f"key:{own}"
 
 
 def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
@@ -164,7 +138,7 @@ def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
         answer = keyed.ask(role, "GET", "/v1/caller")
         assert answer.headers["cache-control"] == "no-store"
         found = answer.json()
-        assert (found["owner"], found["scopes"]) == (f"key:{own_id(keyed, role)}", scopes)
+        assert (found["owner"], found["scopes"]) == (f"key:{role}", scopes)
         assert (found["looks_after_keys"], found["asks_for_keys"]) == (may, True)
 
 
@@ -190,7 +164,6 @@ def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, 
             ("GET", KEYS),
             ("POST", KEYS),
             ("GET", path),
-            ("POST", f"{path}/rotate"),
             ("POST", f"{path}/revoke"),
         ):
             body = {"name": "t", "scopes": ["admin"]} if at == KEYS and method == "POST" else None
@@ -200,63 +173,27 @@ def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, 
         assert len(keyed.register.all()) == made
 
 
-@pytest.fixture
-def register(tmp_path: Path) -> Iterator[KeyRegister]:
-    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
-        yield KeyRegister(ledger.engine)
+def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
+    """A token of five minutes makes no key of 90 days."""
+    with issuing() as issuer:
+        asks = issuer.issuer(scopes={"mf.admin": ["admin"]})
+        with serving(Settings(store=str(tmp_path / "store"), issuers=(asks,)), command=("/bin/false",)) as live:
+            keyed, ends = Keyed(live), int(time.time()) + 300
+            admin = issued(scope="mf.admin", exp=ends)
+            long = keyed.ask(admin, "POST", KEYS, {"name": "long", "days": 90}).json()
+            short = keyed.ask(admin, "POST", KEYS, {"name": "short", "days": 1e-3}).json()
+            assert keyed.register.get(long["id"]).expires == ends > keyed.register.get(short["id"]).expires
+            assert keyed.ask(long["token"], "GET", "/v1/caller").status == 200
 
 
-def test_no_key_has_more_scopes_than_its_maker(register: KeyRegister) -> None:
-    strong = register.create("strong", ["upload", "read"])[0]
-    weak = KeyDesk(register, register.create("weak", ["read", "submit"])[0].caller)
-    assert weak.create("t", ["submit"], days=1)[0].scopes == {Scope.SUBMIT}
-    for scopes in (["admin"], ["read", "upload"]):
-        with pytest.raises(AccessRefused, match="so you cannot make a key"):
-            weak.create("t", scopes, days=1)
-    with pytest.raises(AccessRefused, match="do not have the scope upload, so you cannot renew"):
-        weak.rotate(strong.id, days=1, overlap_hours=1)
-    with pytest.raises(AccessRefused, match="cannot revoke"):
-        weak.revoke(strong.id)
-    assert len(register.all()) == 3 and register.get(strong.id) == strong
-
-
-def test_the_last_admin_stays_however_many_ask_at_once(register: KeyRegister) -> None:
-    """Two keys take each other back at once; a token of an issuer takes the one that is left; a command may take it."""
-    admins = [register.create("a", ["admin"])[0] for _ in range(2)]
-    register.create("ended", ["admin"], days=1e-9)
-    ready, refused = threading.Barrier(2), []
-
-    def revoke(mine: int) -> None:
-        ready.wait()
-        try:
-            KeyDesk(register, admins[mine].caller).revoke(admins[1 - mine].id)
-        except LocksOut as error:
-            refused.append(str(error))
-
-    threads = [threading.Thread(target=revoke, args=(mine,)) for mine in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(refused) == 1 and "is the last with the scope admin; make another first" in refused[0]
-    (left,) = [key for key in register.all() if key.state(key.created + 60) == "active"]
-    issued = KeyDesk(register, Caller("oidc:ada", "ada", frozenset({Scope.ADMIN})))
-    with pytest.raises(LocksOut, match="is the last"):
-        issued.revoke(left.id)
-    with pytest.raises(NotFound):
-        issued.revoke("0" * 12)
-    assert KeyDesk(register).revoke(left.id).revoked is not None
-
-
-def test_no_key_outlives_the_token_that_makes_or_renews_it(register: KeyRegister) -> None:
-    """A token of five minutes makes no key of 90 days, nor renews one."""
-    ends = time.time() + 300
-    desk = KeyDesk(register, Caller("oidc:ada", "ada", frozenset({Scope.ADMIN}), ends=ends))
-    assert desk.create("long", ["read"], days=90)[0].expires == ends
-    assert desk.create("short", ["read"], days=1e-3)[0].expires < ends
-    kept = KeyDesk(register).create("kept", ["read"], days=90)[0]
-    assert kept.expires > ends
-    assert desk.rotate(kept.id, days=90, overlap_hours=1)[0].expires == ends
+def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as live:
+        keyed = Keyed(live)
+        assert keyed.ask("admin", "POST", f"{KEYS}/{own_id(keyed)}/revoke").json()["own"] is True
+        another = CommandLine(tmp_path)(
+            *("keys", "create", "--name", "admin", "--scopes", "admin", "--store", tmp_path / "store")
+        )
+        assert keyed.ask(another.out.strip(), "GET", KEYS).status == 200
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
@@ -265,7 +202,7 @@ def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> Non
         before = keyed.register.all()
         forbid_rows(live.folder / "jobs.sqlite")
         path = f"{KEYS}/{own_id(keyed, 'read')}"
-        for at, body in ((KEYS, {"name": "t"}), (f"{path}/rotate", {}), (f"{path}/revoke", None)):
+        for at, body in ((KEYS, {"name": "t"}), (f"{path}/revoke", None)):
             answer = keyed.ask("admin", "POST", at, body)
             answer.problem(503, "unavailable")
             assert b"fk_" not in answer.body

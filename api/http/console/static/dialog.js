@@ -1,10 +1,9 @@
 // A dialog that asks before something is done, does it, and says what went wrong without closing.
 
-import { Problem } from "./api.js";
 import { button, el } from "./dom.js";
 
-/** Ask; return what `act` gives once it was agreed to and has worked, or null. `form` is shown between text and buttons. */
-export function agreed({ title, text, verb, act, form = null }) {
+/** Ask; return what `act` gives once it was agreed to and has worked, or null. */
+export function agreed({ title, text, verb, act }) {
   const error = el("p", { class: "error", role: "alert" });
   const go = el("button", { type: "submit", class: "primary" }, verb);
   let found = null;
@@ -13,16 +12,14 @@ export function agreed({ title, text, verb, act, form = null }) {
     go.disabled = true;
     error.textContent = "";
     try {
-      form?.show([]);
       found = await act();
       box.close();
     } catch (problem) {
-      const rest = problem instanceof Problem && form ? form.show(problem.violations) : null;
-      if (rest === null || rest.length || !problem.violations.length) error.textContent = problem.message;
+      error.textContent = problem.message;
       go.disabled = false;
     }
   };
-  const inner = el("form", { novalidate: true, submit }, el("h2", { id: "dialog-title" }, title), el("p", { id: "dialog-text" }, text), form?.node, error, el("p", { class: "actions" }, go, button("Cancel", () => box.close())));
+  const inner = el("form", { novalidate: true, submit }, el("h2", { id: "dialog-title" }, title), el("p", { id: "dialog-text" }, text), error, el("p", { class: "actions" }, go, button("Cancel", () => box.close())));
   const box = el("dialog", { class: "card", "aria-labelledby": "dialog-title", "aria-describedby": "dialog-text" }, inner);
   document.getElementById("main").append(box);
   box.showModal();

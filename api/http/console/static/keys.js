@@ -1,10 +1,10 @@
-// Keys of the service, for callers with the scope admin: the list, another key, another secret, the end of a key.
+// Keys of the service, for callers with the scope admin: the list, another key, the end of a key.
 
 import { askJson, schemas } from "./api.js";
 import { agreed } from "./dialog.js";
 import { button, el, table, tell } from "./dom.js";
 import { time } from "./formats.js";
-import { currentKey, keepKey } from "./key.js";
+import { currentKey } from "./key.js";
 import { turning } from "./results.js";
 import { SchemaForm } from "./schemaform.js";
 
@@ -75,9 +75,7 @@ class Desk {
   }
 
   line(key) {
-    const overlap = key.previous_secret_until && Date.parse(key.previous_secret_until) > Date.now();
     const revoke = key.own ? null : button("Revoke", () => this.revoke(key), { "aria-label": `Revoke ${key.name} ${key.id}` });
-    const rotate = button("New token", () => this.rotate(key), { "aria-label": `New token for ${key.name} ${key.id}` });
     return el(
       "tr",
       { class: key.own ? "strong" : null },
@@ -86,9 +84,9 @@ class Desk {
       el("td", {}, el("span", { class: `state ${key.state === "active" ? "done" : "failed"}` }, key.state)),
       el("td", {}, key.scopes.join(", ")),
       el("td", {}, time(key.created)),
-      el("td", {}, time(key.expires), overlap ? el("p", { class: "hint" }, `token before: ${time(key.previous_secret_until)}`) : null),
+      el("td", {}, time(key.expires)),
       el("td", {}, quotasOf(key)),
-      el("td", {}, key.state === "revoked" ? null : el("p", { class: "actions" }, rotate, revoke)),
+      el("td", {}, key.state === "revoked" ? null : revoke),
     );
   }
 
@@ -102,17 +100,6 @@ class Desk {
       const rest = form.show(error.violations ?? []);
       this.refusal.textContent = error.violations?.length && !rest.length ? "" : error.message;
     }
-  }
-
-  async rotate(key) {
-    const form = new SchemaForm(await schemas(), "RotationRequest", { id: "rotation" });
-    form.write({});
-    const act = () => askJson(`${PATH}/${key.id}/rotate`, { method: "POST", body: form.read() });
-    const text = "The key gets another token and another end. The token before stays good for the overlap.";
-    const made = await agreed({ title: `New token for ${key.name}`, text, form, verb: "Make a new token", act });
-    if (made === null) return;
-    if (made.own) keepKey(made.token);
-    await this.changed(made, made.own ? "The new token is made, and this tab uses it." : "The new token is made.");
   }
 
   async revoke(key) {
