@@ -1,7 +1,7 @@
 """The conic program as the literature writes it, by CVXPY and SCS; for small n, and a reference for the other solvers.
 
 minimise tr Y over [[X, T^T], [T, Y]] >= 0 with diag X <= 1, or for fixed epochs X diagonal within each class with
-traces at most 1 (docs/method.md). A first-order solver returns X to about 1e-5 and calls it optimal: here its X
+traces at most 1 (docs/notes/method.md). A first-order solver returns X to about 1e-5 and calls it optimal: here its X
 is made symmetric, definite and feasible, the dual is computed from that X alone, and the status is not looked at.
 """
 
@@ -136,7 +136,7 @@ def _repair(gram: np.ndarray, target: np.ndarray, order: np.ndarray, epochs: int
 
 
 def _multipliers(target: np.ndarray, strategy: np.ndarray, order: np.ndarray, epochs: int) -> tuple[float, np.ndarray]:
-    """Return the loss, and factors of the diagonal blocks of X^-1 T^T T X^-1, shape (b, k, k) (docs/method.md)."""
+    """Return the loss, and factors of the diagonal blocks of X^-1 T^T T X^-1, shape (b, k, k)."""
     from scipy.linalg import solve_triangular
 
     decoder = solve_triangular(strategy, target.T, trans="T", lower=True).T

@@ -11,9 +11,9 @@ TERMS = {
     "(docs/notation.md)",
     "max error": "root of the largest variance of an output (docs/notation.md)",
     "last iterate": "root of the variance of the last output, the trained model (docs/notation.md)",
-    "lower bound": "an objective that no strategy matrix beats, recomputed from evidence in the file (docs/method.md)",
-    "class bound": "an objective that no matrix of the mechanism's own class beats (docs/method.md)",
-    "relative gap": "objective / lower bound - 1: no more than that can be gained (docs/method.md)",
+    "lower bound": "an objective that no matrix beats, recomputed from evidence in the file (docs/notes/method.md)",
+    "class bound": "an objective that no matrix of the mechanism's own class beats (docs/notes/method.md)",
+    "relative gap": "objective / lower bound - 1: no more than that can be gained (docs/notes/method.md)",
     "residual": "largest entry of |B C - A|: how well the factors multiply to the workload (docs/verification.md)",
     "converged": "whether the tolerance of the spec was met within the mechanism's class (docs/spec.md)",
 }

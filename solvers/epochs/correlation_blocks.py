@@ -1,7 +1,8 @@
 """The dual of fixed epochs: one block W_j = w_j R_j per class of steps, and the power step on them.
 
 The examples fall into b classes of k steps, pi_j = {j, j + b, ...}. Against contributions that are vectors of norm at
-most 1, the best Gram matrix X is diagonal within every class, with class traces 1 (docs/method.md), and the dual is
+most 1, the best Gram matrix X is diagonal within every class, with class traces 1 (docs/notes/method.md), and the dual
+is
 
     ||T F||_*^2 / sum_j w_j,   F F^T = W = (+)_j w_j R_j,   R_j correlation matrices of size k            (F.3)
 

@@ -1,7 +1,7 @@
 """The dual of the optimum for single participation, and its ascent by decompositions of T D.
 
 The dual of minimising ||T C^-1||_F^2 over C with column norms at most 1 is ||T D||_*^2 / sum(v) with D = diag(sqrt(v)),
-maximal over v >= 0 (D22; docs/method.md). With T D = U diag(s) Q^T:
+maximal over v >= 0 (D22; docs/notes/method.md). With T D = U diag(s) Q^T:
 
     H = Q diag(s) Q^T,   X = D^-1 H D^-1,   X_ii = h_i / v_i,   h_i = sum_a Q_ia^2 s_a,   N = sum(s) = sum(h)
 

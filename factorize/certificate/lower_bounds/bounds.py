@@ -5,11 +5,11 @@ objective) and any matrix U = F F^T that is feasible for the participation,
 
     objective >= scale * ||T F||_*^2 / cost(U)
 
-- single: F = diag(sqrt(weights)), cost = sum of weights              (docs/method.md; D22)
+- single: F = diag(sqrt(weights)), cost = sum of weights              (docs/notes/method.md; D22)
 - single, objective `max`: objective >= ||diag(sqrt u) A F||_*^2 / (sum(u) cost(U)) for any weights u >= 0 of the rows,
-  because max_i e_i >= sum(u_i e_i) / sum(u)                          (docs/method.md, "The largest variance")
+  because max_i e_i >= sum(u_i e_i) / sum(u)                          (docs/notes/method.md, "The largest variance")
 - fixed epochs: U is block diagonal over the patterns, F holds one k x k factor per pattern, and
-  cost = sum over patterns of the largest diagonal entry of F F^T     (docs/method.md, "Fixed epochs")
+  cost = sum over patterns of the largest diagonal entry of F F^T     (docs/notes/method.md, "Fixed epochs")
 
 Keeping factors F instead of U makes U positive semidefinite by construction. Nothing here uses solver code.
 """

@@ -7,7 +7,7 @@ the band, without its diagonal, and P = E - Delta with any diagonal Delta >= 0. 
 for every Y of the class with unit diagonal, tr(V Y) = tr V. With Q = (M^1/2 W M^1/2)^1/2, so that tr Q = f, and
 D = M^1/2 P M^1/2,
 
-    tr(M Y^-1) >= N^2 / sum_i V_ii,     N = tr (Q^2 - D)^1/2                             (docs/notes/banded.md)
+    tr(M Y^-1) >= N^2 / sum_i V_ii,     N = tr (Q^2 - D)^1/2                             (docs/notes/method.md)
 
 To first order N is f - <X, P> / 2 = (f + sum_i V_ii X_ii) / 2. For the second, let eta < 1 be at least the largest
 eigenvalue of P W^-1, so that Q^2 - t D >= (1 - t eta) Q^2. The second derivative of tr sqrt is, by its integral

@@ -3,8 +3,8 @@
 The patterns {j, j + b, j + 2b, ...}, b = min_sep, j < b, cut into pieces of at most `most` steps, are disjoint, and
 each is an allowed participation. A matrix of sensitivity 1 over all allowed patterns has sensitivity at most 1 over
 these few, so the optimum is at least the optimum for them, and that has a dual for disjoint patterns of any sizes
-(docs/method.md): for U = F F^T block diagonal over the patterns and any X, with X_p <= Diag(l) and sum l <= 1 for each
-pattern p,
+(docs/notes/method.md): for U = F F^T block diagonal over the patterns and any X, with X_p <= Diag(l) and sum l <= 1
+for each pattern p,
 
     tr(M X^-1) + tr(U X) >= 2 |T F|_*,     tr(U X) <= sum over p of tr(U_p Diag(l)) <= sum over p of max_i U_ii = cost
 

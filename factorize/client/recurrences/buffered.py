@@ -56,7 +56,7 @@ class VaryingRecurrence(StructureRecurrence):
 class BufferedRecurrence(VaryingRecurrence):
     """One decay per buffer, all numbers changing with the step (structure `buffered`).
 
-    w = decay_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/streaming.md)
+    w = decay_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/mechanisms.md)
 
     Args:
         diagonal: shape (n,).
