@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from factorize.api.terminal.exit_codes import VerificationFailed
 from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.errors import CorruptObject
+from factorize.errors import CorruptObject, NotFound
 
 audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log.")
 Expect = Annotated[
@@ -33,12 +34,14 @@ def verify(
     --expect. Services may go on writing meanwhile.
     """
     from factorize.api.auditing.audit_log import read_head, verify_log
-    from factorize.api.jobs.database import existing
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import audit_url, load_settings
 
     head = None if expect is None else read_head(expect)
-    with Ledger(existing(audit_url(load_settings(database=database, store=store)))) as ledger:
+    url = audit_url(load_settings(database=database, store=store))
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///").partition("?")[0]).is_file():
+        raise NotFound(f"there is no ledger {url}, so no audit log; name another with --database")
+    with Ledger(url) as ledger:
         found = verify_log(ledger.engine, head)
     if found.expected is False:
         message = f"the audit log does not hold {expect}: rows were cut off, or it is another log"

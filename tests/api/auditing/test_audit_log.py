@@ -154,7 +154,7 @@ def test_refusals_are_counted_and_not_all_written(tmp_path: Path, monkeypatch: p
 def test_the_command_verifies(tmp_path: Path) -> None:
     factorize: Callable[..., Any] = CommandLine(tmp_path)
     store = tmp_path / "store"
-    assert "no job ledger" in factorize("audit", "verify", "--store", store).error(2)
+    assert "there is no ledger" in factorize("audit", "verify", "--store", store).error(2)
     with Ledger(f"sqlite:///{store}/jobs.sqlite") as ledger:
         fill(ledger.engine)
         document = factorize("audit", "verify", "--store", store, "--output", "json").json()
