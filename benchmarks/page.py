@@ -76,14 +76,33 @@ def _tables(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    shown = [row for row in rows if "problem" in row]
-    if not shown:
-        return []
-    lines = ["| problem | seconds | ratio |", "| --- | --- | --- |"]
-    for row in shown:
-        cells = (row["problem"], duration(row["seconds"]), f"{row['ratio']:.3g} {row['ratio_of']}")
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    return [*lines, ""]
+    """Return tables in Markdown; problems that differ in their first words alone share a row."""
+    cells = {row["problem"]: _cell(row) for row in rows if "problem" in row}
+    starts: dict[str, tuple[str, ...]] = {}
+    for problem in cells:
+        start, _, rest = problem.partition(", ")
+        starts[rest] = (*starts.get(rest, ()), start)
+    layouts = list(starts.values())
+    shared = {rest: names for rest, names in starts.items() if len(names) > 1 and layouts.count(names) > 1}
+    lines: list[str] = []
+    for names in dict.fromkeys(shared.values()):
+        rests = [rest for rest, layout in shared.items() if layout == names]
+        lines += _markdown(
+            [("problem", *names), *((rest, *(cells[f"{name}, {rest}"] for name in names)) for rest in rests)]
+        )
+    others = [(problem, cell) for problem, cell in cells.items() if problem.partition(", ")[2] not in shared]
+    return lines + (_markdown([("problem", "seconds"), *others]) if others else [])
+
+
+def _cell(row: dict[str, Any]) -> str:
+    """Return the time of a row and its ratio, unless that is to DGEMM, whose time the page states once."""
+    ratio = "" if row["ratio_of"].startswith("DGEMM") else f" ({row['ratio']:.3g} {row['ratio_of']})"
+    return duration(row["seconds"]) + ratio
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:], ""]
 
 
 def page(text: str, found: Sequence[dict[str, Any]]) -> str:

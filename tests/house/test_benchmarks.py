@@ -193,6 +193,9 @@ class TestPage:
         report = module.Report("single", machine)
         report.heading("How long does the search take?")
         report.row("prefix, n=8 | m", seconds=3.0, ratio=4.0, of="DGEMM(32)", note="gap 1e-9")
+        for size in (4, 5):
+            report.row(f"making, n={size}", seconds=1.0, ratio=4.0, of="DGEMM(32)")
+            report.row(f"proof, n={size}", seconds=2.0, ratio=0.5, of="its making")
         report.remark("Beside nothing else.")
         report.write(tmp_path)
         return tmp_path
@@ -201,7 +204,10 @@ class TestPage:
         page = benchmark_of("page")
         text = page.measured(page.documents(folder))
         assert "**How long does the search take?**" in text
-        assert "| prefix, n=8 / m | 3 s | 4 DGEMM(32) |" in text
+        assert "| problem | seconds |\n| --- | --- |\n| prefix, n=8 / m | 3 s |\n" in text
+        assert (
+            "| problem | making | proof |\n| --- | --- | --- |\n| n=4 | 1 s | 2 s (0.5 its making) |\n| n=5 |" in text
+        )
 
     def test_what_stands_above_is_kept(self, benchmark_of: Any, folder: Path) -> None:
         page = benchmark_of("page")
