@@ -24,9 +24,9 @@ LOADING = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "modul
 
 QUESTIONS = {
     "Which mechanism should I use?": ["buffered_linear", "momentum", "banded", "dense"],
-    "Which sensitivity holds for my sampling?": ["fixed_epochs", "min_sep", "balls_in_bins"],
+    "My loader shuffles every epoch: which noise do I need?": ["fixed_epochs", "min_sep", "balls_in_bins"],
     "How do I report epsilon?": ["delta", "zero_out", "digest", "statement"],
-    "How do I resume with the state of the noise?": ["state_dict", "seed", "load_state_dict"],
+    "How do I resume after a crash?": ["state_dict", "seed", "load_state_dict"],
     "How do I train on many GPUs?": ["rank", "seed", "fully_shard"],
 }
 """The questions of the first page, and words that an answer has."""
@@ -83,7 +83,7 @@ def parsed(path: Path) -> Page:
 
 def pages() -> list[Path]:
     found = sorted(SITE.rglob("*.html"))
-    assert len(found) > 40, "make docs builds the site"
+    assert len(found) > 20, "make docs builds the site"
     return [path for path in found if path.name != "404.html"]
 
 
