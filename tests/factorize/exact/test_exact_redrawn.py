@@ -215,7 +215,7 @@ class TestRefusals:
             {"decay": np.zeros(N)},
             {"output": np.zeros((N - 1, 3))},
             {"input": np.zeros((2, N, 3))},
-            {"direct": np.ones((1, N)), "input": np.zeros((1, N, 3))},
+            {"direct": np.ones((0, N)), "input": np.zeros((0, N, 3))},
             {"direct": np.ones((3, N + 1))},
             {"lag": np.array([0.0])},
             {"lag": np.array([1.5])},
