@@ -12,7 +12,7 @@ from factorize.structures.base import MAX_DENSE
 
 LARGEST_AUTOMATIC = 8192
 BUFFERS_AUTOMATIC = 8
-"""Above that n: within 2e-5 of the optimum of prefix sums at n = 131072; even, as momentum needs two for each pole."""
+"""Above that n: within 2e-5 of the optimum of prefix sums at n = 131072."""
 BANDS_AUTOMATIC = 512
 """Most bands that a training job is asked to keep noise of."""
 

@@ -7,7 +7,7 @@ sensitivity is exact. Above some thousand steps the profiles are found on a thin
 only a few steps remain.
 
 Momentum, Nesterov and SRG have several states per pole. There C itself is projected (projection.py),
-while an array of its size fits; above, for momentum, poles and weights are tuned (tuned_poles.py).
+while an array of its size fits.
 Fixed epochs are another search (redrawn.py).
 """
 
@@ -28,13 +28,11 @@ from factorize.solvers.buffered import redrawn
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
-from factorize.workloads import Workload
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.loss import BufferedLoss
     from factorize.solvers.methods.trust_region import Stationary
     from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.momentum import MomentumFilters
     from factorize.solvers.single.newton import Optimum
 
 MOST_BUFFERS = 24
@@ -48,7 +46,6 @@ _SPACING = 4.0  # of the splines, in units of log i
 _ROUNDS, _ROUNDS_CARRIED = 12, 4
 _RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
 _DUAL_ACCURACY = 1e-9
-_MOST_AT_POINTS = 1 << 17  # steps times buffers up to which a Hessian takes eight points at a time, 768 bytes for each
 
 
 def buffers_of(spec: Spec) -> int:
@@ -76,38 +73,26 @@ def supports(spec: Spec) -> str | None:
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
     if isinstance(spec.objective, Mean) and is_filtered(outline):
-        return _refuse_filtered(workload, buffers)
+        if workload.n <= _LARGEST_PROJECTED:
+            return None
+        return (
+            f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use blt, or "
+            "optimize_for the same learning rates without momentum"
+        )
     return (
         f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
         "entries (a learning rate or a weight of zero takes it away); use dense or nu_toeplitz"
     )
 
 
-def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
-    if workload.n <= _LARGEST_PROJECTED:
-        return None
-    if workload.outline().momentum_form() is None:
-        return f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use nu_toeplitz"
-    if buffers % 2:
-        return (
-            f"buffers={buffers} is odd, and momentum above n={_LARGEST_PROJECTED} needs two per pole; use "
-            f"{buffers - 1 or 2} or {buffers + 1}"
-        )
-    return None
-
-
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays.
-
-    A Hessian at eight points at a time counts as few of them.
-    """
+    """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
     n, buffers = float(spec.workload.n), buffers_of(spec)
     if n <= _LARGEST_PROJECTED and outline_of(spec).bidiagonal_inverse() is None:
         return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
     gradients = 160
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
-    points = 2 * 96 * (buffers + 1) * n if n * buffers <= _MOST_AT_POINTS else 0.0  # eight of them on each core
-    return estimate_of(entries=n * (24 * buffers + 200) + points, multiplications=20 * work)
+    return estimate_of(entries=n * (24 * buffers + 200), multiplications=20 * work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -117,7 +102,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
     from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.momentum import MomentumFilters
     from factorize.solvers.single.structured import structure_of
 
     structure = structure_of(problem.workload, problem.spec)
@@ -126,10 +110,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         if isinstance(structure, Bidiagonal):
             return _stream(problem, structure, buffers, report)
-        if structure is not None and problem.n <= _LARGEST_PROJECTED:
+        if structure is not None:
             return _project(problem, buffers, progress)
-        if isinstance(structure, MomentumFilters):
-            return _stream_momentum(problem, structure, buffers, report)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; use fewer buffers than {buffers}, or a milder schedule") from None
     raise SolveFailed(f"the {problem.workload.kind} workload has no recurrence with few buffers here; use dense")
@@ -210,7 +192,6 @@ def optimise(
         renew=renewed,
         report=report,
         hessian=hessian,
-        differences=loss.hessian if len(p) * buffers <= _MOST_AT_POINTS else None,
     )
     return BufferedFound(loss, end, optimum)
 
@@ -273,29 +254,4 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
         outcome=found.outcome,
         iterations=found.iterations,
         dual=found.dual,
-    )
-
-
-def _stream_momentum(problem: Problem, structure: MomentumFilters, buffers: int, report: Reporter) -> Solution:
-    from factorize.solvers.buffered.tuned_poles import tune
-    from factorize.solvers.single.newton import maximise
-
-    optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
-    recursion = problem.workload.state_space()
-    if recursion is None:
-        raise SolveFailed(f"the {problem.workload.kind} workload is no recursion; use dense")
-    found = tune(
-        structure,
-        optimum.v,
-        buffers // 2,
-        workload=recursion,
-        lower_bound=optimum.lower_bound,
-        tolerance=problem.tolerance,
-        report=report,
-    )
-    return Solution(
-        strategy=found.strategy,
-        outcome=Outcome.CONVERGED if found.finished else Outcome.ITERATION_LIMIT,
-        iterations=found.steps,
-        dual={"weights": optimum.v / optimum.v.sum()},
     )

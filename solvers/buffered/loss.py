@@ -9,13 +9,10 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered import adjoints, kernels
-from factorize.solvers.buffered.points.differences import Centre, Points, hessian
 from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles
@@ -51,7 +48,6 @@ class BufferedLoss:
         self._extra = np.zeros(n)
         self._first, self._weights = _splines(places(q), intervals)
         self._bound = lower_bound
-        self._points: list[Points] = []
         width = kernels.width_of(m)
         rows = width // WIDTH
         self._arrays = [vectors(n * rows).reshape(n, width) for _ in range(11)]
@@ -109,28 +105,6 @@ class BufferedLoss:
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
         return loss / self._bound - 1.0, gradient.ravel() / self._bound
-
-    def hessian(self, z: Array, gradient: Array, step: float, alive: Callable[[], None]) -> Array:
-        """Return the second derivatives at z by forward differences.
-
-        Args:
-            z: where the value is finite.
-            gradient: there.
-            step: of the differences.
-            alive: called between parts; what it raises ends the calculation.
-        """
-        self._build(z)
-        m = self.shape[2]
-        centre = Centre(
-            pivots=np.array([self._p2, self._q2, self._root]),
-            decoder=np.array([self._follow, self._feed]),
-            extra=self._extra,
-            profiles=np.array([array[:, :m] for array in self._arrays[:2]]),
-            first=self._first,
-            weights=self._weights,
-            splines=self.shape[1],
-        )
-        return hessian(centre, gradient * self._bound, step, alive, self._points) / self._bound
 
     def strategy(self, z: Array) -> BufferedMatrix:
         """Return C, its columns scaled to norms just below 1.

@@ -3,7 +3,7 @@
 Small dense algebra (inverses of 16 x 16 or 32 x 32 matrices) leaves the compiler loops too short to vectorise.  The
 same algebra for eight poles has no short loops: every number becomes a vector of eight, one register where the machine
 has registers of 512 bits, a few of them elsewhere.  `Lanes` is that vector inside compiled code, with the operations
-that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`, `root`.
+that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`.
 
 In the recursions of buffered strategies (solvers/buffered/kernels.py) a vector is eight entries of one matrix row.
 
@@ -18,7 +18,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, models, overload, register_model
 
 WIDTH = 8
@@ -115,18 +114,6 @@ def reciprocal(typing: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fdiv(_spread(builder, _DOUBLE(1.0)), arguments[0])
-
-    return lanes(lanes), generate
-
-
-@_compiled_inline
-def root(typing: Any, value: Any) -> Any:
-    """The square root of every lane, no number where that is negative."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        of = ir.FunctionType(_VECTOR, [_VECTOR])
-        function = get_or_insert_function(builder.module, of, f"llvm.sqrt.v{WIDTH}f64")
-        return builder.call(function, arguments)
 
     return lanes(lanes), generate
 

@@ -2,8 +2,7 @@
 
 The loss of a buffered strategy has directions whose curvatures differ by six orders of magnitude, some of them negative
 at the start; limited-memory methods take thousands of steps.  Here the Hessian comes from differences of gradients,
-each later gradient corrects it by the symmetric rank-one formula, and after some steps it is taken anew.  Its factors
-are compiled here: matrices are too small for the threads of a linear algebra library to pay.
+each later gradient corrects it by the symmetric rank-one formula, and after some steps it is taken anew.
 
 Reference: Nocedal, Wright, Numerical Optimization (2006), Algorithm 6.2 and section 4.3.
 """
@@ -18,19 +17,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.conjugate_gradients import dot
-
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
-Differences = Callable[[Array, Array, float, Callable[[], None]], Array]
 
 _DIFFERENCE = 1e-4
 _ROWS = 8  # of a Hessian that are taken before the caller is told again
 _ROUND = 40  # steps between two Hessians
 _ENOUGH = 0.004  # a round that gains less than this part of the value is the last
 _RADIUS = 1.0
-_SHIFTS = 30
+_CONVEX = 1e-14  # least curvature of a shifted Hessian, as a part of the largest
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,6 @@ def minimise(
     report: Callable[[int, float], None],
     hessian: Array | None = None,
     renew: bool = True,
-    differences: Differences | None = None,
 ) -> Stationary:
     """Minimise a positive function whose value tends to zero as it improves.
 
@@ -75,16 +69,13 @@ def minimise(
         report: told (steps so far, value); what it raises ends the minimisation.
         hessian: an approximation to begin with, if there is one.
         renew: whether each further round takes differences; otherwise the approximation is only corrected.
-        differences: returns the Hessian by differences; called with the point, the gradient there, the step of the
-            differences and a function that is to be called between parts. Left out, gradients are taken one by one.
     """
-    differences = differences or partial(_differences, function)
     z, (value, gradient) = start, function(start)
     approximation = None if hessian is None else hessian.copy()
     radius, steps, gain = _RADIUS, 0, math.inf
     for number in range(rounds):
         if approximation is None or (renew and number > 0):
-            approximation = differences(z, gradient, _DIFFERENCE, partial(report, steps, value))
+            approximation = _differences(function, z, gradient, partial(report, steps, value))
         before = value
         radius = max(radius, 0.1 * _RADIUS)
         for _ in range(_ROUND):
@@ -92,7 +83,7 @@ def minimise(
             trial, slope = function(z + step)
             steps += 1
             report(steps, min(value, trial))
-            length = math.sqrt(dot(step, step))
+            length = float(np.linalg.norm(step))
             ratio = (value - trial) / predicted if predicted > 0.0 else -1.0
             if math.isfinite(trial):
                 _correct(approximation, step, slope - gradient)
@@ -111,111 +102,46 @@ def minimise(
     return Stationary(z, value, approximation, gain, steps, finished=False)
 
 
-def _differences(function: Function, z: Array, gradient: Array, step: float, alive: Callable[[], None]) -> Array:
+def _differences(function: Function, z: Array, gradient: Array, alive: Callable[[], None]) -> Array:
     """Hessian by forward differences of the gradient; rows of zeros for points outside the function's domain."""
     hessian = np.zeros((z.size, z.size))
     for k in range(z.size):
         if k % _ROWS == 0:
             alive()
         moved = z.copy()
-        moved[k] += step
+        moved[k] += _DIFFERENCE
         value, slope = function(moved)
         if math.isfinite(value):
-            hessian[k] = (slope - gradient) / step
+            hessian[k] = (slope - gradient) / _DIFFERENCE
     return 0.5 * (hessian + hessian.T)
 
 
 def _best_step(hessian: Array, gradient: Array, radius: float) -> tuple[Array, float]:
     """Minimise the quadratic model in a ball, to a tenth of its radius; return the step and the decrease it predicts.
 
-    The shift of the Hessian is found by Newton's method on 1 / length, inside a bracket (Moré and Sorensen).
+    The step is ``-(H + shift I)^-1 gradient`` with the smallest shift that makes it convex and short enough.
     """
-    size = float(np.sqrt(dot(gradient, gradient)))
-    low, high = 0.0, size / radius + float(np.abs(hessian).sum(axis=1).max())
-    work, step, best = np.empty_like(hessian), np.empty_like(gradient), np.zeros_like(gradient)
-    shift = 0.0
-    for _ in range(_SHIFTS):
-        length, slope = _shifted(hessian, shift, gradient, work, step)
-        if length >= 0.0:
-            best[:] = step
-            if abs(length - radius) <= 0.1 * radius or (shift == 0.0 and length < radius):
-                break
-        if 0.0 <= length < radius:
-            high = shift
-        else:
-            low = shift
-        shift = shift + (length / radius - 1.0) * length**2 / slope if length >= 0.0 else -1.0
-        if not low < shift < high:
-            shift = math.sqrt(max(low, 1e-8 * high) * high)
-    length = float(np.sqrt(dot(best, best)))
-    if length > radius:
-        best *= radius / length
-    return best, -dot(best, gradient) - 0.5 * _quadratic(hessian, best)
+    from scipy.linalg import eigh
+    from scipy.optimize import brentq
+
+    curvatures, axes = eigh(hessian)
+    along = axes.T @ gradient
+    lowest, size = float(curvatures[0]), float(np.linalg.norm(gradient))
+
+    def excess(shift: float) -> float:
+        return float(np.linalg.norm(along / (curvatures + shift))) / radius - 1.0
+
+    shift = max(0.0, -lowest) + _CONVEX * float(np.abs(curvatures).max())
+    if excess(shift) > 0.1:
+        shift = brentq(excess, shift, shift + size / radius, rtol=1e-3, xtol=0.05 * shift)
+    moves = -along / (curvatures + shift)
+    moves *= min(1.0, radius / float(np.linalg.norm(moves)))
+    return axes @ moves, -float(moves @ along) - 0.5 * float(moves @ (curvatures * moves))
 
 
-@compiled
-def _shifted(hessian: Array, shift: float, gradient: Array, root: Array, step: Array) -> tuple[float, float]:
-    """Solve ``(H + shift I) step = -gradient`` by Cholesky; return the step's length, or -1 if it is indefinite.
-
-    The second number is ``||L^-1 step||^2``, which makes the derivative of the length by the shift.
-    """
-    n = gradient.size
-    for a in range(n):
-        for b in range(a + 1):
-            total = hessian[a, b]
-            for c in range(b):
-                total -= root[a, c] * root[b, c]
-            if a > b:
-                root[a, b] = total / root[b, b]
-            elif total + shift > 1e-14 * (abs(hessian[a, a]) + shift):
-                root[a, a] = math.sqrt(total + shift)
-            else:
-                return -1.0, 0.0
-    for a in range(n):
-        total = -gradient[a]
-        for c in range(a):
-            total -= root[a, c] * step[c]
-        step[a] = total / root[a, a]
-    for a in range(n - 1, -1, -1):
-        total = step[a]
-        for c in range(a + 1, n):
-            total -= root[c, a] * step[c]
-        step[a] = total / root[a, a]
-    squared, inner = 0.0, 0.0
-    half = np.empty(n)
-    for a in range(n):
-        squared += step[a] * step[a]
-        total = step[a]
-        for c in range(a):
-            total -= root[a, c] * half[c]
-        half[a] = total / root[a, a]
-        inner += half[a] * half[a]
-    return math.sqrt(squared), inner
-
-
-@compiled
-def _quadratic(hessian: Array, step: Array) -> float:
-    total = 0.0
-    for a in range(step.size):
-        for b in range(step.size):
-            total += step[a] * hessian[a, b] * step[b]
-    return total
-
-
-@compiled
 def _correct(hessian: Array, step: Array, change: Array) -> None:
     """The symmetric rank-one correction in place, skipped where its denominator is lost."""
-    n = step.size
-    missing = np.empty(n)
-    scale, length, size = 0.0, 0.0, 0.0
-    for a in range(n):
-        missing[a] = change[a]
-        for b in range(n):
-            missing[a] -= hessian[a, b] * step[b]
-        scale += missing[a] * step[a]
-        length += step[a] * step[a]
-        size += missing[a] * missing[a]
-    if abs(scale) > 1e-8 * math.sqrt(length * size):
-        for a in range(n):
-            for b in range(n):
-                hessian[a, b] += missing[a] * (missing[b] / scale)
+    missing = change - hessian @ step
+    scale = float(missing @ step)
+    if abs(scale) > 1e-8 * float(np.linalg.norm(step) * np.linalg.norm(missing)):
+        hessian += np.outer(missing, missing / scale)
