@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 from factorize.api.access.caller import ANYONE, Caller
-from factorize.api.catalog.catalog import Catalog
+from factorize.api.catalog import Catalog
 from factorize.api.jobs.job import Job
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.format.labels import describe_spec
-
-_OTHERS = "store:"
 
 
 class Listing:
@@ -28,51 +26,20 @@ class Listing:
     def page(
         self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return one page and the cursor of the next: jobs, newest first, then stored results that no job has made.
+        """Return one page, the newest first, and the cursor of the next: jobs, and stored results that no job has made.
 
         Raises:
             InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
         """
-        items: list[dict[str, Any]] = []
-        if cursor is None or not cursor.startswith(_OTHERS):
-            items, following = self._jobs(state, workload, cursor, limit, caller)
-            if following is not None:
-                return items, following
-            cursor = _OTHERS
-        after = cursor.removeprefix(_OTHERS)
-        before = read_cursor(after) if after else None
-        if state not in (None, "done"):
-            return items, None
-        room = limit - len(items)
-        others = self._catalog.page(workload=workload, before=before, limit=room + 1)
-        items += [entry for _, entry in others[:room]]
-        if len(others) <= room:
-            return items, None
-        return items, _OTHERS + (write_cursor(*others[room - 1][0]) if room else "")
-
-    def newest(
-        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return one page of the same, jobs and other results among each other, the newest first.
-
-        Raises:
-            InvalidParameter: as `page`.
-        """
-        jobs, following = self._jobs(state, workload, cursor, limit, caller)
-        aged = [((job["submitted"], job["spec_digest"]), job) for job in jobs]
+        holder = None if caller.sees_all else caller.owner
+        jobs, following = self._ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
+        aged = [((job.submitted, job.spec_digest), _entry_of_job(job)) for job in jobs]
         if state in (None, "done"):
             before = None if cursor is None else read_cursor(cursor)
             aged += self._catalog.page(workload=workload, before=before, limit=limit + 1)
         aged.sort(key=lambda one: one[0], reverse=True)
         more = following is not None or len(aged) > limit
         return [entry for _, entry in aged[:limit]], write_cursor(*aged[limit - 1][0]) if more else None
-
-    def _jobs(
-        self, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        holder = None if caller.sees_all else caller.owner
-        jobs, following = self._ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
-        return [_entry_of_job(job) for job in jobs], following
 
 
 def _entry_of_job(job: Job) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.usage import UsageMeter
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import AuditLog
-from factorize.api.catalog.catalog import Catalog
+from factorize.api.catalog import Catalog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
@@ -138,7 +138,6 @@ class SolverService:
     def close(self) -> None:
         """End the engine and close the ledger."""
         self.readiness.close()
-        self.catalog.close()
         self.engine.close()
         with suppress(StoreUnavailable):  # the ledger may be what is gone
             self.audit.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
@@ -89,13 +89,12 @@ async def list_factorizations(
     workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 50,
-    order: Annotated[Literal["jobs", "newest"], Query(description="Jobs first, or all by age.")] = "jobs",
 ) -> Response:
-    """List jobs, newest first, then stored results that came from elsewhere; or both by age, as `order` says."""
-    listed = service.listing.newest if order == "newest" else service.listing.page
+    """List jobs, and stored results that came from elsewhere, the newest first."""
     async with working(request, "list"):
         items, following = await run_sync(
-            lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller), limiter=heavy
+            lambda: service.listing.page(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller),
+            limiter=heavy,
         )
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 

@@ -145,13 +145,6 @@ audit = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
 )
 """The audit log (`factorize.api.auditing.audit_log`), which is only added to."""
-result_folders = sa.Table(
-    "result_folders",
-    metadata,
-    sa.Column("folder", sa.String(2), primary_key=True),
-    sa.Column("version", sa.String(255), nullable=False),
-)
-"""The versions of the store's folders that the catalog has seen."""
 
 
 def connect(url: str) -> sa.Engine:

@@ -37,10 +37,6 @@ class ObjectEntry:
     version: tuple[int, ...]
 
 
-Watch = Callable[[], tuple["tuple[int, ...] | None", ...]]
-"""The `version` of some objects, None for one that is not there or cannot be looked at."""
-
-
 class Reader(Protocol):
     """An open object."""
 
@@ -109,9 +105,6 @@ class Objects(Protocol):
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Keep exclusive holders of an object's lock away from each other and from shared ones."""
-
-    def watch(self, *keys: str) -> Watch | None:
-        """Return what says in microseconds which version of each object stands now; None where that takes longer."""
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time; None where the medium has none."""

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from bucket_server import BucketServer
-from cluster import until
 from store_cases import factorization
 
-from factorize.api.catalog import upkeep as upkeep_module
-from factorize.api.catalog.catalog import Catalog
+from factorize.api import catalog as catalog_module
+from factorize.api.catalog import Catalog
 from factorize.api.commands.application import run
 from factorize.api.commands.asking import ls
 from factorize.api.jobs.job import JobOrder
@@ -41,11 +40,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(f"{server.bucket()}/results")
 
 
+@pytest.fixture(autouse=True)
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "LOOK_SECONDS", 0.0)
+
+
 @pytest.fixture
-def catalog(ledger: Ledger, store: Store) -> Iterator[Catalog]:
-    opened = Catalog(ledger.engine, store)
-    yield opened
-    opened.close()
+def catalog(ledger: Ledger, store: Store) -> Catalog:
+    return Catalog(ledger.engine, store)
 
 
 def listed(catalog: Catalog, **query: object) -> list[str]:
@@ -91,24 +93,51 @@ def test_what_a_job_has_made_is_not_listed_beside_it(ledger: Ledger, tmp_path: P
     assert catalog.newest(workload=None, n=None, limit=9)[0] == 2
 
 
-def test_the_rest_of_a_large_store_is_read_by_a_thread(
+def test_a_page_says_that_it_is_not_whole_while_a_large_store_is_read(
     catalog: Catalog, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep_module, "READS", 2)
-    monkeypatch.setattr(upkeep_module, "SMALL_BUCKET", 2)
+    monkeypatch.setattr(catalog_module, "READS", 3)
     put = {store.put(factorization(n))["digest"] for n in range(2, 9)}
-    assert len(listed(catalog)) < len(put) and not catalog.whole
-    until(lambda: set(listed(catalog)) == put and catalog.whole, "the whole list")
+    seen = []
+    for _ in range(3):
+        seen.append((len(listed(catalog)), catalog.whole))
+    assert seen == [(3, False), (6, False), (7, True)] and set(listed(catalog)) == put
 
 
-def test_a_restart_reads_no_manifest_again(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep_module, "_SETTLED", -60.0)
+def test_a_store_is_looked_at_once_in_five_seconds_and_its_manifests_once(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(catalog_module, "LOOK_SECONDS", 5.0)
+    monkeypatch.setattr(catalog_module.time, "monotonic", lambda: clock[0])
     store = open_store(str(tmp_path / "store"))
-    put = store.put(factorization(3))
-    assert listed(Catalog(ledger.engine, store)) == [put["digest"]]
+    catalog = Catalog(ledger.engine, store)
+    one = store.put(factorization(3))["digest"]
+    assert listed(catalog) == [one]
+    two = store.put(factorization(4))["digest"]
+    clock[0] += 4.9
+    assert listed(catalog) == [one]
+    clock[0] += 0.2
+    assert set(listed(catalog)) == {one, two}
     monkeypatch.setattr(store.index, "manifest", None)
-    monkeypatch.setattr(store.objects, "names", None)
-    assert listed(Catalog(ledger.engine, store)) == [put["digest"]]
+    assert set(listed(Catalog(ledger.engine, store))) == {one, two}, "a restart reads no manifest again"
+
+
+def test_another_answer_is_listed_when_the_first_has_gone(catalog: Catalog, ledger: Ledger, store: Store) -> None:
+    first = store.put(factorization(3))
+    assert listed(catalog) == [first["digest"]]
+    with ledger.engine.begin() as connection:  # a later answer of the same spec, as rows have it
+        connection.execute(
+            sa.text(
+                "INSERT INTO results SELECT :other, spec_digest, workload, n, created, submitted, bytes, form, summary, "
+                "'kept' FROM results"
+            ),
+            {"other": "f" * 64},
+        )
+    store.objects.delete(manifest_key(first["digest"]))
+    assert listed(catalog) == []
+    with ledger.engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM results")) == 0, "both are read again"
 
 
 def test_a_damaged_manifest_is_passed_over(ledger: Ledger, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> 
     if sum(1 for _ in islice(results.objects.names(MANIFESTS), MANY + 1)) <= MANY:
         found = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
         return len(found), found[:limit]
-    from factorize.api.catalog.catalog import user_catalog
+    from factorize.api.catalog import user_catalog
 
     with user_catalog(results) as catalog:
         count, digests = catalog.newest(workload=workload, n=n, limit=limit)

@@ -22,7 +22,7 @@ from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.local_files import StagedFile
 from factorize.storage.medium.scratch_folders import ScratchFolder
-from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged, Watch
+from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged
 
 WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
@@ -122,10 +122,6 @@ class Bucket:
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Lock the store across machines; see `BucketLock`."""
         return BucketLock(self._calls, exclusive=exclusive).held()
-
-    def watch(self, *_keys: str) -> Watch | None:
-        """Return None: each look is a request."""
-        return None
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time."""

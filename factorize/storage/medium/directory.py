@@ -25,9 +25,8 @@ from factorize.storage.medium.local_files import (
     entry_of,
     open_file,
     reported,
-    version_of,
 )
-from factorize.storage.objects import STAGING, ObjectEntry, Staged, Watch
+from factorize.storage.objects import STAGING, ObjectEntry, Staged
 
 Value = TypeVar("Value")
 
@@ -174,21 +173,6 @@ class Directory:
             if descriptor is not None:
                 with suppress(OSError):  # it is let go of all the same
                     self._files.close(descriptor)
-
-    def watch(self, *keys: str) -> Watch | None:
-        """Look at paths, symbolic links not followed."""
-        paths = [self.root / key for key in keys]
-
-        def look() -> tuple[tuple[int, ...] | None, ...]:
-            return tuple(map(self._version, paths))
-
-        return look
-
-    def _version(self, path: Path) -> tuple[int, ...] | None:
-        try:
-            return version_of(self._files.status(path))
-        except OSError:
-            return None
 
     def sign(self, key: str, seconds: float) -> str | None:
         """A directory has no address of its own."""

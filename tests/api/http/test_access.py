@@ -201,8 +201,6 @@ def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:
     listed = {role: keyed.ask(role, "GET", "/v1/factorizations").json()["items"] for role in ("one", "two", "admin")}
     names = {role: {item["spec_digest"] for item in items} for role, items in listed.items()}
     assert path[19:] in names["one"] & names["admin"] and path[19:] not in names["two"]
-    by_age = {role: keyed.ask(role, "GET", "/v1/factorizations?order=newest").json()["items"] for role in names}
-    assert {role: {item["spec_digest"] for item in items} for role, items in by_age.items()} == names
     joined = keyed.ask("two", "POST", "/v1/factorizations", spec)
     assert joined.status == 202 and keyed.ask("two", "GET", path).status == 200
     assert keyed.ask("one", "DELETE", path).json()["state"] == "cancelled"

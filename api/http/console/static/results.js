@@ -14,7 +14,7 @@ export async function resultsPage(main, { signal }) {
   const box = el("div", {});
   const pages = [null];
   const show = async () => {
-    const query = new URLSearchParams({ limit: LIMIT, order: "newest" });
+    const query = new URLSearchParams({ limit: LIMIT });
     for (const control of [state, workload]) if (control.value) query.set(control.name, control.value);
     if (pages.at(-1)) query.set("cursor", pages.at(-1));
     const found = await askJson(`/v1/factorizations?${query}`, { signal });

@@ -1,0 +1,241 @@
+"""The catalog: which results a store has, newest first, from rows in a database that follow the store.
+
+The store is the truth; the rows can be lost and are then made anew. They say what manifests say, and each manifest is
+read once. Whether a result is whole is seen when it is asked for. The rows are at most five seconds behind the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from factorize.api.jobs.database import (
+    KEPT,
+    LISTED,
+    REVOKED,
+    SCHEMA_VERSION,
+    jobs,
+    open_database,
+    reading,
+    results,
+    writing,
+)
+from factorize.api.stored_forms import Key, form_of
+from factorize.encoding import sha256
+from factorize.errors import CorruptObject, InvalidParameter, NotFound
+from factorize.format.labels import describe_spec
+from factorize.format.manifest import steps_of
+from factorize.storage.records import MANIFESTS, name_in
+from factorize.storage.revocation import REVOKED as REVOCATIONS
+from factorize.storage.store import Store
+
+Age = tuple[str, str]
+"""When a result was stored, to the microsecond, and its spec's digest: the order of the list."""
+LOOK_SECONDS = 5.0
+"""Between two looks at a store; longer after one that took more than half a second."""
+READS = 500
+"""New manifests that one look reads; a page says that it is not whole while there are more."""
+YOUNG = timedelta(minutes=10)
+"""Age below which a result that answers no spec may be one whose entry is about to be published."""
+_BATCH = 500
+
+
+class Catalog:
+    """The rows of one store's results in a database. Safe for threads, and for many services on one database.
+
+    Args:
+        engine: the database, with this release's tables.
+        store: the store.
+
+    Attributes:
+        whole: whether the rows had all results of the store at the newest look.
+    """
+
+    def __init__(self, engine: sa.Engine, store: Store) -> None:
+        self._engine, self._store = engine, store
+        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._looking = threading.Lock()
+        self._next = -float("inf")
+        self.whole = True
+
+    def page(self, *, workload: str | None, before: Age | None, limit: int) -> list[tuple[Age, dict[str, Any]]]:
+        """Return the results that answer their spec and that no job has made, newest first, each with its age.
+
+        Args:
+            workload: only those of this kind of workload.
+            before: only those that are older than this.
+            limit: how many at most.
+        """
+        self.catch_up()
+        column = results.c
+        made = sa.exists().where(jobs.c.spec_digest == column.spec_digest)
+        query = sa.select(results).where(column.standing == LISTED, ~made)
+        if workload is not None:
+            query = query.where(column.workload == workload)
+        if before is not None:
+            query = query.where(sa.tuple_(column.created, column.spec_digest) < sa.tuple_(*map(sa.literal, before)))
+        query = query.order_by(column.created.desc(), column.spec_digest.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(query)]
+
+    def newest(self, *, workload: str | None, n: int | None, limit: int) -> tuple[int, list[str]]:
+        """Return how many results there are that were not taken back, and the digests of the newest.
+
+        Args:
+            workload: only those of this kind of workload.
+            n: only those with this many steps.
+            limit: how many digests at most.
+        """
+        self.catch_up(whole=True)
+        column = results.c
+        fits: list[sa.ColumnElement[bool]] = [column.standing.in_((LISTED, KEPT))]
+        fits += [] if workload is None else [column.workload == workload]
+        fits += [] if n is None else [column.n == n]
+        order = (column.created.desc(), column.digest.desc())
+        with reading(self._engine) as connection:
+            count = connection.scalar(sa.select(sa.func.count()).select_from(results).where(*fits)) or 0
+            newest = connection.scalars(sa.select(column.digest).where(*fits).order_by(*order).limit(limit))
+            return count, list(newest)
+
+    def form(self, key: Key) -> str | None:
+        """Return the digest of a stored form (`factorize.api.stored_forms`), or None if none is known."""
+        self.catch_up()
+        query = sa.select(results.c.digest).where(results.c.form == _key_name(key), results.c.standing != REVOKED)
+        with reading(self._engine) as connection:
+            return connection.scalar(query.order_by(results.c.created, results.c.digest).limit(1))
+
+    def catch_up(self, *, whole: bool = False) -> None:
+        """Bring the rows up to date, unless that was done just now or another thread is at it.
+
+        Args:
+            whole: whether to wait for all new manifests; else a look reads the first 500.
+
+        Raises:
+            StoreUnavailable: store or database do not answer.
+        """
+        if time.monotonic() < self._next or not self._looking.acquire(blocking=whole):
+            return
+        try:
+            began = time.monotonic()
+            left = 1 << 62 if whole else READS
+            revoked = _by_digit(self._store.objects.names(REVOCATIONS))
+            stored = _by_digit(self._store.objects.names(MANIFESTS))
+            for digit in "0123456789abcdef":
+                left -= self._renew(digit, stored[digit], revoked[digit], left)
+            self.whole = left > 0
+            now = time.monotonic()
+            self._next = now + LOOK_SECONDS * max(1.0, 2 * (now - began)) if self.whole else now
+        finally:
+            self._looking.release()
+
+    def _renew(self, digit: str, stored: set[str], revoked: set[str], reads: int) -> int:
+        """Write what has come, gone or been revoked among the digests that begin with a digit; how many came."""
+        column = results.c
+        query = sa.select(column.digest, column.spec_digest, column.standing).where(column.digest.startswith(digit))
+        with reading(self._engine) as connection:
+            known = {row.digest: row for row in connection.execute(query)}
+        gone = {row.spec_digest for name, row in known.items() if name not in stored}
+        ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
+        come = sorted(stored - known.keys())[: max(reads, 0)]
+        rows = [row for digest in come if (row := self._row(digest)) is not None]
+        if not gone and not ended and not rows:
+            return len(come)
+        with writing(self._engine) as connection:
+            for part in _parts(gone):  # other answers of these specs too: one may be listed now, and is read again
+                connection.execute(results.delete().where(column.spec_digest.in_(part)))
+            for part in _parts(ended):
+                connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
+            for at in range(0, len(rows), _BATCH):
+                connection.execute(self._insert(results).on_conflict_do_nothing(), rows[at : at + _BATCH])
+        return len(come)
+
+    def _row(self, digest: str) -> dict[str, Any] | None:
+        """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
+        with suppress(NotFound, CorruptObject, InvalidParameter):
+            manifest = json.loads(self._store.index.manifest(digest).text)
+            row = _row_of(manifest)
+            if self._store.revocations.find(digest) is not None:
+                return row | {"standing": REVOKED}
+            if self._store.digest_of(row["spec_digest"]) == digest:
+                return row | {"standing": LISTED}
+            young = datetime.now(UTC) - datetime.fromisoformat(manifest["created"]) < YOUNG
+            return None if row["form"] is None and young else row | {"standing": KEPT}
+        return None
+
+
+def _by_digit(keys: Iterable[str]) -> Mapping[str, set[str]]:
+    """Return digests by their first digit, so that the rows in memory are those of a sixteenth of the store."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        name = name_in(key)
+        names[name[:1]].add(name)
+    return names
+
+
+def _parts(values: Iterable[str]) -> Iterator[list[str]]:
+    """Cut values into parts that one statement takes."""
+    listed = list(values)
+    return (listed[at : at + _BATCH] for at in range(0, len(listed), _BATCH))
+
+
+def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a result, without its standing; times are such that texts sort as they do."""
+    created = datetime.fromisoformat(manifest["created"]).astimezone(UTC)
+    form = form_of(manifest)
+    return {
+        "digest": manifest["digest"],
+        "spec_digest": manifest["spec_digest"],
+        "workload": manifest["spec"]["workload"]["kind"],
+        "n": steps_of(manifest),
+        "created": created.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "submitted": manifest["created"],
+        "bytes": manifest["files"][0]["bytes"],
+        "form": None if form is None else _key_name(form),
+        "summary": describe_spec(manifest["spec"]),
+    }
+
+
+def _key_name(key: Key) -> str:
+    """Return the name of a form's key, as long as a digest."""
+    return sha256(f"{key[0]} {','.join(key[1])}".encode())
+
+
+def _entry(row: Any) -> dict[str, Any]:
+    """Return the entry of a list that a row makes."""
+    return {
+        "spec_digest": row.spec_digest,
+        "state": "done",
+        "progress": None,
+        "error": None,
+        "submitted": row.submitted,
+        "updated": row.submitted,
+        "workload": row.workload,
+        "digest": row.digest,
+        "summary": row.summary,
+    }
+
+
+@contextmanager
+def user_catalog(store: Store) -> Iterator[Catalog]:
+    """Give the catalog that a user keeps of a store in the cache folder; it is made where there is none.
+
+    Raises:
+        StoreUnavailable: the folder cannot be written.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize" / "catalogs"
+    engine = open_database(f"sqlite:///{base / sha256(store.url.encode())[:32]}-{SCHEMA_VERSION}.sqlite")
+    try:
+        yield Catalog(engine, store)
+    finally:
+        engine.dispose()
