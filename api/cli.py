@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Callable
 
-from factorize.api.isolated import SELDOM, leave_working_folder
+from factorize.api.workers.search_path import leave_working_folder
 
 INTERRUPTED = 130
 MISSING = 2
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: by default those of the process.
     """
-    gc.set_threshold(*SELDOM)
+    gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     leave_working_folder()
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.

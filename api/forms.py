@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from factorize.errors import InvalidParameter
+from factorize.api.stages import Stages
+from factorize.api.workers.ending import Ending, WorkerEnded
+from factorize.api.workers.publishing import Limits, published
+from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
 from factorize.factorization import MATRIX_NAMES, MatrixName
 from factorize.format.description import DTYPES
+
+if TYPE_CHECKING:
+    from factorize.api.workers.pool import Pool
+    from factorize.storage.store import Store
+
+LIMIT_SECONDS = 600.0
 
 
 def read_names(text: str | None) -> tuple[MatrixName, ...]:
@@ -51,3 +62,46 @@ def read_form(matrices: str | None, dtype: str | None) -> Form:
     if dtype is not None and dtype not in DTYPES:
         raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
     return Form(read_names(matrices), dtype)
+
+
+def made_form(
+    pool: Pool,
+    store: Store,
+    most_seconds: float,
+    digest: str,
+    matrices: Sequence[MatrixName],
+    dtype: str | None,
+    *,
+    memory_mb: int,
+) -> str:
+    """Have a stored factorization written in another form, proved and stored by workers, and return its digest.
+
+    Args:
+        pool: the workers.
+        store: where it is.
+        most_seconds: wall limit of this service.
+        digest: of the factorization.
+        matrices: what the file is to hold beside C.
+        dtype: type of C in the file, or None for its own.
+        memory_mb: what either worker may take, in units of 2^20 bytes.
+
+    Raises:
+        TooLarge: it took more memory or time than it may.
+        InvalidParameter: there is no such form.
+        StoreUnavailable: a worker ended otherwise; try again.
+    """
+    limits = Limits(min(LIMIT_SECONDS, most_seconds), memory_mb, pool.processors)
+    request = {"digest": digest, "matrices": list(matrices), "dtype": dtype}
+    try:
+        with pool.place() as place:
+            stages = Stages(lambda _step: None)
+            manifest = published("form", request, place=place, store=store, limits=limits, stages=stages)
+    except WorkerEnded as error:
+        if error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+            raise TooLarge(f"{error}; stream the rows instead") from None
+        raise StoreUnavailable(str(error)) from None
+    except InvalidParameter:
+        raise
+    except FactorizeError as error:
+        raise StoreUnavailable(str(error)) from None
+    return str(manifest["digest"])

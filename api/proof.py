@@ -1,42 +1,39 @@
-"""The proof: a written factor file is checked before it is published, in a process that has not solved.
+"""The proof: a written factor file is checked before it is published, in a process that has never solved anything.
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
 (`factorize.exact`), and answers with the sha256 of what it has read, so that what is published is what was checked.
 The whole certificate is also computed anew in double precision, by the code that the solve has used
-(`factorize.certificate.certificate`): a number has to hold by both. It is asked `{"path", "store", "strict"}`
-(child_protocol.py), and its answer is in the last event.
+(`factorize.certificate.certificate`): a number has to hold by both. It is the prover of a pair of workers
+(`api/workers`).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.child_protocol import Document, Tell, last_word, serve
-from factorize.api.isolated import PROVE
-from factorize.api.processes.sibling import beside
-from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
+from factorize.api.workers.worker import PROVER, Worker
+from factorize.errors import CertificateError, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from factorize.api.workers.worker_process import Tell
     from factorize.exact import Report
     from factorize.factorization import Factorization
 
+Document = dict[str, Any]
 INTEGERS = 1024
 """Longest n for which integers decide before publication what recursions and doubles leave open: 4 s there."""
 
-_ERRORS = {error.slug: error for error in (CertificateError, CorruptObject, StoreUnavailable, TooLarge)}
 
-
-def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
-    """Have a factor file checked by another process.
+def prove(path: Path, *, store: str, strict: bool = False) -> Document:
+    """Have a factor file checked by another process, which stays for the next one and ends with this process.
 
     Args:
         path: the file.
@@ -52,43 +49,39 @@ def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
         CertificateError: a claim does not hold.
         CorruptObject: the bytes are not those of a factor file.
         TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
-        LimitExceeded: the checker ended without an answer.
+        WorkerEnded: the checker ended without an answer.
     """
-    answer = _asked({"path": os.fspath(path), "store": store, "strict": strict})
-    if answer.pop("failed"):
+    return passed(prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict}))
+
+
+@cache
+def prover() -> Worker:
+    """Return the checker of this process, which is started when it is first asked, or by `start` ahead of that."""
+    return Worker(PROVER)
+
+
+def passed(answer: Document) -> Document:
+    """Return what a check has found.
+
+    Raises:
+        CertificateError: a claim does not hold.
+    """
+    if answer["failed"]:
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {answer['refused']}")
-    del answer["refused"]
-    return answer
+    return {name: value for name, value in answer.items() if name not in ("failed", "refused")}
 
 
-def _asked(request: Document) -> Document:
-    """Return what a child answers; it is bounded like the process that asks, whose limits it has."""
-    done = beside(PROVE, json.dumps(request) + "\n")
-    end = last_word(done.stdout)
-    if end is None:
-        last = done.stderr.strip().splitlines()[-1:] or ["it was killed, perhaps for memory"]
-        raise _without_answer(done.returncode, last[0])
-    if end["event"] == "done":
-        answer: Document = end["answer"]
-        return answer
-    kind, message = end["error"]["type"], end["error"]["message"]
-    if kind == MemoryError.__name__:
-        raise _without_answer(done.returncode, f"{kind} {message}".strip())
-    raise _ERRORS.get(kind, CertificateError)(message)
-
-
-def _without_answer(status: int, reason: str) -> LimitExceeded:
-    return LimitExceeded(f"the checker ended with status {status} and without an answer: {reason}; nothing is stored")
-
-
-def check(asked: Document, _tell: Tell) -> Document:
-    """Check the file that a request names, and say how long it took."""
+def check(request: Document, _tell: Tell) -> Document:
+    """Check the file that a request names (`path`, `store`, `strict`), and say how long it took."""
     started = time.monotonic()
     try:
-        answer = inspect(Path(asked["path"]), asked["store"], strict=asked["strict"])
+        answer = inspect(Path(request["path"]), request["store"], strict=request["strict"])
     except OSError as error:
         raise StoreUnavailable(f"{error}; check the disk and try again") from None
-    return {"answer": {**answer, "seconds": round(time.monotonic() - started, 3)}}
+    return {**answer, "seconds": round(time.monotonic() - started, 3)}
+
+
+QUESTIONS = {"check": check}
 
 
 def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
@@ -161,14 +154,8 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
     return open_store(store, create=False).matrices_of(spec)
 
 
-def main() -> int:
-    """Answer what stdin asks for; see `serve`."""
-    make_ready()
-    return serve(check)
-
-
 def make_ready() -> None:
-    """Load what every check needs before the question comes, which may be while a solve still runs (`sibling.begun`).
+    """Load what every check needs before the question comes, which may be while a solve still runs.
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
@@ -181,7 +168,3 @@ def make_ready() -> None:
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not
         check_products()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

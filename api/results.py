@@ -8,16 +8,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
-from factorize.api.proof import prove
 from factorize.api.row_blocks import Block, RowBlocks
 from factorize.api.stored_forms import Key, StoredForms, matrices_key, type_key
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
-from factorize.rounded import cast
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES
@@ -66,15 +63,13 @@ class Results:
     Args:
         store: the store.
         cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
-        make: makes further forms of a result; by default in this process.
+        make: makes further forms of a result.
         forms: the forms that are stored already; by default the store is read for them.
     """
 
-    def __init__(
-        self, store: Store, *, cache_bytes: int, make: MakeForm | None = None, forms: StoredForms | None = None
-    ) -> None:
+    def __init__(self, store: Store, *, cache_bytes: int, make: MakeForm, forms: StoredForms | None = None) -> None:
         self.store = store
-        self._make = make or self._make_here
+        self._make = make
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
         self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
@@ -199,12 +194,6 @@ class Results:
                 digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
             self._forms.add(form, digest)
             return self._result(digest, digest)
-
-    def _make_here(self, digest: str, matrices: Sequence[MatrixName], dtype: str | None, *, memory_mb: int) -> str:
-        base = self.store.load(digest)
-        made = base.with_matrices(list(matrices)) if dtype is None else cast(base, dtype)
-        stored: str = self.store.put(made, check=partial(prove, store=self.store.url))["digest"]
-        return stored
 
     def _result_if_there(self, digest: str | None) -> Result | None:
         if digest is None:

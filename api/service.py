@@ -1,7 +1,7 @@
 """The service behind the doors: one path from a spec to a stored factorization.
 
 `obtain` is what HTTP takes: parse, name the mechanism, take the digest, look into the store, and only then have it
-solved by a child process. The command line takes the same steps in its own process (`api/local.py`).
+solved by workers. The command line takes the same steps in its own process (`api/local.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from factorize.api.access.usage import UsageMeter
 from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog import Catalog
-from factorize.api.children.form_maker import FormMaker
-from factorize.api.forms import ANY_FORM, Form
+from factorize.api.forms import ANY_FORM, Form, made_form
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
@@ -34,12 +33,13 @@ from factorize.api.listing import Listing
 from factorize.api.measures.pace import Pace, known_pace
 from factorize.api.measures.readiness import Readiness
 from factorize.api.measures.solve_counts import SolveCounts
-from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.stored_forms import StoredForms
 from factorize.api.telemetry.log_context import about
 from factorize.api.telemetry.spans import current_trace, record_job
+from factorize.api.workers.pool import SMALL_SECONDS, Pool
+from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
-_QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -84,20 +83,21 @@ class SolverService:
 
     Args:
         settings: where they are.
-        command: command line of the child process; by default `factorize.api.jobs.child` (api/isolated.py).
+        solver: module of the workers that solve; see api/workers/worker.py.
 
     Raises:
         StoreUnavailable: store or database cannot be opened.
         InvalidParameter: a scheduler on a public address without TLS.
     """
 
-    def __init__(self, settings: Settings, *, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, settings: Settings, *, solver: str = SOLVER) -> None:
         self.settings = settings
         if settings.scheduler is not None:
             secure(settings.scheduler, tls_of(settings.tls_ca, settings.tls_cert, settings.tls_key))
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
-        make = FormMaker(settings, self.store.url)
+        self.pool = Pool(settings.capacity_mb, settings.processors, (solver, PROVER))
+        make = partial(made_form, self.pool, self.store, settings.max_solve_seconds)
         self.ledger = Ledger(ledger_url(settings))
         self.catalog = Catalog(self.ledger.engine, self.store)
         forms = StoredForms(self.store, self.catalog.form)
@@ -116,19 +116,16 @@ class SolverService:
             self.ledger,
             find=self.store.digest_of,
             store=self.store.url,
+            pool=self.pool,
             scheduler=settings.scheduler,
-            capacity_mb=settings.capacity_mb,
-            processors=settings.processors,
-            command=command,
-            forked=settings.fork_children,
             settled=self._count,
         )
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
-        """Have the process started now from which children are forked, so that the first solve need not wait for it."""
-        if self.settings.fork_children and self.settings.scheduler is None:
-            NURSERY_OF_THIS_PROCESS.start()
+        """Have the first workers started now, so that the first solve need not wait for them."""
+        if self.settings.scheduler is None:
+            self.pool.warm_up()
 
     def start(self) -> Self:
         """Start the engine, which takes up what earlier runs left open."""
@@ -139,6 +136,7 @@ class SolverService:
         """End the engine and close the ledger."""
         self.readiness.close()
         self.engine.close()
+        self.pool.close()
         with suppress(StoreUnavailable):  # the ledger may be what is gone
             self.audit.close()
         self.ledger.close()
@@ -338,14 +336,14 @@ class SolverService:
             workload=spec.workload.kind,
             memory_mb=memory_mb,
             seconds_limit=min(max(_SAFETY * needed.seconds, self.settings.min_solve_seconds), limit_seconds),
-            threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
+            threads=1 if needed.seconds < SMALL_SECONDS else self.pool.processors,
             request_id=about().get("request_id", ""),
             client_request_id=about().get("client_request_id", ""),
             traceparent=current_trace(),
         )
 
     def keep_matrices(self, spec: Spec, caller: Caller = ANYONE, *, within: str = "") -> None:
-        """Store inline matrices for the child, and check that those known by name were uploaded.
+        """Store inline matrices for the worker, and check that those known by name were uploaded.
 
         Args:
             spec: with the matrices.
@@ -370,9 +368,3 @@ class SolverService:
             self.store.keep(name)
             return self.store.blob(name).size == 8 * math.prod(matrix.shape)
         return False
-
-
-def _processors() -> int:
-    from dask.system import CPU_COUNT
-
-    return int(CPU_COUNT)

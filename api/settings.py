@@ -80,7 +80,7 @@ class Settings(BaseSettings):
         store: URL or path of the store; by default `factorize` in the user's data folder.
         database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
         audit_requests: write every answered request into the audit log, reads too; else changes and refusals alone.
-        scheduler: address of a dask scheduler; by default scheduler and worker run in this process.
+        scheduler: address of a dask scheduler; by default solves run in workers of this process.
         tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
         tls_cert: this service's own certificate.
         tls_key: its private key.
@@ -100,8 +100,6 @@ class Settings(BaseSettings):
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
-        fork_children: solve in processes forked from one that has everything imported (Linux; elsewhere, or where this
-            is false, each solve starts a Python of its own).
         min_solve_seconds: least wall limit of a solve; it is four times the estimate where that is more.
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
         max_json_bytes: largest JSON body.
@@ -148,7 +146,6 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None
-    fork_children: bool = True
     min_solve_seconds: Seconds = 600.0
     max_solve_seconds: Seconds = DAY
     max_json_bytes: Bytes = 1 << 20

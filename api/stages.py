@@ -20,10 +20,10 @@ class Stages:
 
     Args:
         told: gets all progress.
-        prove: the check of the written file.
+        prove: the check of the written file, for `check`.
     """
 
-    def __init__(self, told: ProgressCallback, prove: Check) -> None:
+    def __init__(self, told: ProgressCallback, prove: Check | None = None) -> None:
         self._told, self._prove = told, prove
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
@@ -36,9 +36,10 @@ class Stages:
 
     def check(self, path: Path) -> Mapping[str, Any]:
         """Prove the written file; the check of a put, which publishes what passes."""
-        self._enter("prove")
+        self.enter("prove")
+        assert self._prove is not None
         found = self._prove(path)
-        self._enter("store")
+        self.enter("store")
         return found
 
     def timings(self) -> dict[str, tuple[float, float]]:
@@ -46,7 +47,8 @@ class Stages:
         names, begun = zip(*self._entered, strict=True)
         return dict(zip(names, zip(begun, (*begun[1:], time.time()), strict=True), strict=True))
 
-    def _enter(self, phase: str) -> None:
+    def enter(self, phase: str) -> None:
+        """Begin the next stage: `prove` or `store`."""
         self._entered.append((phase, time.time()))
         passed = time.monotonic() - self._began
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))

@@ -113,11 +113,11 @@ def live_service(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtu
 @pytest.fixture
 def slow_service(tmp_path: Path) -> Iterator[LiveService]:
     """A service whose solves go on until `slow_service.go()`."""
-    from servers import SLOW_CHILD, serving
+    from servers import SLOW_SOLVER, serving
 
     from factorize.api.settings import Settings
 
-    with serving(Settings(store=str(tmp_path / "store")), command=SLOW_CHILD) as live:
+    with serving(Settings(store=str(tmp_path / "store")), solver=SLOW_SOLVER) as live:
         yield live
 
 

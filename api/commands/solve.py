@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,14 +58,15 @@ def solve(
         _warn(read_spec(spec), parse_spec(manifest["spec"]))
         _shown(output, manifest, f"service       {service}", to, explain)
         return
-    from factorize.api.isolated import PROVE
     from factorize.api.local import obtain, plan
-    from factorize.api.processes.sibling import begun
+    from factorize.api.proof import prover
 
     results = open_results(store, create=True)
     asked = read_spec(spec)
     planned = plan(asked, results)
-    with prompt_interrupt(), begun(PROVE) if planned.known is None else nullcontext(), display() as shown:
+    if planned.known is None:
+        prover().start()  # which imports what it needs while the solve runs
+    with prompt_interrupt(), display() as shown:
         shown.start(_label(planned.spec.document()))
         manifest = obtain(planned, results, progress=shown.report)
         shown.finish("")

@@ -1,17 +1,11 @@
-"""A comparison in a process of its own, and the same for the command line.
-
-It is asked `{"spec": {"request": ..., "to": path}, "store": ...}` (api/child_protocol.py), says how far it is, writes
-the table to the path and names its digest. Nothing is stored.
-"""
+"""A comparison, as workers and the command line make it; nothing is stored."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from factorize.api.child_protocol import Document, Tell, serve, written
-from factorize.api.comparing.compare_request import CompareRequest, read_request
+from factorize.api.comparing.compare_request import CompareRequest
 from factorize.client.events import Event
 from factorize.storage.store import Store
 
@@ -65,27 +59,3 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
         budgets=request.budgets,
     )
     return with_use(table.to_dict(), request.parameters)
-
-
-def compare_beside(asked: Document, tell: Tell) -> Document:
-    """Write the table of a request.
-
-    Raises:
-        FactorizeError: nothing was written.
-    """
-    from factorize.storage.store import open_store
-
-    def report(done: int, total: int, mechanism: str, seconds: float) -> None:
-        tell(iteration=done, total=total, mechanism=mechanism, seconds=seconds)
-
-    given = asked["spec"]
-    return written(given["to"], comparison(read_request(given["request"]), open_store(asked["store"]), report))
-
-
-def main() -> int:
-    """Answer what stdin asks for; see `serve`."""
-    return serve(compare_beside)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Calibration jobs: each question about a stored factorization is worked out once, by a child process, and kept.
+"""Calibration jobs: each question about a stored factorization is worked out once, by a worker, and kept.
 
 A question has an address that says all of it, so nothing has to be stored: after a restart the answer is worked out
 again when somebody asks for it, and a deterministic seed makes it the same.
@@ -18,7 +18,6 @@ from factorize.accounting.calibration_request import CalibrationRequest, read_ca
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.http.child_answers import ChildQuestion
 from factorize.api.http.problems import ProblemAnswer
-from factorize.api.isolated import CALIBRATE
 from factorize.api.jobs.job import State
 from factorize.api.service import SolverService
 from factorize.encoding import json_digest, read_json
@@ -118,10 +117,9 @@ class CalibrationJob:
 
     def _question(self) -> ChildQuestion:
         return ChildQuestion(
-            CALIBRATE,
+            "calibrate",
             {"digest": self.digest, "request": self.request.document()},
             LIMIT_SECONDS,
-            "calibration",
             "use fewer bins, method 'deterministic', or `factorize calibrate`",
             "invalid-parameter",
             own_slugs=True,
@@ -180,7 +178,7 @@ class CalibrationJobs:
             await asyncio.wait({asyncio.wrap_future(job.future)}, timeout=seconds)
 
     def close(self) -> None:
-        """End what runs, and its child with it."""
+        """End what runs, and its worker with it."""
         with self._lock:
             for job in self._jobs.values():
                 job.cancel()

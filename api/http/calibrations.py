@@ -1,4 +1,4 @@
-"""The routes of calibrations: the noise of a stored factorization, found in a child process, nothing stored."""
+"""The routes of calibrations: the noise of a stored factorization, found by a worker, nothing stored."""
 
 from __future__ import annotations
 

@@ -1,24 +1,23 @@
-"""Answers that a child process works out for one request: bounded, ended with the connection, stored nowhere."""
+"""Answers that a worker works out for one request: bounded, ended with the connection, stored nowhere."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.http.problems import KINDS, ProblemAnswer
-from factorize.api.jobs import supervisor
-from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.service import SolverService
-from factorize.encoding import sha256
-from factorize.storage.medium.scratch_folders import ScratchFolder
+from factorize.api.workers.ending import Ending, WorkerEnded
+from factorize.encoding import canonical_json
+from factorize.errors import FactorizeError
 
+Answer = TypeVar("Answer")
 _LOOK_SECONDS = 0.2
 _LEAST_MB = 1024
 _UNKNOWN_MB = 2048  # half of it, where no worker has said what it has
@@ -26,13 +25,12 @@ _UNKNOWN_MB = 2048  # half of it, where no worker has said what it has
 
 @dataclass(frozen=True)
 class ChildQuestion:
-    """What is asked of a child, and how its failures are told.
+    """What is asked of a worker, and how its failures are told.
 
     Attributes:
-        module: which child; see api/isolated.py.
-        document: the request; where to write the answer is added.
+        question: which; see api/workers/solver.py.
+        document: the request.
         seconds: wall limit.
-        noun: what the answer is, for messages.
         remedy: what to do about one that takes too much.
         slug: problem type of a refusal.
         own_slugs: whether refusals keep their own type where it is a client's error.
@@ -41,10 +39,9 @@ class ChildQuestion:
         caller: to whom its core-seconds are counted, as they were used.
     """
 
-    module: str
+    question: str
     document: dict[str, Any]
     seconds: float
-    noun: str
     remedy: str
     slug: str
     own_slugs: bool = False
@@ -55,56 +52,55 @@ class ChildQuestion:
     def ask(
         self, service: SolverService, stop: threading.Event, report: Callable[[dict[str, Any]], None] = lambda _: None
     ) -> bytes:
-        """Return what the child has written; blocks.
+        """Return the answer as JSON; blocks.
 
         Args:
-            service: for the store and the limits.
-            stop: ends the child once it is set.
+            service: for the workers and the limits.
+            stop: ends the worker once it is set.
             report: gets progress events.
 
         Raises:
-            Problem: it has written nothing.
+            ProblemAnswer: there is none.
         """
-        threads = self.threads or service.settings.processors or 1
-        with (
-            ScratchFolder("answer") as folder,
-            service.meter.working(self.caller, threads),
-        ):
-            path = folder.path / "answer.json"
-            outcome = supervisor.run(
-                supervisor.Request(
-                    spec_digest="0" * 64,
-                    spec=json.dumps({**self.document, "to": str(path)}),
-                    store=service.results.store.url,
+        try:
+            return canonical_json(self.answer(service, stop, report))
+        except FactorizeError as error:
+            kept = self.own_slugs and error.slug in KINDS and KINDS[error.slug].status < 500
+            raise ProblemAnswer(error.slug if kept else self.slug, str(error)) from None
+
+    def answer(
+        self, service: SolverService, stop: threading.Event, report: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> Any:
+        """Return the answer as plain data; arguments as of `ask`.
+
+        Raises:
+            ProblemAnswer: the worker gave none.
+            FactorizeError: why there is none.
+        """
+        threads = self.threads or service.pool.processors
+        with service.meter.working(self.caller, threads), service.pool.place() as place:
+            try:
+                return place.pair.solver.ask(
+                    self.question,
+                    {**self.document, "store": service.store.url},
+                    seconds=min(self.seconds, service.settings.max_solve_seconds),
                     memory_mb=self.memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
-                    seconds_limit=min(self.seconds, service.settings.max_solve_seconds),
                     threads=threads,
-                    module=self.module,
-                    forked=service.settings.fork_children,
-                ),
-                report=report,
-                cancelled=stop.is_set,
-            )
-            if outcome.ending is not Ending.DONE:
-                raise self._problem(outcome)
-            answer = path.read_bytes()
-        if sha256(answer) != outcome.digest:
-            raise ProblemAnswer("unavailable", f"the {self.noun} was damaged on its way; post the request again")
-        return answer
+                    progress=report,
+                    cancelled=stop.is_set,
+                )
+            except WorkerEnded as ended:
+                raise self._problem(ended) from None
 
-    def _problem(self, outcome: SolveEnding) -> ProblemAnswer:
-        error = outcome.error or {}
-        message = error.get("message", outcome.ending.value)
-        if outcome.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            return ProblemAnswer("too-large", f"{message}; {self.remedy}")
-        if outcome.ending is Ending.FAILED:
-            own = error.get("type", "")
-            kept = self.own_slugs and own in KINDS and KINDS[own].status < 500
-            return ProblemAnswer(own if kept else self.slug, message)
-        return ProblemAnswer("unavailable", message, headers={"Retry-After": "5"})
+    def _problem(self, ended: WorkerEnded) -> ProblemAnswer:
+        if ended.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+            return ProblemAnswer("too-large", f"{ended}; {self.remedy}")
+        if ended.ending is Ending.FAILED:
+            return ProblemAnswer(self.slug, str(ended))
+        return ProblemAnswer("unavailable", str(ended), headers={"Retry-After": "5"})
 
 
-async def while_connected(request: Request, work: Awaitable[bytes], stop: threading.Event) -> bytes:
+async def while_connected(request: Request, work: Awaitable[Answer], stop: threading.Event) -> Answer:
     """Wait for an answer, and stop the work when the client has gone."""
     task = asyncio.ensure_future(work)
     try:

@@ -1,4 +1,4 @@
-"""The routes of comparisons and recommendations: all that fits, solved in one child process, nothing stored."""
+"""The routes of comparisons and recommendations: all that fits, solved in one worker, nothing stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from factorize.api.http.gateway.work_gate import gate_of, owner_of
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
-from factorize.api.isolated import COMPARE, RECOMMEND
 from factorize.api.recommending.recommend_request import read_job
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, read_json
@@ -50,10 +49,9 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     question = ChildQuestion(
-        COMPARE,
+        "compare",
         {"request": asked.document()},
         LIMIT_SECONDS,
-        "table",
         "use a smaller n, or `factorize compare` with --max-seconds",
         "unsupported-problem",
         caller=caller,
@@ -81,10 +79,9 @@ async def recommend(request: HttpRequest, service: RunningService, caller: Askin
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     question = ChildQuestion(
-        RECOMMEND,
+        "recommend",
         {"request": document},
         LIMIT_SECONDS,
-        "advice",
         "give max_seconds, or ask `factorize recommend`, which has no limit",
         "unsupported-problem",
         own_slugs=True,
@@ -116,10 +113,10 @@ def _request(document: Any) -> CompareRequest:
 
 
 class ComparisonRun:
-    """One comparison: a child process under the supervisor, followed from the event loop.
+    """One comparison: a question to a worker, followed from the event loop.
 
     Args:
-        question: what is asked of the child.
+        question: what is asked of the worker.
         service: for the store and the limits.
         place: the place that it takes while it runs.
     """
@@ -142,7 +139,7 @@ class ComparisonRun:
         return await while_connected(http, self._run(), self._stop)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield server-sent events; the child ends with the stream."""
+        """Yield server-sent events; the worker ends with the stream."""
         task = asyncio.ensure_future(self._run())
         try:
             while not task.done():
@@ -163,8 +160,8 @@ class ComparisonRun:
         loop = asyncio.get_running_loop()
 
         def report(event: dict[str, Any]) -> None:
-            news = {name: event.get(name) for name in ("total", "mechanism", "seconds")}
-            loop.call_soon_threadsafe(self._tell, {"done": event["iteration"], **news})
+            news = {name: event[name] for name in ("done", "total", "mechanism", "seconds")}
+            loop.call_soon_threadsafe(self._tell, news)
 
         async with self._place():
             return await run_sync(self._question.ask, self._service, self._stop, report)

@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import signal
 import socket
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,8 +107,9 @@ def run_worker(
 
     dask_cluster.configure()
     dask_cluster.solve_into(store)
-    room = (memory_mb or dask_cluster.MEMORY_MB, processors or dask_cluster.PROCESSORS)
-    with ScratchFolder("worker") as folder:
+    pool = dask_cluster.pool()
+    room = (memory_mb or pool.memory_mb, processors or pool.processors)
+    with ScratchFolder("worker") as folder, closing(pool):
         if not asyncio.run(_run(address, room, str(folder.path), ready)):
             raise ServiceUnreachable(f"the scheduler {address} is gone; start the worker again")
 

@@ -1,44 +1,39 @@
-"""The dask cluster, and all that touches dask.distributed: cluster in this process, client, the task on a worker.
+"""The dask cluster, and all that touches dask.distributed: the client of a scheduler, and the task on a worker.
 
 dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and
 processors, orders the queue, notices dead workers and carries a cancel message. It never runs numerical
-code itself, since it could not stop it; the task starts a child process (``supervisor``).
+code itself, since it could not stop it; the task has two workers of a pool do it (`solving.py`).
 
-A task returns nothing. What happens to its solve, its end too, a worker says as events of plain data, and a service
-reads nothing else from a scheduler elsewhere (``dask_plain``).
+A task takes JSON and returns nothing. What happens to its solve, its end too, a worker says as events of plain data,
+and a service reads nothing else from a scheduler (``dask_plain``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import dask
-from dask.system import CPU_COUNT
-from distributed import Client, Future, LocalCluster, Worker, fire_and_forget, get_worker
-from distributed.system import MEMORY_LIMIT
+from distributed import Client, Worker, get_worker
 
 from factorize import __version__
 from factorize.api.jobs.dask_loop import ClientLoop
 from factorize.api.jobs.dask_plain import PREFIX
-from factorize.api.jobs.ending import Ending, SolveEnding
-from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
-from factorize.api.telemetry.log_context import bound
+from factorize.api.jobs.solving import Request, WorkerLoad, carry_out
 from factorize.api.telemetry.log_lines import adopt_dask
-from factorize.storage.medium.scratch_folders import ScratchFolder
+from factorize.api.workers.pool import Pool
 
 CONNECT_SECONDS = 5.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
-"""Resource of workers of this release. What a worker is asked is pickled, and another release may read it otherwise."""
+"""Resource of workers of this release: another may read what it is asked otherwise."""
 _MANY = 1e6  # solves at a time, which this resource does not limit
-PROCESSORS = CPU_COUNT
-MEMORY_MB = int(0.8 * MEMORY_LIMIT) // MEBIBYTE
 
 _GONE = frozenset({"cancelled", "released", "forgotten"})
 _SETTINGS = {
@@ -51,58 +46,14 @@ _SETTINGS = {
     "distributed.worker.http.routes": [],
 }
 _log = logging.getLogger(__name__)
-_active: set[str] = set()
 _own_store: list[str] = []
-_near: dict[str, Callable[[dict[str, Any]], None]] = {}
-"""Who hears what the solves of a worker in this process say, by its address: not by way of its scheduler."""
-_active_changed = threading.Condition()
 
 
 def configure() -> None:
-    """Quieten dask and leave out what a private scheduler does not need. Sends nothing anywhere."""
+    """Quieten dask and leave out what is not needed. Sends nothing anywhere."""
     dask.config.set(_SETTINGS)
     logging.getLogger("distributed").setLevel(logging.WARNING)
     adopt_dask()
-
-
-class Embedded:
-    """Scheduler and one worker as threads of this process, reachable from nowhere else."""
-
-    def __init__(self, capacity_mb: int, processors: int) -> None:
-        """Start both.
-
-        Args:
-            capacity_mb: memory that running solves may be admitted with together, in units of 2^20 bytes.
-            processors: threads that running solves may be admitted with together.
-        """
-        configure()
-        self._folder = ScratchFolder("engine")
-        self.cluster = LocalCluster(
-            processes=False,
-            n_workers=1,
-            threads_per_worker=processors,
-            memory_limit=0,
-            resources=offer(capacity_mb, processors),
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-            local_directory=str(self._folder.path),
-            silence_logs=logging.WARNING,
-        )
-        # dask has no switch for its two web servers; nothing needs them, so their ports are closed again.
-        for node in (self.cluster.scheduler, *self.cluster.workers.values()):
-            node.loop.add_callback(node.http_server.stop)
-        self._addresses = [worker.address for worker in self.cluster.workers.values()]
-
-    def hear(self, listen: Callable[[dict[str, Any]], None]) -> None:
-        """Have each event of a running solve told; from the thread of the solve."""
-        _near.update(dict.fromkeys(self._addresses, listen))
-
-    def close(self) -> None:
-        """Stop the worker, then the scheduler."""
-        self.cluster.close()
-        for address in self._addresses:
-            _near.pop(address, None)
-        self._folder.close()
 
 
 class UnreadableScheduler(OSError):
@@ -110,33 +61,26 @@ class UnreadableScheduler(OSError):
 
 
 class SchedulerClient:
-    """A client of a scheduler, and the loop that it runs on where that is not the cluster's own."""
+    """A client of a scheduler, and the loop that it runs on.
 
-    def __init__(self, where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> None:
-        """Connect.
+    Args:
+        address: of the scheduler.
+        listen: called with each event of a running solve, in dask's event loop; must not block.
 
-        Args:
-            where: the cluster in this process, or the address of a scheduler.
-            listen: called with each event of a running solve, in dask's event loop or the solve's thread; must not
-                block.
+    Raises:
+        UnreadableScheduler: something answers there, and not as a scheduler that this dask understands.
+        OSError: no scheduler answers there.
+    """
 
-        Raises:
-            UnreadableScheduler: something answers there, and not as a scheduler that this dask understands.
-            OSError: no scheduler answers there.
-        """
+    def __init__(self, address: str, listen: Callable[[dict[str, Any]], None]) -> None:
         configure()
-        self._loop: ClientLoop | None = None
-        if isinstance(where, Embedded):
-            where.hear(listen)
-            self.client = Client(where.cluster, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize")
-        else:
-            self._loop = ClientLoop()
-            try:
-                self.client = self._loop.run(_client_of(where))
-            except BaseException:
-                self._loop.close()
-                raise
-            self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+        self._loop = ClientLoop()
+        try:
+            self.client = self._loop.run(_client_of(address))
+        except BaseException:
+            self._loop.close()
+            raise
+        self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
         self._stream = self.client.scheduler_comm
 
     @property
@@ -155,9 +99,8 @@ class SchedulerClient:
         """Disconnect, also from a scheduler that is gone."""
         with suppress(Exception):
             self.client.close(timeout=2)
-        if self._loop is not None:
-            self._loop.close()
-            self.client.status = "closed"  # or its finalizer would ask a loop that is gone
+        self._loop.close()
+        self.client.status = "closed"  # or its finalizer would ask a loop that is gone
 
 
 async def _client_of(address: str) -> Client:
@@ -186,20 +129,6 @@ def unreadable(address: str, error: Exception) -> str:
 def offer(memory_mb: int, processors: int) -> dict[str, float]:
     """Return what a worker offers: memory in MB, threads, and its release, without which it is given nothing."""
     return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
-
-
-class WorkerLoad(NamedTuple):
-    """What a worker was seen to do, a few seconds ago.
-
-    Attributes:
-        address: of the worker.
-        solves: how many it runs.
-        memory_mb: what it offers, in units of 2^20 bytes.
-    """
-
-    address: str
-    solves: int
-    memory_mb: int
 
 
 def worker_loads(client: Client) -> list[WorkerLoad]:
@@ -234,104 +163,29 @@ def capacity(client: Client) -> tuple[int, int] | None:
     return max(((int(offer["MB"]), int(offer["CPU"])) for offer in offers), default=None)
 
 
-def submit(
-    client: Client, task: str, request: Request, priority: int, room: tuple[int, int] | None = None
-) -> Future[Any]:
-    """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
+def solve(document: str, task: str) -> None:
+    """What a worker does for one solve: two processes of its pool do it, and it forwards what is said.
 
     Args:
-        client: the connection.
+        document: the fields of a `Request`, as JSON.
         task: name of the claim.
-        request: what to solve.
-        priority: larger runs first.
-        room: memory in MB and threads to keep free for it, where that is more than it needs.
     """
-    memory_mb, threads = room or (request.memory_mb, request.threads)
-    future = client.submit(
-        solve,
-        request,
-        task,
-        key=task,
-        priority=priority,
-        resources={"MB": memory_mb, "CPU": threads, RELEASE: 1},
-        retries=0,
-        pure=False,
-    )
-    fire_and_forget(future)
-    return future
-
-
-def when_ended(future: Future[Any], call: Callable[[Future[Any]], None]) -> None:
-    """Call with the future when its task is over; from a thread of dask's."""
-    future.add_done_callback(call)
-
-
-def cancel(future: Future[Any]) -> None:
-    """Ask the scheduler to end a task, whoever else wants it. Where it cannot be asked, nothing happens."""
-    with suppress(Exception):
-        future.cancel(force=True)
-
-
-def outcome(future: Future[Any]) -> SolveEnding | None:
-    """What a task says by its own end, of which no event told; None where dask only says that it lost it.
-
-    ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They
-    say nothing about a user's wish.
-    """
-    if future.status == "finished":
-        return SolveEnding(Ending.UNHEARD, None, None, 0.0)
-    if future.status != "error":
-        return None
-    message = "the workers that were given the solve died, or could not run it"
-    return SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": message}, 0.0)
-
-
-def solve(request: Request, task: str) -> None:
-    """What a worker does for one solve: supervise the child, forward what it says."""
     worker = get_worker()
+    request = Request(**json.loads(document))
     if _own_store:
         request = replace(request, store=_own_store[0])
 
     def say(event: str, **more: Any) -> None:
-        near, said = _near.get(worker.address), {"task": task, "event": event, **more}
-        if near is None:
-            worker.log_event(TOPIC, said)
-        else:
-            near(said)
+        worker.log_event(TOPIC, {"task": task, "event": event, **more})
 
-    with _active_changed:
-        _active.add(task)
-    try:
-        say("started")
-        with bound(**request.about):
-            _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
-            ended = _supervised(request, say, lambda: not is_wanted(worker, task))
-            _log.info("a solve has ended", extra={"about": _end_of(ended)})
-        say("ended", said=ended.document())
-    finally:
-        with _active_changed:
-            _active.discard(task)
-            _active_changed.notify_all()
+    with pool().place(fresh=request.fresh) as place:
+        carry_out(request, place, say=say, cancelled=lambda: not is_wanted(worker, task))
 
 
-def _supervised(request: Request, say: Callable[..., None], cancelled: Callable[[], bool]) -> SolveEnding:
-    try:
-        return run(
-            request,
-            report=lambda progress: say("progress", progress=progress),
-            cancelled=cancelled,
-            stored=lambda said: say("stored", said=said.document()),
-        )
-    except Exception as error:
-        _log.exception("a solve could not be supervised")
-        message = f"the solve could not be supervised: {error!r}"[:2000]
-        return SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
-
-
-def _end_of(ended: SolveEnding) -> dict[str, Any]:
-    """What a line of the log says of it."""
-    error = {} if ended.error is None else {"error": ended.error["message"]}
-    return {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest, **error}
+@cache
+def pool() -> Pool:
+    """Return the workers of this process; dask says how many solves they have."""
+    return Pool()
 
 
 def solve_into(store: str) -> None:
@@ -347,9 +201,3 @@ def is_wanted(worker: Worker, task: str) -> bool:
     """
     state = worker.state.tasks.get(task)
     return state is not None and state.state not in _GONE and worker.status.name in {"running", "paused"}
-
-
-def wait_until_ended(tasks: set[str], timeout: float) -> bool:
-    """Wait for solves that run in this process; False if some still run after ``timeout`` seconds."""
-    with _active_changed:
-        return _active_changed.wait_for(lambda: not tasks & _active, timeout)

@@ -6,7 +6,7 @@ every start, and is either done (the store has it) or submitted again. A service
 specs that it was solving. Only the death of a job's own child counts against it, or that of a machine on which
 it ran alone; after two it gets a worker for itself, and after the third it is given up.
 
-One thread, the engine's own, writes what dask reports into the ledger. Requests come in from any thread.
+One thread, the engine's own, writes what solves report into the ledger. Requests come in from any thread.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.listeners import Listeners
 from factorize.api.jobs.presence import Presence
 from factorize.api.jobs.settlement import Settlement
+from factorize.api.workers.ending import Ending
+from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
-    from distributed import Future
-
-    from factorize.api.jobs.dask_cluster import WorkerLoad
+    from factorize.api.jobs.solving import WorkerLoad
 
 LOOK_SECONDS = 15.0
 """Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobEngine:
-    """Runs the jobs of a ledger on dask.distributed."""
+    """Runs the jobs of a ledger, on workers of this machine or of a dask cluster."""
 
     def __init__(
         self,
@@ -51,11 +51,8 @@ class JobEngine:
         *,
         find: Callable[[str], str | None],
         store: str,
+        pool: Pool,
         scheduler: str | None = None,
-        capacity_mb: int | None = None,
-        processors: int | None = None,
-        command: tuple[str, ...] | None = None,
-        forked: bool = True,
         tick: float = 2.0,
         patience: float = 15.0,
         settled: Callable[[Job, SolveEnding], None] | None = None,
@@ -66,13 +63,9 @@ class JobEngine:
             ledger: the jobs table. Several engines may share one.
             find: digest of the stored factorization of a spec digest, or None. Asked from the engine's thread
                 and from ``submit``.
-            store: URL of the store, handed to the child process.
-            scheduler: address of a dask scheduler; None runs scheduler and worker in this process.
-            capacity_mb: memory for all running solves of the in-process worker; by default 80 % of what the
-                machine or the container has.
-            processors: threads for all running solves of the in-process worker; by default all.
-            command: command line of the child process; by default ``factorize.api.jobs.child`` (api/isolated.py).
-            forked: whether children may be forked from the nursery (api/processes/nursery.py).
+            store: URL of the store that keeps results.
+            pool: workers of this machine, closed by whoever made it.
+            scheduler: address of a dask scheduler whose workers solve instead.
             tick: seconds between two rounds of reconciliation.
             patience: seconds without a sign of life after which another engine counts as dead.
             settled: told of each end of a solve, in the engine's thread.
@@ -91,10 +84,8 @@ class JobEngine:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._dispatch = Dispatch(
             store=store,
+            pool=pool,
             scheduler=scheduler,
-            capacity=(capacity_mb, processors),
-            command=command,
-            forked=forked,
             listen=lambda event: self._inbox.put(partial(self._on_event, event)),
             ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
         )
@@ -105,7 +96,7 @@ class JobEngine:
     # Life
 
     def start(self) -> Self:
-        """Start the cluster or connect to the scheduler, and take up what earlier engines left open.
+        """Connect to the scheduler, if there is one, and take up what earlier engines left open.
 
         A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
         """
@@ -119,8 +110,8 @@ class JobEngine:
     def close(self) -> None:
         """End the engine.
 
-        The in-process worker's children are killed and their jobs handed back to the ledger, so that the next
-        start takes them up. Solves on remote workers go on.
+        What solves here is killed and its jobs are handed back to the ledger, so that the next start takes them up.
+        Solves on workers elsewhere go on.
         """
         if not self._dispatch.stop():
             return
@@ -130,11 +121,10 @@ class JobEngine:
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        self._dispatch.hand_back(self._ledger.release)
+        self._dispatch.close(self._ledger.release)
         if self._presence is not None:
             with suppress(Exception):
                 self._presence.end()
-        self._dispatch.close()
 
     def __enter__(self) -> Self:
         """Start; use as ``with Engine(...) as engine``."""
@@ -158,7 +148,7 @@ class JobEngine:
 
     @property
     def loads(self) -> bool:
-        """True while the process from which solves are forked loads code, for which some of them wait."""
+        """True while the first workers load code, for which some solves wait."""
         return self._dispatch.loads
 
     @property
@@ -304,8 +294,6 @@ class JobEngine:
         job: Job | None = None
         if kind == "ended" and ending is not None:
             self._settle(entry, ending)
-        elif kind == "stored" and ending is not None:
-            job = self._settlement.stored(entry.job, ending)
         elif kind == "started":
             self.solves_total += 1
             job = self._kept(entry, self._ledger.start(entry.job))
@@ -316,7 +304,7 @@ class JobEngine:
     def _kept(self, entry: Sent, job: Job | None) -> Job | None:
         """Return the changed job; let go of a solve whose claim is over."""
         if job is None:
-            self._dispatch.drop(entry.job.task, kill=self._dispatch.embedded is not None)
+            self._dispatch.drop(entry.job.task, kill=self._dispatch.here)
         return job
 
     def _on_notice(self, spec_digest: str | None) -> None:
@@ -335,23 +323,21 @@ class JobEngine:
             if job is None or job.finished or job.task != task:
                 self._dispatch.drop(task, kill=True)
             elif job.owner != self.id:
-                self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
+                self._dispatch.drop(task, kill=self._dispatch.here)
 
-    def _on_end(self, task: str, future: Future[Any]) -> None:
-        """A task is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
-        from factorize.api.jobs import dask_cluster
-
+    def _on_end(self, task: str, future: Any) -> None:
+        """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
         entry = self._dispatch.get(task)
         if entry is not None and entry.future is future:
-            self._settle(entry, dask_cluster.outcome(future))
+            self._settle(entry, self._dispatch.outcome(entry))
 
     def _settle(self, entry: Sent, outcome: SolveEnding | None) -> None:
         """Write the end of a solve, unless it was only lost."""
         try:
             if outcome is not None:
-                self._settlement.settle(entry.job, entry.future, outcome)
+                self._settlement.settle(entry.job, outcome)
         finally:
-            self._dispatch.drop(entry.job.task, kill=False)
+            self._dispatch.drop(entry.job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
             self._listeners.wake(entry.job.spec_digest)
 
     # Reconciliation
@@ -368,7 +354,7 @@ class JobEngine:
         rows = self._look_after_sent()
         living = self._presence.living()
         running = Counter(job.owner for job in rows if job.state == "running")
-        fallen = self._presence.fallen if self._dispatch.embedded is not None else ()
+        fallen = self._presence.fallen if self._dispatch.here else ()
         for job in rows:
             if job.owner == self.id or job.owner not in living:
                 alone = job.state == "running" and running[job.owner] == 1
@@ -378,13 +364,12 @@ class JobEngine:
         """Let go of solves whose job is over or in other hands; the open jobs."""
         with self._dispatch.lock:
             tasks = list(self._dispatch.sent)
-        self._settlement.keep(tasks)
         rows = {job.task: job for job in self._ledger.unfinished()}
         for task in tasks:
             if task not in rows:
                 self._dispatch.drop(task, kill=True)
             elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
-                self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
+                self._dispatch.drop(task, kill=self._dispatch.here)
         return list(rows.values())
 
     def _resume(self, job: Job, *, fell: bool) -> None:

@@ -7,15 +7,12 @@ third it is given up. A solve that was cancelled, or lost with its workers, says
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.job import ALONE_AFTER, Job
 from factorize.api.jobs.ledger import Ledger
-
-if TYPE_CHECKING:
-    from distributed import Future
+from factorize.api.workers.ending import Ending
 
 OUTAGES = 10
 """Starts after which a job whose child finds no store is failed, though the service finds it."""
@@ -32,52 +29,21 @@ class Settlement:
         self._ledger = ledger
         self._find = find
         self._settled = settled
-        self._stored: set[str] = set()
-        """Tasks that are settled and whose processes have not ended yet."""
 
-    def stored(self, job: Job, said: SolveEnding) -> Job | None:
-        """Write the end of a solve whose child says that its result is stored, if it is; its process ends later.
-
-        Returns:
-            The job that is done now; None where it was over, or nothing is stored.
-        """
-        stored = self._find(job.spec_digest)
-        if stored is None:
-            return None  # whatever that means, the end of the solve says it
-        self._stored.add(job.task)
-        return self._done(job, said, stored)
-
-    def keep(self, sent: Collection[str]) -> None:
-        """Forget all tasks but those that were sent and not dropped: of the others no end is told."""
-        self._stored.intersection_update(sent)
-
-    def settle(self, job: Job, future: Future[Any], outcome: SolveEnding) -> None:
+    def settle(self, job: Job, outcome: SolveEnding) -> None:
         """Write the end of a solve."""
-        from factorize.api.jobs import dask_cluster
-
-        if job.task in self._stored:
-            self._stored.discard(job.task)
-            return
+        self._count(job, outcome)
         stored = self._find(job.spec_digest)
         if stored is not None:
-            self._done(job, outcome, stored)
-            return
-        self._count(job, outcome)
-        if outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
-            dask_cluster.cancel(future)
+            self._ledger.finish(job.spec_digest, stored, outcome.progress)
+        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
             self._ledger.died(job, deaths=0)
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
-            dask_cluster.cancel(future)
             self._bury(job, outcome)
         elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
-            dask_cluster.cancel(future)
             self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
         else:
             self._ledger.fail(job, outcome.error or _not_stored(outcome))
-
-    def _done(self, job: Job, outcome: SolveEnding, digest: str) -> Job | None:
-        self._count(job, outcome)
-        return self._ledger.finish(job.spec_digest, digest, outcome.progress)
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})

@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -26,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from factorize import __version__
-from factorize.api.isolated import child_command
 from factorize.api.local import obtain, plan
-from factorize.api.processes.nursery import SUPPORTED
 from factorize.api.proof import inspect
+from factorize.api.workers.pool import SMALL_SECONDS
+from factorize.api.workers.search_path import search_path
 from factorize.encoding import read_json
 from factorize.errors import FactorizeError
 from factorize.spec import Spec, parse_spec
@@ -51,7 +52,6 @@ ROWS_OF_TINY, MOST_ROWS = 200.0, 1024
 """Rows of which certificate and proof take as long as a tiny spec, row by row in Python; up to so many, they do."""
 SEARCHES = {"blt": 4.0, "buffered_linear": 2.0}
 """Searches whose steps are short, so that what stands around their products outweighs these: in tiny specs."""
-FORK_SHARE = 0.05  # of the start of a Python
 BUSY_SECONDS = 3600.0
 """After which a machine that was busy when it was measured is measured again."""
 _SIDE = 512
@@ -72,19 +72,14 @@ class Pace:
     tiny: float = 0.05
     start: float = 0.6
 
-    @property
-    def fork(self) -> float:
-        """Seconds of a child that is forked with everything imported."""
-        return FORK_SHARE * self.start if SUPPORTED else self.start
-
     def service(self, spec: Spec, seconds: float) -> float:
-        """Return seconds until a posted spec is done: a child solves it and another proves it.
+        """Return seconds until a posted spec is done; what is long gets workers of its own.
 
         Args:
             spec: canonical, its mechanism named.
             seconds: what its solver estimates.
         """
-        return self.tiny + 2 * self.fork + self.work(spec, seconds)
+        return self.tiny + (self.start if seconds >= SMALL_SECONDS else 0.0) + self.work(spec, seconds)
 
     def command(self, spec: Spec, seconds: float) -> float:
         """Return seconds until `factorize solve` has ended; the proof's Python starts meanwhile."""
@@ -202,7 +197,9 @@ def _rate() -> float:
 
 def _start() -> float:
     """Return seconds of a Python that imports what a solve needs."""
-    return _seconds(lambda: subprocess.run(child_command("factorize.api.local"), check=True, stdin=subprocess.DEVNULL))
+    command = [sys.executable, "-P", "-c", "import factorize.api.local"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path())}
+    return _seconds(lambda: subprocess.run(command, check=True, env=environment, stdin=subprocess.DEVNULL))
 
 
 def _machine() -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Readiness:
         if self._engine.capacity_mb is None:
             found.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
         if self._engine.loads:
-            detail = "the process from which solves are forked still loads code; that takes some seconds"
+            detail = "the first workers load code; that takes some seconds"
             found.append(Missing("engine", "loading", detail))
         return found
 

@@ -77,7 +77,7 @@ class Told(logging.Handler):
     """Hands lines to whoever asked for this process, who writes them.
 
     Args:
-        say: says an event (api/child_protocol.py).
+        say: says an event (api/workers/worker_process.py).
     """
 
     def __init__(self, say: Callable[..., None]) -> None:
@@ -97,6 +97,12 @@ def tell_lines(say: Callable[..., None]) -> None:
     """Have a child process hand its lines on in place of writing them."""
     logging.getLogger().handlers[:] = [Told(say)]
     logging.getLogger(_ROOT).setLevel(logging.INFO)
+
+
+def hush_lines() -> None:
+    """Have a process that hands its lines on say warnings alone, as Python's own way has it."""
+    logging.getLogger().handlers.clear()
+    logging.getLogger(_ROOT).setLevel(logging.NOTSET)
 
 
 def relay(event: Mapping[str, Any], known: Mapping[str, str]) -> None:

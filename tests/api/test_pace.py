@@ -94,9 +94,9 @@ def test_seconds_are_processes_and_work_at_this_pace() -> None:
     rows = 0.2 * 12 / 200
     assert SLOW.work(tiny, nothing) == pytest.approx(rows + (3 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
     assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
-    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork + rows, rel=1e-5)
+    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
     assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
-    assert SLOW.fork < SLOW.start or not pace.SUPPORTED
+    assert SLOW.service(tiny, 6.0) - SLOW.lane(tiny, 6.0) == pytest.approx(2.0)
     assert SLOW.work(tiny, 1.05) - SLOW.work(tiny, 0.05) == pytest.approx(3.0)
 
 

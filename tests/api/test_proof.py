@@ -18,9 +18,12 @@ from store_cases import factorization, overwrite, toeplitz
 import factorize
 import factorize.exact
 from factorize import solvers
-from factorize.api.jobs import child
+from factorize.api import proof
+from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect, prove
-from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
+from factorize.api.workers.ending import WorkerEnded
+from factorize.api.workers.worker import Worker
+from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
 from factorize.exact.structures import tree_selections
 from factorize.format.manifest import manifest_digest
 from factorize.numbers import blas_threads
@@ -90,7 +93,7 @@ def test_a_claim_that_does_not_hold_is_never_published(store):
 def test_a_solver_that_lies_stores_nothing(store, monkeypatch):
     monkeypatch.setattr(solvers, "solve", lambda asked, **how: overclaiming())
     with pytest.raises(CertificateError):
-        child.solve({"spec": spec_of(4, "identity").document(), "store": store.url}, lambda **said: None)
+        obtain(plan(spec_of(4, "identity"), store), store, progress=lambda step: None)
     assert holds_nothing(store)
 
 
@@ -126,8 +129,8 @@ def test_the_numbers_of_users_matrices_come_from_the_store(store):
 
 
 def test_a_checker_that_dies_refuses(store, monkeypatch):
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(LimitExceeded, match="the checker ended with status 1 .* nothing is stored"):
+    monkeypatch.setattr(proof, "prover", lambda: Worker("no_solver"))
+    with pytest.raises(WorkerEnded, match="ended with exit status 1 and without a result"):
         store.put(factorization(4), check=partial(prove, store=store.url))
     assert holds_nothing(store)
 

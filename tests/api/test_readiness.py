@@ -193,7 +193,7 @@ def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
 
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), fork_children=False)) as live:
+    with serving(Settings(store=str(tmp_path / "store"))) as live:
         monkeypatch.setattr(live.service.engine, "other_workers", lambda: ["the worker x is of factorize-0"])
         document = live.get("/readyz").json()
         assert document["status"] == "ready" and document["missing"] == []

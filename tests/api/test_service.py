@@ -1,10 +1,8 @@
-"""The one path from a spec to its stored result, without HTTP; and the child process that walks its last part."""
+"""The one path from a spec to its stored result, without HTTP."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +27,6 @@ from factorize.errors import (
 )
 from factorize.spec import parse_spec
 from factorize.storage.blobs import blob_key
-from factorize.storage.store import open_store
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 7}, "mechanism": {"kind": "square_root"}}
 
@@ -158,66 +155,6 @@ def test_names_of_matrices() -> None:
     for text in ("", "D", "C;B", "C,", "c"):
         with pytest.raises(InvalidParameter, match="C_inv"):
             read_names(text)
-
-
-def run_child(request: dict[str, Any], *more: str) -> tuple[int, list[dict[str, Any]]]:
-    """Exit status and events of a child process."""
-    program = [sys.executable, *(more or ("-m", "factorize.api.jobs.child"))]
-    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=600)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_the_child_reports_stores_and_verifies(tmp_path: Path) -> None:
-    spec = SolverService.canonical({"workload": {"kind": "prefix", "n": 24}}).document()
-    status, events = run_child({"spec": spec, "store": str(tmp_path / "store")})
-    assert status == 0
-    assert [event["event"] for event in events] == ["progress"] * (len(events) - 1) + ["done"]
-    assert set(events[0]) == {"event", "iteration", "relative_gap", "class_gap", "seconds", "phase", "seconds_left"}
-    assert open_store(tmp_path / "store").load(events[-1]["digest"]).verify().converged
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind"),
-    [
-        ({"workload": {"kind": "prefix", "n": 0}}, "invalid-spec"),
-        ({**SPEC, "mechanism": {"kind": "banded_toeplitz", "bands": 99_999}}, "unsupported-problem"),
-        ({"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}}, "not-found"),
-    ],
-)
-def test_a_child_that_fails_says_why_and_stores_nothing(tmp_path: Path, spec: dict[str, Any], kind: str) -> None:
-    status, (event,) = run_child({"spec": spec, "store": str(tmp_path / "store")})
-    assert status == 1
-    assert (event["event"], event["error"]["type"]) == ("failed", kind)
-    assert event["error"]["message"]
-    assert list(open_store(tmp_path / "store").items()) == []
-
-
-LIAR = """
-import sys
-from factorize import solvers
-from factorize.factorization import Factorization
-
-honest = solvers.solve
-
-def lie(spec, **options):
-    print("a library that talks on stdout")
-    found = honest(spec, **options)
-    found.manifest["certificate"]["sensitivity"].update(value=0.5, hex=(0.5).hex())
-    from factorize.format.manifest import manifest_digest
-    found.manifest["digest"] = manifest_digest(found.manifest)
-    return found
-
-solvers.solve = lie
-import factorize.api.jobs.child
-sys.exit(factorize.api.jobs.child.main())
-"""
-
-
-def test_a_manifest_that_claims_too_little_is_never_stored(tmp_path: Path) -> None:
-    status, events = run_child({"spec": SPEC, "store": str(tmp_path / "store")}, "-c", LIAR)
-    assert (status, events[-1]["event"], events[-1]["error"]["type"]) == (1, "failed", "certificate-error")
-    store = open_store(tmp_path / "store")
-    assert [entry.key for entry in store.objects.list() if entry.key != "store.json"] == []
 
 
 def test_a_job_says_what_dense_noise_costs_where_nobody_named_it(service: SolverService) -> None:

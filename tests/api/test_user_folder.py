@@ -8,14 +8,15 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from command_line import ROOT, _heed_interrupts, environment
 
 from factorize import load
-from factorize.api import isolated
+from factorize.api.workers.search_path import search_path
+from factorize.api.workers.worker import Worker
 
 SCRIPT = f"""import sys
 sys.path.append({str(ROOT)!r})
@@ -132,20 +133,22 @@ def test_a_working_folder_in_pythonpath_is_left_too(tmp_path: Path) -> None:
 def test_a_child_imports_from_where_its_parent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "only_here.py").write_text("print('found')")
+    (elsewhere / "only_here.py").write_text(
+        "make_ready = lambda: None\nQUESTIONS = {'where': lambda request, tell: __file__}"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), "elsewhere", *sys.path])
-    done = subprocess.run(isolated.child_command("only_here"), capture_output=True, text=True, check=True)
-    assert done.stdout == "found\n"
-    path = isolated.search_path()
+    path = search_path()
     assert "" not in path and str(tmp_path) not in path and str(elsewhere) == path[0 if str(ROOT) in path[1:] else 1]
+    with closing(Worker("only_here")) as worker:
+        assert worker.ask("where", {}) == str(elsewhere / "only_here.py")
 
 
 def test_a_checkout_finds_itself_when_it_is_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert str(ROOT) in isolated.search_path()
+    assert str(ROOT) in search_path()
     monkeypatch.setattr(sys, "path", ["", *(entry for entry in sys.path if os.path.realpath(entry) != str(ROOT))])
-    assert isolated.search_path()[0] == str(ROOT)
+    assert search_path()[0] == str(ROOT)
 
 
 def test_a_folder_that_is_gone_has_nothing_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,22 +158,4 @@ def test_a_folder_that_is_gone_has_nothing_to_import(tmp_path: Path, monkeypatch
     gone.rmdir()
     absolute = [entry for entry in sys.path if os.path.isabs(entry)]
     monkeypatch.setattr(sys, "path", absolute)
-    assert isolated.search_path() == [*([] if str(ROOT) in absolute else [str(ROOT)]), *absolute]
-    assert Path(isolated.child_command(isolated.PROVE)[2]).name == "isolated.py"
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        isolated.SOLVE,
-        isolated.COMPARE,
-        isolated.RECOMMEND,
-        isolated.PROVE,
-        isolated.CALIBRATE,
-        isolated.ANSWER,
-        isolated.EXPAND,
-    ],
-)
-def test_every_child_starts(module: str, tmp_path: Path) -> None:
-    done = subprocess.run(isolated.child_command(module), input="", capture_output=True, text=True, cwd=tmp_path)
-    assert "json.decoder.JSONDecodeError" in done.stderr and "No module" not in done.stderr
+    assert search_path() == [*([] if str(ROOT) in absolute else [str(ROOT)]), *absolute]

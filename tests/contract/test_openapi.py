@@ -30,7 +30,7 @@ _WORDS = {"description", "summary", "title", "examples", "example", "operationId
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A service whose solves all fail at once: what is fuzzed is the way to them."""
     settings = Settings(store=str(tmp_path_factory.mktemp("fuzzed") / "store"), port=0)
-    with serving(settings, command=("/bin/false",)) as running:
+    with serving(settings, solver="no_solver") as running:
         yield running
 
 
@@ -172,7 +172,7 @@ def test_many_requests_get_answers_that_the_document_describes(service: LiveServ
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """As `service`, and it asks for keys."""
     settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
-    with serving(settings, command=("/bin/false",)) as running:
+    with serving(settings, solver="no_solver") as running:
         yield running
 
 

@@ -25,17 +25,16 @@ HEAVY = {
 IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
 IMPORT_SOLVERS = {
     "api/service.py",
-    "api/jobs/child.py",
-    "api/batches/solve_worker.py",
+    "api/workers/pool.py",
+    "api/workers/solver.py",
     "api/local.py",
     "api/python/calls.py",
     "api/comparing/child_comparison.py",
-}  # behind HTTP, in its children, on the command line, in Python
+}  # behind HTTP, in its workers, on the command line, in Python
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "api/processes/family.py",
-    "api/processes/warming.py",
+    "api/workers/worker_process.py",
 }
 """Where the name of what is imported is no constant: public names and their homes, and the modules of children."""
 
@@ -110,21 +109,10 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
-    from factorize.api.isolated import (
-        ANSWER,
-        BATCH_PROVE,
-        BATCH_SOLVE,
-        CALIBRATE,
-        COMPARE,
-        EXPAND,
-        NURSERY,
-        PROVE,
-        RECOMMEND,
-        SOLVE,
-    )
+    from factorize.api.workers.worker import PROVER, SOLVER
 
     homes = {*factorize._HOMES.values(), *factorize.accounting._HOMES.values()}
-    homes |= {SOLVE, COMPARE, RECOMMEND, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE}
+    homes |= {SOLVER, PROVER}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 
 

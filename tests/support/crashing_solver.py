@@ -1,19 +1,21 @@
-"""The solving worker of a batch, which the kernel kills when n is 5."""
+"""The solver of a pool, which the kernel kills when n is 5."""
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
-from factorize.api.batches.solve_worker import solve
-from factorize.api.child_protocol import Document, Tell, serve_each
+from factorize.api.workers import solver
+from factorize.api.workers.worker_process import Tell
+
+make_ready = solver.make_ready
 
 
-def sometimes(asked: Document, tell: Tell) -> Document:
-    if asked["spec"]["workload"].get("n") == 5:
+def solve(request: dict[str, Any], tell: Tell) -> str:
+    if request["spec"]["workload"].get("n") == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-    return solve(asked, tell)
+    return solver.solve(request, tell)
 
 
-if __name__ == "__main__":
-    serve_each(sometimes)
+QUESTIONS = {"solve": solve}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from keyed_service import Keyed, filled
-from servers import SLOW_CHILD, serving
+from servers import SLOW_SOLVER, serving
 
 from factorize.api.http.gateway.route_table import ROUTES, RouteRow
 from factorize.api.settings import Settings
@@ -176,7 +176,7 @@ def _counts_route(line: str) -> bool:
 
 def probes_of(folder: Path, count: int, seed: int) -> ProbeCount:
     """Start a service, and return what the probes of it have found."""
-    with serving(Settings(store=str(folder / "store"), require_keys=True), command=SLOW_CHILD) as live:
+    with serving(Settings(store=str(folder / "store"), require_keys=True), solver=SLOW_SOLVER) as live:
         return CrossProbes(Keyed(live), seed).run(count)
 
 

@@ -77,7 +77,7 @@ async def say_more(dask_scheduler: Scheduler, folder: str, task: str) -> None:
 async def attack(address: str, folder: str) -> None:
     """Work until a solve came, then say the rest."""
     solve = partial(answer, folder)
-    dask_cluster.solve = lambda request, task: solve(task)  # type: ignore[assignment]
+    dask_cluster.solve = lambda document, task: solve(task)  # type: ignore[assignment]
     async with Worker(address, nthreads=1, resources=dask_cluster.offer(2000, 1), dashboard_address="127.0.0.1:0"):
         print("ready", flush=True)
         while not NAMES:

@@ -23,9 +23,10 @@ from described_answers import check_described
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.api.workers.worker import SOLVER
 
 ROOT = Path(__file__).parents[2]
-SLOW_CHILD = (sys.executable, str(Path(__file__).with_name("slow_child.py")))
+SLOW_SOLVER = "slow_solver"
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,9 @@ class LiveService(Client):
 
 
 @contextmanager
-def serving(
-    settings: Settings, *, command: tuple[str, ...] | None = None, spans_to: Any = None
-) -> Iterator[LiveService]:
+def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -> Iterator[LiveService]:
     """Run a service in a thread of this process."""
-    service = SolverService(settings, command=command)
+    service = SolverService(settings, solver=solver)
     service.tracer_provider = spans_to
     running = server(settings, service=service)
     with listen(settings.host, 0) as listener:
@@ -176,7 +175,7 @@ def _environment() -> dict[str, str]:
 
 def main(store: str, speed: str, access: str) -> None:
     settings = Settings(store=store, port=0, require_keys=access == "keys", max_connections_per_address=4096)
-    service = SolverService(settings, command=SLOW_CHILD if speed == "slow" else None)
+    service = SolverService(settings, solver=SLOW_SOLVER if speed == "slow" else SOLVER)
     with listen(settings.host, 0) as listener:
         print(address(listener), flush=True)
         server(settings, service=service).run(sockets=[listener])

@@ -1,27 +1,58 @@
-"""A worker that does what it is told: answers, refuses, prints, crashes or sleeps."""
+"""A worker that does what it is told: answers, refuses, prints, allocates, crashes or sleeps."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import sys
 import time
+from typing import Any
 
-from factorize.api.child_protocol import Document, Tell, serve_each
-from factorize.errors import UnsupportedProblem
+from factorize.api.workers.worker_process import Tell
+from factorize.errors import InvalidSpec, UnsupportedProblem, Violation
 
 
-def do(asked: Document, tell: Tell) -> Document:
-    match asked["do"]:
+def make_ready() -> None:
+    """Nothing is needed."""
+
+
+def do(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    for step in range(request.get("steps", 0)):
+        tell(iteration=step)
+    match request["do"]:
         case "refuse":
-            raise UnsupportedProblem("no such thing")
+            raise UnsupportedProblem("no such thing", field="mechanism")
+        case "refuse spec":
+            raise InvalidSpec([Violation("/workload/n", "must be positive")])
+        case "refuse memory":
+            raise MemoryError("3 GiB")
         case "crash":
             os.write(2, b"out of luck\n")
             os.abort()
+        case "divide":
+            print(1 / 0)
+        case "signal":
+            os.kill(os.getpid(), request["number"])
+            time.sleep(600)
+        case "exit":
+            os._exit(request["status"])
+        case "allocate":
+            bytearray(request["mib"] << 20)
+        case "flood":
+            for _ in range(200):
+                sys.stdout.write("y" * 100_000)
+        case "child":
+            child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+            tell(iteration=child.pid)
+            time.sleep(600)
         case "sleep":
             time.sleep(600)
+        case "hold":  # the interpreter's lock
+            tell(iteration=os.getpid())
+            ctypes.PyDLL(None).sleep(600)
     print("noise of a library")
-    tell(iteration=1)
-    return {"pid": os.getpid(), "echo": asked}
+    return {"pid": os.getpid(), "echo": request, "environment": dict(os.environ)}
 
 
-if __name__ == "__main__":
-    serve_each(do)
+QUESTIONS = {"do": do}

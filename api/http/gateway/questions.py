@@ -1,4 +1,4 @@
-"""Questions whose answer a child process works out: predictions and plans, bounded before they begin."""
+"""Questions whose answer a worker works out: predictions and plans, bounded before they begin."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from factorize.api.access.caller import Caller
 from factorize.api.http.child_answers import ChildQuestion, while_connected
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
-from factorize.api.isolated import ANSWER
 from factorize.api.results import Result
 from factorize.api.service import AboveCapacity, SolverService
-from factorize.encoding import read_json
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge, UnsupportedProblem
+from factorize.errors import (
+    CorruptObject,
+    FactorizeError,
+    InvalidParameter,
+    NotFound,
+    Revoked,
+    TooLarge,
+    UnsupportedProblem,
+)
 
 MEBIBYTE = 1 << 20
 _LEAST_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
-_MAX_ANSWER = 1 << 24
-_REFUSALS = {kind.slug: kind for kind in (TooLarge, UnsupportedProblem)}
 
 
 async def answered(
@@ -36,7 +40,7 @@ async def answered(
     """Return the answer to a question that was read and found to be one.
 
     Args:
-        request: the request; when its client goes, the child ends.
+        request: the request; when its client goes, the worker ends.
         service: for the store and the limits.
         caller: who asks.
         document: the question.
@@ -48,10 +52,9 @@ async def answered(
     """
     service.meter.check_left(caller)
     child = ChildQuestion(
-        ANSWER,
+        "predict",
         {"request": document, "digest": None if about is None else about.digest},
         service.settings.question_seconds,
-        "answer",
         "ask for less, or ask `factorize predict`, which has no limit",
         "invalid-parameter",
         memory_mb=_LEAST_MB if about is None else _memory(service, about),
@@ -60,16 +63,14 @@ async def answered(
     )
     stop = threading.Event()
     async with working(request, "question"):
-        found = await while_connected(request, run_sync(child.ask, service, stop), stop)
-    outcome = read_json(found, limit=_MAX_ANSWER)
-    if "refused" in outcome:
-        raise _refusal(**outcome["refused"])
-    answer: dict[str, Any] = outcome["answer"]
-    return answer
+        try:
+            return await while_connected(request, run_sync(child.answer, service, stop), stop)
+        except FactorizeError as error:
+            raise _refusal(error) from None
 
 
 def _memory(service: SolverService, about: Result) -> int:
-    """Return what the child may take, from the size of the file: nothing of it is read yet.
+    """Return what the worker may take, from the size of the file: nothing of it is read yet.
 
     Raises:
         AboveCapacity: more than this service has for all its solves.
@@ -85,10 +86,12 @@ def _memory(service: SolverService, about: Result) -> int:
     return _LEAST_MB + needed // MEBIBYTE
 
 
-def _refusal(type: str, message: str, pointer: str | None) -> ProblemAnswer:
-    """Return the problem that the same error is in this process."""
-    if type == NotFound.slug:
-        return ProblemAnswer("not-found", message)
-    if type in (CorruptObject.slug, Revoked.slug):  # since it was looked up
-        return ProblemAnswer("corrupt-object", message)
-    return problem_of(_REFUSALS.get(type, InvalidParameter)(message, field=pointer))
+def _refusal(error: FactorizeError) -> ProblemAnswer:
+    """Return the problem of a refused question."""
+    if isinstance(error, NotFound):
+        return ProblemAnswer("not-found", str(error))
+    if isinstance(error, CorruptObject | Revoked):  # since it was looked up
+        return ProblemAnswer("corrupt-object", str(error))
+    if isinstance(error, TooLarge | UnsupportedProblem):
+        return problem_of(error)
+    return problem_of(InvalidParameter(str(error), field=getattr(error, "field", None)))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from specs import document_of
 
-from factorize.api.batches import lanes
 from factorize.api.batches.lanes import BatchLanes, Numbered
 from factorize.api.batches.report_table import COLUMNS, check_path, write_report
 from factorize.api.local import plan
+from factorize.api.workers.worker import SOLVER
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
 from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
@@ -28,22 +28,24 @@ def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> 
     return Numbered(number, plan(parse_spec(document), None), seconds, 1 << 20)
 
 
-def batch_of(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
+def batch_of(store: Store, documents: list[dict[str, Any]], *, solver: str = SOLVER) -> dict[int, Any]:
     ended: dict[int, Any] = {}
-    with BatchLanes(store, 1, lambda number, outcome, seconds: ended.update({number: outcome})) as running:
+    told = lambda number, outcome, seconds: ended.update({number: outcome})  # noqa: E731
+    with BatchLanes(store, 1, told, solver=solver) as running:
         running.solve([numbered(document, at) for at, document in enumerate(documents)], pytest.fail)
     return ended
 
 
-def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "BATCH_SOLVE", "crashing_solver")
+def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     ended = batch_of(
-        store, [document_of(4, "identity"), document_of(5, "identity"), MISSING, document_of(6, "identity")]
+        store,
+        [document_of(4, "identity"), document_of(5, "identity"), MISSING, document_of(6, "identity")],
+        solver="crashing_solver",
     )
     assert sorted(ended) == [0, 1, 2, 3]
     assert isinstance(ended[1], LimitExceeded)
-    assert "the solver ended with status -9" in str(ended[1])
+    assert "the solver process was killed by SIGKILL" in str(ended[1])
     assert isinstance(ended[2], NotFound)
     for at, n in ((0, 4), (3, 6)):
         digest = ended[at]["digest"]

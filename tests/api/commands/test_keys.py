@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_said(factorize: Command, arguments: tuple[str, .
 
 def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(factorize: Command, tmp_path: Path) -> None:
     def lacks_keys(**given: Any) -> bool:
-        settings = Settings(store=str(tmp_path / "store"), fork_children=False, **given)
+        settings = Settings(store=str(tmp_path / "store"), **given)
         running, lacks = opened_server(settings)
         running._service.ledger.close()  # nothing of it was started
         return lacks

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from issuer_server import issuing, token
 from keyed_service import UNKNOWN, Keyed, filled
-from servers import SLOW_CHILD, serving
+from servers import SLOW_SOLVER, serving
 
 from factorize import solvers
 from factorize.api.access.caller import Quotas, Scope
@@ -36,7 +36,7 @@ PATHS = sorted({row.path for row in ROUTES})
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         yield Keyed(live)
 
 
@@ -144,7 +144,7 @@ def test_a_revoked_key_is_refused_within_a_second_also_by_what_is_repeated(keyed
 def test_a_revoked_key_is_refused_by_every_service_on_the_ledger(keyed: Keyed) -> None:
     settings = keyed.live.service.settings.model_copy(update={"port": 0})
     token = keyed.token("read")
-    with serving(settings, command=SLOW_CHILD) as other:
+    with serving(settings, solver=SLOW_SOLVER) as other:
         services = [keyed, Keyed(other)]
         assert all(service.ask(token, "GET", "/v1/factorizations").status == 200 for service in services)
         keyed.register.revoke(token[3:15])
@@ -240,7 +240,7 @@ def test_an_upload_is_its_senders_own(keyed: Keyed) -> None:
 
 def test_streams_of_one_key_leave_room_for_others(tmp_path: Path) -> None:
     settings = Settings(store=str(tmp_path / "store"), require_keys=True, max_streams_per_key=2)
-    with serving(settings, command=SLOW_CHILD) as live, ExitStack() as opened:
+    with serving(settings, solver=SLOW_SOLVER) as live, ExitStack() as opened:
         service = Keyed(live)
         name = service.ask("admin", "POST", "/v1/factorizations", FIVE).json()["spec_digest"]
         path = f"/v1/factorizations/{name}/events"
@@ -309,7 +309,7 @@ def test_keys_of_one_name_have_the_same_jobs_and_uploads(keyed: Keyed) -> None:
 
 def test_quotas_of_the_settings_hold_for_keys_without_their_own(tmp_path: Path) -> None:
     settings = Settings(store=str(tmp_path / "store"), require_keys=True, open_jobs=0, core_seconds_per_day=7)
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         service = Keyed(live)
         said = service.ask("one", "GET", "/v1/caller").json()["quotas"]
         assert said == {"open_jobs": 0, "core_seconds_per_day": 7, "kept_bytes": None}
@@ -408,7 +408,7 @@ def wrong_tokens() -> dict[str, str]:
 def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
     with issuing() as issuer:
         settings = Settings(store=str(tmp_path / "store"), issuers=(issuer.issuer(),))
-        with serving(settings, command=SLOW_CHILD) as live:
+        with serving(settings, solver=SLOW_SOLVER) as live:
             keyed = Keyed(live)
             ada, bob = token(scope="mf.read mf.write"), token("ec", sub="bob", scope="mf.read")
             spec = {"workload": {"kind": "prefix", "n": 8}}

@@ -64,7 +64,7 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
 
 
 def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), audit_requests=True), command=("/bin/false",)) as service:
+    with serving(Settings(store=str(tmp_path / "store"), audit_requests=True), solver="no_solver") as service:
         read = service.get("/v1/factorizations")
         service.get("/healthz")
         (row,) = rows_of(service.folder / "jobs.sqlite")
@@ -75,7 +75,7 @@ def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store")), command=("/bin/false",)) as service:
+    with serving(Settings(store=str(tmp_path / "store")), solver="no_solver") as service:
         forbid_rows(service.folder / "jobs.sqlite")
         service.post(SPEC).problem(503, "unavailable")
         service.send(*MATRIX).problem(503, "unavailable")

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
-from servers import SLOW_CHILD, LiveService, serving
+from servers import SLOW_SOLVER, LiveService, serving
 
 from factorize.api.http.server import server
 from factorize.api.settings import Settings
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def secured(tmp_path_factory: pytest.TempPathFactory, files: tuple[Path, Path]) -> Iterator[LiveService]:
     store = str(tmp_path_factory.mktemp("secured") / "store")
     settings = Settings(store=store, https_certificate=str(files[0]), https_key=str(files[1]), require_keys=True)
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         yield live
 
 
@@ -120,7 +120,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
     first.mkdir(), second.mkdir()
     (certificate, private), (other, other_private) = certified(first), certified(second)
     settings = Settings(store=str(tmp_path / "store"), https_certificate=str(certificate), https_key=str(private))
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         host, port = live.host.rsplit(":", 1)
 
         def shown() -> str:

@@ -25,7 +25,7 @@ KEYS = "/v1/keys"
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     settings = Settings(store=str(tmp_path_factory.mktemp("keys") / "store"), require_keys=True)
-    with serving(settings, command=("/bin/false",)) as live:
+    with serving(settings, solver="no_solver") as live:
         yield Keyed(live)
 
 
@@ -156,7 +156,7 @@ def test_every_answer_is_as_the_document_says(keyed: Keyed) -> None:
     [({"require_keys": False}, "asks for no key"), ({"require_keys": True, "key_routes": False}, "setting key_routes")],
 )
 def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, bool], words: str) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), **settings), command=("/bin/false",)) as live:
+    with serving(Settings(store=str(tmp_path / "store"), **settings), solver="no_solver") as live:
         keyed = Keyed(live)
         made = len(keyed.register.all())
         path = f"{KEYS}/{own_id(keyed, 'read')}"
@@ -177,7 +177,7 @@ def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
     """A token of five minutes makes no key of 90 days."""
     with issuing() as issuer:
         asks = issuer.issuer(scopes={"mf.admin": ["admin"]})
-        with serving(Settings(store=str(tmp_path / "store"), issuers=(asks,)), command=("/bin/false",)) as live:
+        with serving(Settings(store=str(tmp_path / "store"), issuers=(asks,)), solver="no_solver") as live:
             keyed, ends = Keyed(live), int(time.time()) + 300
             admin = issued(scope="mf.admin", exp=ends)
             long = keyed.ask(admin, "POST", KEYS, {"name": "long", "days": 90}).json()
@@ -187,7 +187,7 @@ def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
 
 
 def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as live:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), solver="no_solver") as live:
         keyed = Keyed(live)
         assert keyed.ask("admin", "POST", f"{KEYS}/{own_id(keyed)}/revoke").json()["own"] is True
         another = CommandLine(tmp_path)(
@@ -197,7 +197,7 @@ def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_pa
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as live:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), solver="no_solver") as live:
         keyed = Keyed(live)
         before = keyed.register.all()
         forbid_rows(live.folder / "jobs.sqlite")

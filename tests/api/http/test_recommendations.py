@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 from servers import LiveService
 
 from factorize import parse_spec
-from factorize.api.recommending.child_advice import advise_beside
 from factorize.api.recommending.recommend_request import RecommendRequest, read_job
 from factorize.api.recommending.training_question import TrainingQuestion
-from factorize.encoding import sha256
+from factorize.api.workers import solver
 from factorize.workloads import KINDS
 
 JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "max_seconds": 0.5}
@@ -26,14 +23,12 @@ FEW = [
 ]
 
 
-def test_the_child_writes_the_advice_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gives_the_advice_and_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The route itself is asked by the page's test; here four formulas stand for all mechanisms."""
     monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
     monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
-    request, to = {**JOB, "memory": [2, 1], "samplings": ["fixed"]}, tmp_path / "advice.json"
-    done = advise_beside({"spec": {"request": request, "to": str(to)}, "store": ""}, lambda **_: None)
-    assert done["digest"] == sha256(to.read_bytes())
-    found = json.loads(to.read_text())
+    request = {**JOB, "memory": [2, 1], "samplings": ["fixed"]}
+    found = solver.recommend({"request": request, "store": ""}, lambda **_: None)
     assert found["job"]["steps"] == 3 and found["job"]["memory"] == [1, 2]
     assert found["row"] in found["table"]["rows"] and found["spec_digest"] == parse_spec(found["spec"]).digest
     feasible = [row["rmse_at_privacy"] for row in found["table"]["rows"] if row["noise_vectors"] <= 2]

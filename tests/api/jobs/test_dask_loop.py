@@ -16,8 +16,8 @@ from tornado.iostream import IOStream
 from tornado.tcpclient import TCPClient
 
 from factorize.api.jobs import dask_cluster
-from factorize.api.jobs.dask_link import Link
 from factorize.api.jobs.dask_loop import ClientLoop
+from factorize.api.jobs.dask_solves import DaskSolves
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thre
 
 def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    link = Link(f"tcp://127.0.0.1:{port_of(listener)}", lambda event: None)
+    link = DaskSolves(f"tcp://127.0.0.1:{port_of(listener)}", lambda event: None)
     assert not link.up and link.client is None and link.capacity() is None
     assert link.look_after()  # there is a new client, or none: what was sent means nothing
     link.close()
@@ -75,7 +75,7 @@ def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatc
 def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 5.0)
     with answering(words) as port:
-        link = Link(f"tcp://127.0.0.1:{port}", lambda event: None)
+        link = DaskSolves(f"tcp://127.0.0.1:{port}", lambda event: None)
         assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in link.unreadable
         assert len(link.unreadable) < 400 and "\n" not in link.unreadable
         assert link.look_after() and link.unreadable
@@ -90,7 +90,7 @@ def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
     with LocalCluster(
         processes=False, n_workers=0, protocol="tcp://", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as cluster:
-        link = Link(cluster.scheduler_address, lambda event: None)
+        link = DaskSolves(cluster.scheduler_address, lambda event: None)
         assert link.up and link.client is not None
         (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == link.client.id)
         cluster.loop.add_callback(comm.comm.stream.write, struct.pack("<QQQ", 17, 1, 1) + b"\xc1")
@@ -106,7 +106,7 @@ def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solv
     heard: list[object] = []
     ports = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
     with LocalCluster(processes=False, n_workers=1, protocol="tcp://", host="127.0.0.1", **ports) as cluster:
-        link = Link(cluster.scheduler_address, heard.append)
+        link = DaskSolves(cluster.scheduler_address, heard.append)
         assert link.up and (client := link.client) is not None
         stream = client.scheduler_comm
         (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == client.id)

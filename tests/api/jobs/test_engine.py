@@ -20,70 +20,41 @@ from typing import Any
 
 import psutil
 import pytest
+import toy_solver
 from distributed import LocalCluster
-from shared_processes import own_children
+from toy_solver import RESULT
 
-from factorize.api.jobs import dask_cluster, settlement
+from factorize.api.jobs import dask_cluster, settlement, solving
 from factorize.api.jobs import engine as engine_module
-from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import EngineRow, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.presence import Presence, host_name
+from factorize.api.workers.ending import Ending
+from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable, TooLarge
 
 ROOT = str(Path(engine_module.__file__).parents[3])
-RESULT = "cd" * 32
-CHILD = """
-import json, os, subprocess, sys, time
-def say(**event):
-    print(json.dumps(event), flush=True)
-def wait_for(condition):
-    end = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > end: sys.exit("waited for too long")
-        time.sleep(0.01)
-line = json.loads(sys.stdin.readline())
-spec, store = line["spec"], line["store"]
-with open(os.path.join(store, "starts"), "a") as file:
-    file.write(spec["name"] + " " + str(os.getpid()) + "\\n")
-for i in range(spec.get("progress", 0)):
-    say(event="progress", iteration=i, relative_gap=1.0 / (i + 1), class_gap=None, seconds=0.1 * i)
-    time.sleep(spec.get("every", 0))
-if "grandchild" in spec:
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
-    with open(os.path.join(store, "grandchild"), "w") as file: file.write(str(process.pid) + "\\n")
-if "allocate_mb" in spec:
-    block = bytearray(spec["allocate_mb"] << 20)
-if "gate" in spec:
-    wait_for(lambda: os.path.exists(os.path.join(store, spec["gate"])))
-if "outage" in spec and open(os.path.join(store, "starts")).read().count(spec["name"]) <= spec["outage"]:
-    say(event="failed", error={"type": "store-unavailable", "message": "the bucket does not answer"})
-    sys.exit(1)
-if "fail" in spec:
-    say(event="failed", error={"type": "certificate-error", "message": spec["fail"]})
-    sys.exit(1)
-if spec.get("store", True):
-    path = os.path.join(store, spec["name"])
-    with open(path + ".part", "w") as file: file.write("RESULT")
-    os.replace(path + ".part", path)
-say(event="done", digest="RESULT")
-if "leave" in spec:
-    wait_for(lambda: os.path.exists(os.path.join(store, spec["leave"])))
-""".replace("RESULT", RESULT)
+SUPPORT = str(Path(toy_solver.__file__).parent)
 HOST = """
 import os, sys, time
-sys.path.insert(0, {root!r})
-from factorize.api.jobs.ending import Ending, SolveEnding
+sys.path[:0] = {folders!r}
+import toy_solver
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.workers.pool import Pool
+toy_solver.install()
 def find(digest):
     path = os.path.join({store!r}, digest)
     return open(path).read() if os.path.exists(path) else None
-options = dict(find=find, store={store!r}, command={command!r}, tick=0.2, capacity_mb=1000, processors=2)
+pool = Pool(1000, 2, toy_solver.MODULES)
+options = dict(find=find, store={store!r}, pool=pool, tick=0.2)
 with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
     print("ready", flush=True)
     sys.stdin.read()
+pool.close()
+print("distributed" in sys.modules, flush=True)
 """
 
 
@@ -108,22 +79,21 @@ class Place:
     def __init__(self, folder: Path, stack: ExitStack, url: str | None = None) -> None:
         self.store = folder / "store"
         self.store.mkdir()
-        self.script = folder / "child.py"
-        self.script.write_text(CHILD)
         self.database = folder / "jobs.sqlite"
         self.url = url or f"sqlite:///{self.database}"
         self.stack = stack
-        self.command = (sys.executable, "-I", "-S", str(self.script))
         self.ledger = stack.enter_context(Ledger(self.url))
 
     def engine(self, **options: Any) -> JobEngine:
-        options = {"tick": 0.2, "capacity_mb": 1000, "processors": 4, "command": self.command} | options
-        engine = JobEngine(self.ledger, find=self.find, store=str(self.store), **options)
+        pool = Pool(options.pop("capacity_mb", 1000), options.pop("processors", 4), toy_solver.MODULES)
+        self.stack.callback(pool.close)
+        options = {"tick": 0.2} | options
+        engine = JobEngine(self.ledger, find=self.find, store=str(self.store), pool=pool, **options)
         return self.stack.enter_context(engine)
 
     def host(self, **more: Any) -> subprocess.Popen[str]:
         """An engine in a process of its own that a test may kill."""
-        code = HOST.format(root=ROOT, store=str(self.store), command=self.command, url=self.url, more=more)
+        code = HOST.format(folders=[ROOT, SUPPORT], store=str(self.store), url=self.url, more=more)
         process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -172,7 +142,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(solving, "published", toy_solver.published)
     with ExitStack() as stack:
         yield Place(tmp_path, stack)
 
@@ -249,19 +220,6 @@ def test_a_child_that_says_done_and_stored_nothing_is_failed(place):
     assert job.state == "failed" and job.error is not None and job.error["type"] == "not_stored"
 
 
-def test_a_job_is_done_once_its_result_is_stored_and_the_end_of_its_process_changes_nothing(place):
-    counted: list[SolveEnding] = []
-    engine = place.engine(tick=600, settled=lambda _job, outcome: counted.append(outcome))
-    engine.submit(order(progress=1, leave="leave"))
-    job = place.ended(digest(0))
-    ((_, child),) = place.starts()
-    assert job.state == "done" and job.progress["iteration"] == 0 and alive(child)
-    place.open("leave")
-    wait_for(lambda: not engine._dispatch.sent)
-    assert place.ledger.get(digest(0)) == job and not alive(child)
-    assert [(outcome.ending, outcome.digest) for outcome in counted] == [(Ending.DONE, RESULT)]
-
-
 def test_a_done_job_is_solved_again_only_when_its_result_is_gone(place):
     engine = place.engine()
     engine.submit(order())
@@ -282,7 +240,6 @@ def test_cancel_kills_the_child_and_its_child(place):
     job = engine.cancel(digest(0))
     assert job is not None and job.state == "cancelled"
     wait_for(lambda: not any(alive(pid) for pid in pids))
-    wait_for(lambda: not own_children())
     assert engine.cancel(digest(0)) is None and engine.cancel(digest(1)) is None
     assert place.state(digest(0)) == "cancelled"
 
@@ -304,10 +261,8 @@ def test_a_queued_job_can_be_cancelled_and_never_starts(place):
     engine.submit(order(0, gate="go"))
     wait_for(place.starts)
     engine.submit(order(1))
-    tasks = engine._dispatch.embedded.cluster.scheduler.tasks
-    wait_for(lambda: len(tasks) == 2)
+    wait_for(lambda: len(engine._dispatch.sent) == 2)
     assert engine.cancel(digest(1)) is not None
-    wait_for(lambda: len(tasks) == 1)
     place.open("go")
     place.ended(digest(0))
     engine.submit(order(2))
@@ -323,7 +278,6 @@ def test_a_storm_of_submits_and_cancels_leaves_the_engine_free(place):
     engine.submit(order(99, memory_mb=1000))  # has its turn only if no cancelled solve holds anything for ever
     assert place.ended(digest(99)).state == "done"
     assert place.ledger.counts()["cancelled"] == 20
-    wait_for(lambda: not [pid for _, pid in place.starts() if alive(pid)])  # a job is done before its process has ended
 
 
 def test_wall_and_memory_limits_are_named(place):
@@ -363,7 +317,7 @@ def test_the_larger_priority_runs_first(place):
     wait_for(place.starts)
     for number, priority in [(1, 0), (2, 10), (3, -10)]:
         engine.submit(order(number, priority=priority))
-    wait_for(lambda: len(engine._dispatch.embedded.cluster.scheduler.tasks) == 4)
+    wait_for(lambda: len(engine._dispatch.sent) == 4)
     place.open("go")
     for number in (1, 2, 3):
         place.ended(digest(number))
@@ -385,7 +339,7 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     numbers = [job.seq for job in jobs]
     assert numbers == sorted(set(numbers)) and jobs[-1].state == "done"
     progress = [job.progress for job in jobs if job.progress is not None]
-    known = {"iteration": 4, "relative_gap": 0.2, "class_gap": None, "phase": None, "seconds_left": None}
+    known = {"iteration": 4, "relative_gap": 0.2, "class_gap": None, "phase": "refine", "seconds_left": None}
     last = progress[-1]
     assert len(progress) >= 2 and last["seconds"] >= 0.4  # more where the machine kept the child waiting
     assert {name: value for name, value in last.items() if name != "seconds"} == known
@@ -444,21 +398,19 @@ def test_wait_returns_the_end_or_the_present_state(place):
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05, 0.3], ids=["at once", "soon", "later"])
-def test_a_future_that_dask_loses_is_not_a_cancel(place, pause):
-    """``cancelled`` and ``lost`` are dask's words for its own troubles; only a user's wish ends a job so."""
+def test_a_solve_that_is_lost_is_not_cancelled(place, pause):
+    """Only a user's wish ends a job as `cancelled`."""
     engine = place.engine(tick=0.02 if pause < 0.3 else 0.2)
     engine.submit(order(gate="go"))
     wait_for(place.starts)
     old = next(iter(engine._dispatch.sent.values())).future
-    old.cancel(force=True)
+    old.cancel()
     time.sleep(pause)
-    # Whether the first child is still there depends on who was faster; that the job goes on does not.
     wait_for(lambda: [entry for entry in list(engine._dispatch.sent.values()) if entry.future is not old])
     assert place.state(digest(0)) in ("queued", "running")
     place.open("go")
     job = place.ended(digest(0))
-    # A start is not heard while dask has lost its future, and the same task is sent again.
-    assert job.state == "done" and 1 <= job.attempts <= len(place.starts())
+    assert (job.state, job.attempts, job.deaths) == ("done", 2, 0)
 
 
 def test_a_child_told_to_end_from_outside_is_started_again(place):
@@ -550,8 +502,7 @@ def test_a_spec_whose_child_is_killed_thrice_is_run_alone_and_then_given_up(plac
             wait_for(lambda: len(place.starts()) == 3)
         os.kill(place.starts()[count - 1][1], signal.SIGKILL)
         wait_for(lambda count=count: place.ledger.get(digest(0)).deaths == count)
-    tasks = engine._dispatch.embedded.cluster.scheduler.tasks
-    wait_for(lambda: place.ledger.get(digest(0)).task in tasks)
+    wait_for(lambda: place.ledger.get(digest(0)).task in engine._dispatch.sent)
     time.sleep(0.4)  # some rounds in which it could start beside the other
     assert len(place.starts()) == 3, "it runs alone, so not beside another solve"
     place.open("go")
@@ -600,8 +551,8 @@ def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, mo
     endings = [lost]
     real = settlement.Settlement.settle
 
-    def settle(self: Any, job: Job, future: Any, outcome: SolveEnding) -> None:
-        real(self, job, future, endings.pop() if endings else outcome)
+    def settle(self: Any, job: Job, outcome: SolveEnding) -> None:
+        real(self, job, endings.pop() if endings else outcome)
 
     monkeypatch.setattr(settlement.Settlement, "settle", settle)
     engine = place.engine()
@@ -687,7 +638,7 @@ def test_the_presence_of_engines(place):
 
 
 def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": ROOT}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([ROOT, SUPPORT])}
     process = subprocess.Popen(
         [sys.executable, "-m", "distributed.cli.dask_" + arguments[0], *arguments[1:]],
         env=environment,
@@ -707,7 +658,7 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
     with pytest.MonkeyPatch.context() as hasty:
         hasty.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)  # nobody is there yet
-        engine = place.engine(scheduler=address, capacity_mb=None, processors=None)
+        engine = place.engine(scheduler=address)
     assert not engine.connected and engine.capacity_mb is None
     assert engine.submit(order(gate="go")).state == "queued"
 
@@ -716,6 +667,7 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
         worker = dask_process(
             place.stack, "worker", address, *loopback, "--no-nanny", "--nthreads", "2", "--memory-limit", "0",
             "--resources", f"MB=700 CPU=2 {dask_cluster.RELEASE}=9", "--local-directory", str(tmp_path / "dask"),
+            "--preload", "toy_solver",
         )  # fmt: skip
         return scheduler, worker
 
@@ -735,41 +687,41 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     assert (job.state, job.attempts) == ("done", 2)
 
 
-def test_contract_of_the_workers_record_of_a_cancelled_task(place):
+def test_contract_of_the_workers_record_of_a_cancelled_task(place, monkeypatch):
     """``worker.state.tasks[key].state`` is how a cancel reaches a running solve; dask does not promise it."""
-    engine = place.engine()
-    engine.submit(order(gate="never"))
-    wait_for(place.starts)
-    task, entry = next(iter(engine._dispatch.sent.items()))
-    assert engine._dispatch.embedded is not None
-    (worker,) = engine._dispatch.embedded.cluster.workers.values()
-    assert worker.state.tasks[task].state == "executing" and dask_cluster.is_wanted(worker, task)
-    entry.future.cancel(force=True)
-    wait_for(lambda: not dask_cluster.is_wanted(worker, task))
-    record = worker.state.tasks.get(task)
-    assert record is None or record.state in {"cancelled", "released", "forgotten"}
-    assert not dask_cluster.is_wanted(worker, "a task that never was")
+    monkeypatch.setattr(dask_cluster, "pool", lambda: toy_solver.POOL)
+    dask_cluster.configure()
+    with LocalCluster(
+        processes=False, n_workers=1, threads_per_worker=1, memory_limit=0, protocol="tcp://", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
+        resources=dask_cluster.offer(700, 2),
+    ) as cluster:  # fmt: skip
+        engine = place.engine(scheduler=cluster.scheduler_address)
+        engine.submit(order(gate="never"))
+        wait_for(place.starts)
+        task, entry = next(iter(engine._dispatch.sent.items()))
+        (worker,) = cluster.workers.values()
+        assert worker.state.tasks[task].state == "executing" and dask_cluster.is_wanted(worker, task)
+        entry.future.cancel(force=True)
+        wait_for(lambda: not dask_cluster.is_wanted(worker, task))
+        record = worker.state.tasks.get(task)
+        assert record is None or record.state in {"cancelled", "released", "forgotten"}
+        assert not dask_cluster.is_wanted(worker, "a task that never was")
+        engine.close()
 
 
-def test_the_embedded_cluster_listens_nowhere_and_writes_nothing_here(place, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = set(tmp_path.iterdir())
-    process = psutil.Process()
-
-    def ports() -> set[Any]:
-        return {c.laddr for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-
-    before_ports = ports()
-    engine = place.engine()
-    wait_for(lambda: ports() == before_ports)
-    engine.submit(order())
+def test_an_engine_without_a_scheduler_listens_nowhere_and_imports_no_dask(place):
+    host = place.host()
+    assert host.stdout is not None and host.stdout.readline() == "ready\n"
+    place.ledger.claim(order(), owner="nobody")
     place.ended(digest(0))
-    assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"jobs.sqlite-wal", "jobs.sqlite-shm"}
-    wait_for(lambda: not own_children())
+    assert not [c for c in psutil.Process(host.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    out, _ = host.communicate("")
+    assert out == "False\n"
 
 
 def test_an_engine_that_is_closed_twice_or_never_started_closes(place):
-    engine = JobEngine(place.ledger, find=place.find, store="store")
+    engine = JobEngine(place.ledger, find=place.find, store="store", pool=Pool())
     engine.close()
     engine.close()
 
@@ -782,7 +734,7 @@ def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypat
         dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
         resources={"MB": 700, "CPU": 2, "factorize-0.0.1": 1},
     ) as other:  # fmt: skip
-        engine = place.engine(scheduler=other.scheduler_address, capacity_mb=None, processors=None)
+        engine = place.engine(scheduler=other.scheduler_address)
         wait_for(lambda: engine.connected)
         engine.submit(order(gate="never"))
         (text,) = wait_for(engine.other_workers)

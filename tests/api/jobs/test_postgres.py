@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import toy_solver
 from postgres_server import PostgresServer
 from test_engine import Place, alive, collect, digest, order, wait_for
 
 from factorize.api.jobs import engine as engine_module
+from factorize.api.jobs import solving
 from factorize.api.jobs.job import Job
 from factorize.errors import StoreUnavailable
 
@@ -26,7 +28,8 @@ FULL = (
 
 
 @pytest.fixture
-def place(tmp_path: Path, postgres: PostgresServer) -> Iterator[Place]:
+def place(tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(solving, "published", toy_solver.published)
     with ExitStack() as stack:
         yield Place(tmp_path, stack, postgres.database())
 

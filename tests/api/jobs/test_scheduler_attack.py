@@ -19,7 +19,8 @@ from scheduler_attacker import Bomb
 from servers import Client
 
 from factorize.api.jobs.dask_plain import plain
-from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.ending import SolveEnding
+from factorize.api.workers.ending import Ending
 
 ROOT = Path(__file__).parents[3]
 SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "square_root"}}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import SLOW_CHILD, LiveService, serving
+from servers import SLOW_SOLVER, LiveService, serving
 
 from factorize.api.http.events import follow
 from factorize.api.jobs.job import Job
@@ -88,8 +88,7 @@ def test_cancelling_ends_the_stream(slow_service: LiveService) -> None:
 
 
 def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
-    command = ("/bin/sh", "-c", 'echo \'{"event":"failed","error":{"type":"solve-failed","message":"no"}}\'; exit 1')
-    with serving(Settings(store=str(tmp_path / "store")), command=command) as live:
+    with serving(Settings(store=str(tmp_path / "store")), solver="failing_solver") as live:
         name = live.post(SPEC).json()["spec_digest"]
         *_, last = listen(live, name)
         assert (last["event"], last["data"]["error"]) == ("failed", {"type": "solve-failed", "message": "no"})
@@ -106,7 +105,7 @@ def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
 ) -> None:
     settings = Settings(store=str(tmp_path / "store"))
     ended = threading.Event()
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         name = live.post(SPEC).json()["spec_digest"]
         events = listen(live, name)
         next(events)
@@ -116,7 +115,7 @@ def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
     assert ended.is_set()
     assert "graceful" not in caplog.text  # uvicorn would have cut the stream after its last 10 s
     (tmp_path / "store" / "go").touch()
-    with serving(settings, command=SLOW_CHILD) as live:
+    with serving(settings, solver=SLOW_SOLVER) as live:
         assert live.until(f"/v1/factorizations/{name}", lambda found: "certificate" in found)
 
 

@@ -1,34 +1,47 @@
-"""The engine's connection to its scheduler, and its renewal."""
+"""Solves on a dask cluster, behind the face that an engine knows: the connection to the scheduler, and its renewal."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from distributed import Client
+from distributed import fire_and_forget
 
-    from factorize.api.jobs.dask_cluster import Embedded, SchedulerClient, WorkerLoad
+from factorize.api.jobs import dask_cluster
+from factorize.api.jobs.ending import SolveEnding
+from factorize.api.jobs.solving import Request, WorkerLoad
+from factorize.api.workers.ending import Ending
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 _log = logging.getLogger(__name__)
 
 
-class Link:
-    """A dask client that is replaced when its scheduler is lost."""
+class DaskSolves:
+    """Solves handed to a scheduler, by a client that is replaced when its scheduler is lost.
 
-    def __init__(self, where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> None:
-        """Connect. A scheduler that does not answer is no error; ``look_after`` tries again.
+    A scheduler that does not answer is no error; `look_after` tries again.
 
-        Args:
-            where: the cluster in this process, or the address of a scheduler.
-            listen: called with each event of a running solve, in a thread of dask's; must not block.
-        """
+    Args:
+        scheduler: its address.
+        listen: called with each event of a running solve, in a thread of dask's; must not block.
+    """
+
+    here = False
+    """Whether solves end with this process."""
+    loads = False
+
+    def __init__(self, scheduler: str, listen: Callable[[dict[str, Any]], None]) -> None:
         self.unreadable = ""
         """Why what answers is no scheduler that this release understands; nothing where none answers, or one does."""
-        self._connection: SchedulerClient | None = None
-        self._where = where
+        self._connection: dask_cluster.SchedulerClient | None = None
+        self._where = scheduler
         self._listen = listen
         self._rounds_without = 0
         self._closing: list[threading.Thread] = []
@@ -47,25 +60,60 @@ class Link:
         return connection is not None and connection.up
 
     def capacity(self) -> tuple[int, int] | None:
-        """Memory and processors of the largest worker; None while no worker is known."""
-        from factorize.api.jobs import dask_cluster
-
+        """Return memory in MB and threads of the largest worker; None while no worker is known."""
         client = self.client
         return dask_cluster.capacity(client) if client is not None and self.up else None
 
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what each worker does."""
-        from factorize.api.jobs import dask_cluster
-
         client = self.client
         return dask_cluster.worker_loads(client) if client is not None and self.up else []
 
     def other_workers(self) -> list[str]:
         """Return a sentence for each worker of another release."""
-        from factorize.api.jobs import dask_cluster
-
         client = self.client
         return dask_cluster.other_workers(client) if client is not None and self.up else []
+
+    def submit(self, request: Request, task: str, rank: int, room: tuple[int, int]) -> Future[Any]:
+        """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
+
+        Args:
+            request: the solve.
+            task: name of the claim.
+            rank: larger ones first.
+            room: memory in MB and threads to keep free for it.
+        """
+        assert self.client is not None
+        future = self.client.submit(
+            dask_cluster.solve,
+            json.dumps(asdict(request)),
+            task,
+            key=task,
+            priority=rank,
+            resources={"MB": room[0], "CPU": room[1], dask_cluster.RELEASE: 1},
+            retries=0,
+            pure=False,
+        )
+        fire_and_forget(future)
+        return future
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Ask the scheduler to end a task, whoever else wants it. Where it cannot be asked, nothing happens."""
+        with suppress(Exception):
+            future.cancel(force=True)
+
+    def outcome(self, future: Future[Any]) -> SolveEnding | None:
+        """Return what a task says by its own end, of which no event told; None where dask only says that it lost it.
+
+        ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They
+        say nothing about a user's wish.
+        """
+        if future.status == "finished":
+            return SolveEnding(Ending.UNHEARD, None, None, 0.0)
+        if future.status != "error":
+            return None
+        message = "the workers that were given the solve died, or could not run it"
+        return SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": message}, 0.0)
 
     def look_after(self) -> bool:
         """Replace a client that was without its scheduler for two rounds: it would not come back in time.
@@ -87,8 +135,6 @@ class Link:
             closing.join()
 
     def _connect(self) -> None:
-        from factorize.api.jobs import dask_cluster
-
         old, self._connection = self._connection, None
         if old is not None:  # closing waits for the scheduler that is gone
             closing = threading.Thread(target=old.close, name="dask client closing", daemon=True)

@@ -1,0 +1,170 @@
+"""One solve for a job: two workers and a publication, bounded in memory and time, and what comes of it by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+from factorize.api.jobs.ending import SolveEnding, read_progress
+from factorize.api.stages import Stages
+from factorize.api.telemetry.log_context import bound
+from factorize.api.workers.ending import Ending, WorkerEnded
+from factorize.api.workers.pool import SMALL_MB, Place
+from factorize.api.workers.publishing import Limits, published
+from factorize.errors import FactorizeError
+from factorize.solution import Progress
+from factorize.storage.store import Store, open_store
+
+FIRST_SECONDS = 0.1  # before progress is told at all: the end of a small solve comes sooner, and says it too
+REPORT_SECONDS = 0.5
+SILENT_SECONDS = 1.5  # after which the last progress is told again
+
+Event = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be known of one solve.
+
+    Args:
+        spec_digest: sha256 of the canonical spec, 64 hex digits.
+        spec: the canonical spec, JSON on one line.
+        store: URL of the store that keeps the result.
+        memory_mb: what the solve was admitted with, in units of 2^20 bytes.
+        seconds_limit: wall limit in seconds.
+        threads: threads per BLAS or OpenMP pool.
+        alone: whether it ended its process before, and is run with nothing beside it.
+        about: what a line of the log says of the solve.
+    """
+
+    spec_digest: str
+    spec: str
+    store: str
+    memory_mb: int
+    seconds_limit: float
+    threads: int = 1
+    alone: bool = False
+    about: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it gets workers of its own: it is large, long, or suspected to end its process."""
+        return self.alone or self.threads > 1 or self.memory_mb > SMALL_MB
+
+
+class WorkerLoad(NamedTuple):
+    """What a machine or a worker elsewhere does; of the latter as it was seen a few seconds ago.
+
+    Attributes:
+        address: of the worker, or `local`.
+        solves: how many it runs.
+        memory_mb: what it offers, in units of 2^20 bytes.
+    """
+
+    address: str
+    solves: int
+    memory_mb: int
+
+
+def carry_out(request: Request, place: Place, *, say: Callable[..., None], cancelled: Callable[[], bool]) -> None:
+    """Solve, and say `started`, `progress` and `ended` as events of plain data.
+
+    Args:
+        request: the solve.
+        place: whose workers do it.
+        say: takes an event and its fields.
+        cancelled: looked at ten times a second; True ends the solve.
+    """
+    say("started")
+    with bound(**request.about):
+        _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
+        try:
+            ended = run(request, place, report=lambda event: say("progress", progress=event), cancelled=cancelled)
+        except Exception as error:
+            _log.exception("a solve could not be supervised")
+            message = f"the solve could not be supervised: {error!r}"[:2000]
+            ended = SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
+        _log.info("a solve has ended", extra={"about": _about(ended)})
+    say("ended", said=ended.document())
+
+
+def run(
+    request: Request, place: Place, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
+) -> SolveEnding:
+    """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception.
+
+    Args:
+        request: the solve.
+        place: whose workers do it.
+        report: gets the newest progress event, at most two a second, none in the first 0.1 s.
+        cancelled: see `carry_out`.
+    """
+    began, reports = time.monotonic(), _Reports(report)
+    stages = Stages(reports.take)
+
+    def over() -> bool:
+        reports.look()
+        return cancelled()
+
+    limits = Limits(request.seconds_limit, request.memory_mb, request.threads, request.about)
+    digest, error, ending = None, None, Ending.DONE
+    try:
+        asked, store = {"spec": json.loads(request.spec)}, _store(request.store)
+        manifest = published("solve", asked, place=place, store=store, limits=limits, stages=stages, cancelled=over)
+        digest = manifest["digest"]
+    except WorkerEnded as failure:
+        ending, error = failure.ending, {"type": failure.kind, "message": str(failure)}
+    except FactorizeError as failure:
+        ending, error = Ending.FAILED, {"type": failure.slug, "message": str(failure)[:2000]}
+    seconds = time.monotonic() - began
+    if error is not None:
+        return SolveEnding(ending, None, error, seconds)
+    return SolveEnding(ending, digest, None, seconds, stages.timings(), reports.newest)
+
+
+class _Reports:
+    """Passes the newest step on: none in the first moment, one each half second, and the last again after silence."""
+
+    def __init__(self, report: Callable[[Event], None]) -> None:
+        self.newest: Event | None = None
+        self._report = report
+        self._said: Event | None = None
+        self._at = time.monotonic() - REPORT_SECONDS + min(FIRST_SECONDS, REPORT_SECONDS)
+
+    def take(self, progress: Progress) -> None:
+        """Remember a step."""
+        self.newest = read_progress(vars(progress)) or self.newest
+
+    def look(self) -> None:
+        """Report what is due."""
+        quiet = time.monotonic() - self._at
+        if self.newest is None or quiet < REPORT_SECONDS or (self.newest is self._said and quiet < SILENT_SECONDS):
+            return
+        if self.newest is self._said:
+            self.newest = _later(self.newest, quiet)
+        self._said, self._at = self.newest, time.monotonic()
+        self._report(self.newest)
+
+
+def _later(event: Event, seconds: float) -> Event:
+    """The same progress, so many seconds later: the worker is inside a long routine."""
+    left = event["seconds_left"]
+    left = None if left is None or left <= seconds else left - seconds
+    return {**event, "seconds": event["seconds"] + seconds, "seconds_left": left}
+
+
+def _about(ended: SolveEnding) -> dict[str, Any]:
+    """What a line of the log says of an end."""
+    error = {} if ended.error is None else {"error": ended.error["message"]}
+    return {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest, **error}
+
+
+@cache
+def _store(url: str) -> Store:
+    return open_store(url)

@@ -1,0 +1,1 @@
+"""Workers: processes that stay and answer one question after the other, and the pool that has them."""

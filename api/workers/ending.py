@@ -1,0 +1,116 @@
+"""The ending of a question to a worker: one word for programs, one sentence for people."""
+
+from __future__ import annotations
+
+import re
+import signal
+from enum import Enum
+
+from factorize.errors import FactorizeError, InvalidParameter, InvalidSpec, LimitExceeded, SolveFailed, Violation
+
+_MESSAGE_LIMIT = 2000
+_OUT_OF_MEMORY_TYPES = re.compile(r"_?(Array)?MemoryError|out_of_memory")
+_OUT_OF_MEMORY_TEXTS = (
+    "MemoryError",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+    "Memory allocation still failed",  # OpenBLAS
+)
+
+
+class Ending(Enum):
+    """How a solve ended; the value is what the user reads when there is nothing more precise to say."""
+
+    DONE = "the solve is stored"
+    FAILED = "the solver stopped without an answer; its message says why"
+    OUT_OF_MEMORY = "the solve wanted more memory than it was admitted with; use a smaller n or a structured mechanism"
+    TIMEOUT = "the solve ran past its wall limit; use a larger tolerance or a cheaper mechanism, or raise the limit"
+    CANCELLED = "the solve was cancelled; post the spec again to solve it"
+    CRASHED = "the solver process was killed; post the spec again, and report it if it happens again"
+    LOST = "workers died under the solve; a job that was lost so is tried once more, with a worker of its own"
+    INTERRUPTED = "the solver process was told to end from outside; the service tries again by itself"
+    UNHEARD = "the solve is over and its service was away; the service tries again by itself"
+
+
+class WorkerEnded(LimitExceeded):
+    """A worker was ended, or ended by itself, without an answer.
+
+    Args:
+        ending: why.
+        kind: the same for programs, as it stands in a job's error.
+        message: the same for people.
+    """
+
+    def __init__(self, ending: Ending, kind: str, message: str) -> None:
+        super().__init__(message[:_MESSAGE_LIMIT])
+        self.ending, self.kind = ending, kind
+
+
+def stopped(reason: Ending, *, memory_mb: int, seconds: float) -> WorkerEnded:
+    """Return the error of a worker that was killed.
+
+    Args:
+        reason: out of memory, out of time or cancelled.
+        memory_mb: what the question was admitted with, in units of 2^20 bytes.
+        seconds: its wall limit.
+    """
+    if reason is Ending.OUT_OF_MEMORY:
+        return WorkerEnded(reason, "out_of_memory", _memory(memory_mb))
+    message = f"{reason.value} (it was {seconds:g} s)" if reason is Ending.TIMEOUT else reason.value
+    return WorkerEnded(reason, reason.name.lower(), message)
+
+
+def died(status: int, errors: str, *, memory_mb: int) -> WorkerEnded:
+    """Return the error of a worker that ended by itself.
+
+    Args:
+        status: exit status, or minus the number of the signal that killed it.
+        errors: the last lines of its stderr.
+        memory_mb: what the question was admitted with, in units of 2^20 bytes.
+    """
+    last = errors.splitlines()[-1].strip() if errors else ""
+    if any(text in errors for text in _OUT_OF_MEMORY_TEXTS):
+        return WorkerEnded(Ending.OUT_OF_MEMORY, "out_of_memory", f"{_memory(memory_mb)} ({last})")
+    if status >= 0:
+        message = f"the solver process ended with exit status {status} and without a result"
+        return WorkerEnded(Ending.FAILED, "failed", f"{message}: {last or 'it wrote nothing to stderr'}")
+    name = signal.Signals(-status).name
+    if -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        return WorkerEnded(Ending.INTERRUPTED, "interrupted", f"{Ending.INTERRUPTED.value} ({name})")
+    hint = ", perhaps by the kernel because the machine ran out of memory" if -status == signal.SIGKILL else ""
+    hint += f" ({last})" if last else ""
+    message = f"the solver process was killed by {name}{hint}; {Ending.CRASHED.value}"
+    return WorkerEnded(Ending.CRASHED, "crashed", message)
+
+
+def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> FactorizeError:
+    """Return the error that a worker raised, as it is in this process.
+
+    Args:
+        kind: its slug, or the name of an error that is none of ours.
+        message: its text.
+        field: the field that it is about, if there is one.
+        memory_mb: what the question was admitted with, in units of 2^20 bytes.
+    """
+    if _OUT_OF_MEMORY_TYPES.fullmatch(kind):
+        return WorkerEnded(Ending.OUT_OF_MEMORY, "out_of_memory", f"{_memory(memory_mb)} ({message})")
+    error = _kinds(FactorizeError).get(kind, SolveFailed)
+    if issubclass(error, InvalidSpec):
+        return error([Violation(field or "", message.removeprefix(f"{field or '(the spec)'}: "))])
+    if issubclass(error, InvalidParameter):
+        return error(message, field=field)
+    try:
+        return error(message)
+    except TypeError:  # it is made of more than a sentence
+        return SolveFailed(message)
+
+
+def _memory(memory_mb: int) -> str:
+    return f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
+
+
+def _kinds(base: type[FactorizeError]) -> dict[str, type[FactorizeError]]:
+    kinds = {base.slug: base}
+    for kind in base.__subclasses__():
+        kinds |= _kinds(kind)
+    return kinds

@@ -1,0 +1,313 @@
+"""The pool: pairs of workers that stay, and places for what is admitted by memory and processors.
+
+A pair is a solver and a prover, two processes. Small questions share pairs, one question at a time; what is large gets
+a pair of its own, which ends with it. A pair near its last answer is replaced by one that was warmed up meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from bisect import insort
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from factorize.api.workers.worker import PROVER, SOLVER, Worker
+from factorize.api.workers.worker_process import MOST_ANSWERS
+from factorize.errors import FactorizeError
+from factorize.storage.medium.scratch_folders import ScratchFolder
+from factorize.storage.store import open_store
+
+SMALL_SECONDS, SMALL_MB = 5.0, 512
+"""Estimates of what shares a pair of workers."""
+PUBLISHERS = 8
+"""Threads beside those of places, for what has given its place back and waits for a disk."""
+IDLE_SECONDS = 120.0
+_AGED = MOST_ANSWERS * 3 // 4
+_WARM_MECHANISMS: tuple[dict[str, str], ...] = (
+    {"kind": "dense"},
+    {"kind": "square_root"},
+    {"kind": "tree", "decoder": "online"},
+)
+"""What has both processes load nearly all that small specs need."""
+
+
+class Pair:
+    """A solver and a prover.
+
+    Args:
+        modules: of the two.
+    """
+
+    def __init__(self, modules: tuple[str, str]) -> None:
+        self.solver, self.prover = Worker(modules[0]), Worker(modules[1])
+        self.used = time.monotonic()
+
+    @property
+    def aged(self) -> bool:
+        """Whether another should be there before long."""
+        return max(self.solver.answers, self.prover.answers) >= _AGED
+
+    def start(self) -> None:
+        """Start both processes, which import what they need meanwhile."""
+        self.solver.start()
+        self.prover.start()
+
+    def warm_up(self) -> None:
+        """Solve and check tiny specs."""
+        self.start()
+        with suppress(FactorizeError, OSError), ScratchFolder("warm") as folder:
+            about = {"path": str(folder.path / "file"), "store": open_store(folder.path / "store").url}
+            for mechanism in _WARM_MECHANISMS:
+                spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
+                self.solver.ask("solve", {**about, "spec": spec})
+                self.prover.ask("check", {**about, "strict": False})
+
+    def kill(self) -> None:
+        """End both, whatever they do."""
+        self.solver.kill()
+        self.prover.kill()
+
+    def close(self) -> None:
+        """Kill both and wait for their ends."""
+        self.kill()
+        self.solver.close()
+        self.prover.close()
+
+
+class Place:
+    """What a call holds: a pair of workers, and mostly memory and threads, until it gives all of it back.
+
+    Args:
+        pair: the workers.
+        give_back: called once.
+    """
+
+    def __init__(self, pair: Pair, give_back: Callable[[], None]) -> None:
+        self.pair = pair
+        self._give_back, self._held = give_back, threading.Lock()
+
+    def release(self) -> None:
+        """Give it back; a second time does nothing."""
+        if self._held.acquire(blocking=False):
+            self._give_back()
+
+
+class Solve(Future[Any]):
+    """A call that was submitted. `cancel` also tells one that runs to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = threading.Event()
+
+    def cancel(self) -> bool:
+        """Keep it from running; whether it never will."""
+        self.stop.set()
+        return super().cancel()
+
+
+@dataclass(order=True)
+class _Waiting:
+    rank: int
+    number: int
+    memory_mb: int = field(compare=False)
+    threads: int = field(compare=False)
+    fresh: bool = field(compare=False)
+    call: Callable[[Place, Callable[[], bool]], Any] = field(compare=False)
+    future: Solve = field(compare=False)
+
+
+class Pool:
+    """Pairs of workers and places for calls. Safe for threads; nothing is started before it is needed.
+
+    Args:
+        memory_mb: for all running calls, in units of 2^20 bytes; by default 80 % of what this process may use.
+        processors: threads of all running calls; by default those of this process.
+        modules: of solver and prover.
+    """
+
+    def __init__(
+        self,
+        memory_mb: int | None = None,
+        processors: int | None = None,
+        modules: tuple[str, str] = (SOLVER, PROVER),
+    ) -> None:
+        self.memory_mb = memory_mb or _machine_mb()
+        self.processors = processors or machine_processors()
+        self._modules = modules
+        self._free_mb, self._free_threads = self.memory_mb, self.processors
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._waiting: list[_Waiting] = []
+        self._pairs: set[Pair] = set()
+        self._idle: list[Pair] = []
+        self._warming: threading.Thread | None = None
+        self._threads = ThreadPoolExecutor(self.processors + PUBLISHERS, "pool")
+        self._closed = False
+
+    @property
+    def loads(self) -> bool:
+        """True while a pair is warmed up and no other is there."""
+        warming = self._warming
+        return warming is not None and warming.is_alive() and len(self._pairs) == 1
+
+    def warm_up(self) -> None:
+        """Have a pair made ready; does not wait for it."""
+        with self._lock:
+            if not self._closed and (self._warming is None or not self._warming.is_alive()):
+                self._warming = threading.Thread(target=self._warm, name="warming", daemon=True)
+                self._warming.start()
+
+    def submit(
+        self,
+        call: Callable[[Place, Callable[[], bool]], Any],
+        *,
+        memory_mb: int,
+        threads: int = 1,
+        rank: int = 0,
+        fresh: bool = False,
+    ) -> Solve:
+        """Have a call made in a thread as soon as it has a place.
+
+        Args:
+            call: gets its place, and what says whether it was cancelled.
+            memory_mb: what it is admitted with, in units of 2^20 bytes.
+            threads: likewise.
+            rank: larger ones come first, among equals the first; one that does not fit lets others pass.
+            fresh: whether its workers are its own.
+        """
+        future = Solve()
+        with self._lock:
+            waiting = _Waiting(-rank, next(self._numbers), memory_mb, threads, fresh, call, future)
+            insort(self._waiting, waiting)
+            self._admit()
+        return future
+
+    @contextmanager
+    def place(self, *, fresh: bool = False) -> Iterator[Place]:
+        """Give a pair of workers at once, with no memory or threads of the pool.
+
+        Args:
+            fresh: whether its workers are its own.
+        """
+        pair = self._taken(fresh)
+        place = Place(pair, lambda: self._give_back(pair, fresh))
+        try:
+            yield place
+        finally:
+            place.release()
+
+    def end_idle(self) -> None:
+        """End pairs that nobody has needed for minutes, all but one."""
+        with self._lock:
+            late = time.monotonic() - IDLE_SECONDS
+            old = [pair for pair in self._idle[:-1] if pair.used < late]
+            self._idle = [pair for pair in self._idle if pair not in old]
+        self._close(old)
+
+    def close(self) -> None:
+        """Kill all workers, and wait for the calls that had them."""
+        with self._lock:
+            self._closed = True
+            for waiting in self._waiting:
+                waiting.future.cancel()
+            self._waiting.clear()
+            pairs = list(self._pairs)
+        for pair in pairs:
+            pair.kill()
+        self._threads.shutdown()
+        if self._warming is not None:
+            self._warming.join()
+        self._close(pairs)
+
+    def _admit(self) -> None:
+        """Start what fits."""
+        for waiting in list(self._waiting):
+            if waiting.memory_mb <= self._free_mb and waiting.threads <= self._free_threads:
+                self._waiting.remove(waiting)
+                if waiting.future.set_running_or_notify_cancel():
+                    self._free_mb -= waiting.memory_mb
+                    self._free_threads -= waiting.threads
+                    self._threads.submit(self._run, waiting)
+
+    def _run(self, waiting: _Waiting) -> None:
+        pair = self._taken(waiting.fresh)
+
+        def give_back() -> None:
+            self._give_back(pair, waiting.fresh)
+            with self._lock:
+                self._free_mb += waiting.memory_mb
+                self._free_threads += waiting.threads
+                self._admit()
+
+        place = Place(pair, give_back)
+        try:
+            answer = waiting.call(place, waiting.future.stop.is_set)
+        except BaseException as error:
+            place.release()
+            waiting.future.set_exception(error)
+        else:
+            place.release()
+            waiting.future.set_result(answer)
+
+    def _taken(self, fresh: bool) -> Pair:
+        warming = self._warming
+        if warming is not None and not fresh and not self._idle:
+            warming.join()  # no sooner would another be there
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop()
+            pair = Pair(self._modules)
+            self._pairs.add(pair)
+            if self._closed:
+                pair.kill()
+        with suppress(FactorizeError, OSError):  # whoever asks it hears why
+            pair.start()
+        return pair
+
+    def _give_back(self, pair: Pair, fresh: bool) -> None:
+        with self._lock:
+            keep = not fresh and not self._closed
+            if keep:
+                pair.used = time.monotonic()
+                self._idle.append(pair)
+        if not keep:
+            self._close([pair])
+        elif pair.aged:
+            self.warm_up()
+
+    def _warm(self) -> None:
+        pair = self._taken(fresh=True)
+        pair.warm_up()
+        with self._lock:
+            old = [pair for pair in self._idle if pair.aged]
+            self._idle = [pair for pair in self._idle if not pair.aged]
+        self._close(old)
+        self._give_back(pair, fresh=False)
+
+    def _close(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            pair.close()
+        with self._lock:
+            self._pairs.difference_update(pairs)
+
+
+def machine_processors() -> int:
+    """Return the processors that this process may use, within the quota of its control group."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, -(-int(quota) // int(period)))
+    return max(1, count)
+
+
+def _machine_mb() -> int:
+    from factorize.solvers.budget import machine_memory
+
+    return int(0.8 * machine_memory()) >> 20

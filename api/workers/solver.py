@@ -1,0 +1,124 @@
+"""The solver's questions: solves and forms, whose files it writes where it is told, and answers that nobody stores.
+
+Nothing is published here: what was written is checked by the prover (`api/proof.py`) before it gets its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorize.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from factorize.api.workers.worker_process import Tell
+    from factorize.factorization import Factorization
+    from factorize.storage.store import Store
+
+Document = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+def make_ready() -> None:
+    """Import what every solve needs."""
+    import numba  # noqa: F401  loaded ahead, that is all
+    import scipy.linalg  # noqa: F401
+
+    import factorize.solvers  # noqa: F401
+
+
+def solve(request: Document, tell: Tell) -> str:
+    """Solve a canonical spec, write its factor file, and return the digest.
+
+    Args:
+        request: `spec`, `store`, and the `path` of the file.
+        tell: told how far it is.
+
+    Raises:
+        FactorizeError: there is no file.
+    """
+    from factorize import solvers
+    from factorize.spec import parse_spec
+
+    spec = _store(request["store"]).bind(parse_spec(request["spec"]))
+    _log.info("the worker solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
+    return _written(solvers.solve(spec, progress=lambda step: tell(**vars(step))), request["path"])
+
+
+def form(request: Document, _tell: Tell) -> str:
+    """Write a stored factorization in another form, and return the digest of that.
+
+    Args:
+        request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
+    """
+    from factorize.rounded import cast
+
+    base = _store(request["store"]).load(request["digest"])
+    dtype = request["dtype"]
+    made = base.with_matrices(request["matrices"]) if dtype is None else cast(base, dtype)
+    return _written(made, request["path"])
+
+
+def predict(request: Document, _tell: Tell) -> Document:
+    """Return the answer to a question of `factorize.predict`, about the factorization `digest` where that is one."""
+    from factorize.predict import ask, parse_question
+
+    about = _store(request["store"]).load(request["digest"]) if request["digest"] else None
+    return ask(parse_question(request["request"]), about).document()
+
+
+def calibrate(request: Document, _tell: Tell) -> Document:
+    """Return the noise of a stored factorization."""
+    from factorize.accounting.calibration_request import answer, read_calibration_request
+
+    asked = read_calibration_request(request["request"])
+    return dict(answer(_store(request["store"]).load(request["digest"]), asked))
+
+
+def compare(request: Document, tell: Tell) -> Document:
+    """Return the table of a comparison."""
+    from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.compare_request import read_request
+
+    return comparison(read_request(request["request"]), _store(request["store"]), _reporting(tell))
+
+
+def recommend(request: Document, tell: Tell) -> Document:
+    """Return the advice for a training job; `table` is the comparison that it rests on."""
+    from factorize.api.recommending.advice import advice_of, request_of, table_of
+    from factorize.api.recommending.recommend_request import read_job
+
+    job = read_job(request["request"])
+    notes, asked = request_of(job)
+    table = table_of(asked, None, _reporting(tell))
+    return {**advice_of(job, table, notes), "table": table}
+
+
+QUESTIONS = {one.__name__: one for one in (solve, form, predict, calibrate, compare, recommend)}
+
+
+def _reporting(tell: Tell) -> Any:
+    def report(done: int, total: int, mechanism: str, seconds: float) -> None:
+        tell(done=done, total=total, mechanism=mechanism, seconds=seconds)
+
+    return report
+
+
+def _written(found: Factorization, path: str) -> str:
+    from factorize.storage.medium.files import Files
+
+    try:
+        Files().produce(Path(path), found.save)
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error}; free space and try again") from None
+    return found.digest
+
+
+@cache
+def _store(url: str) -> Store:
+    from factorize.storage.store import open_store
+
+    return open_store(url, create=False)

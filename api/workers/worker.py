@@ -1,0 +1,240 @@
+"""A worker as whoever asks it sees it: a process that stays, is bounded for each question, and is replaced at its end.
+
+A worker that crashes, is cancelled, or passes a limit costs its question and nothing else: the next one starts another.
+The protocol is that of `worker_process.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from factorize.api.telemetry.log_lines import relay
+from factorize.api.workers.ending import Ending, WorkerEnded, died, refused, stopped
+from factorize.api.workers.search_path import search_path
+
+SOLVER, PROVER = "factorize.api.workers.solver", "factorize.api.proof"
+"""The modules of the two workers. The prover has solved nothing."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+POLL_SECONDS = 0.1
+_LAST_WORDS_SECONDS = 10.0
+_TAIL_BYTES = 8192
+_KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
+
+Document = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One process, started when it is first needed. One question at a time; `start` and `kill` are for any thread.
+
+    Args:
+        module: whose questions it answers.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._asking, self._lock = threading.Lock(), threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._watch = -1
+        self._unread = b""
+        self._closed = False
+        self.answers = 0
+        """How many the present process has given."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, or None where none runs."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process, which imports what it needs meanwhile."""
+        self._running()
+
+    def ask(
+        self,
+        question: str,
+        request: Document,
+        *,
+        seconds: float = float("inf"),
+        memory_mb: int = 0,
+        threads: int = 1,
+        progress: Callable[[Document], object] = lambda _event: None,
+        cancelled: Callable[[], bool] = lambda: False,
+        about: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the answer to a question; blocks.
+
+        Args:
+            question: which of the module's.
+            request: what it is about.
+            seconds: wall limit.
+            memory_mb: private memory that it is admitted with, in units of 2^20 bytes; 0 for no limit.
+            threads: threads per BLAS or OpenMP pool.
+            progress: gets progress events.
+            cancelled: looked at ten times a second; True kills the process.
+            about: what a line of the log says of it.
+
+        Raises:
+            WorkerEnded: the process gave no answer.
+            FactorizeError: what the answer raised, in its own words.
+        """
+        log = _log.isEnabledFor(logging.INFO)
+        document = {"question": question, "request": request, "memory_mb": memory_mb, "threads": threads, "log": log}
+        with self._asking:
+            process = self._running()
+            try:
+                event = self._asked(process, document, seconds, progress, cancelled, dict(about or {}))
+            except WorkerEnded:
+                self._end()
+                raise
+            except BaseException:
+                self._end()
+                raise
+            self.answers += 1
+            if event["event"] == "failed":
+                told = event["error"]
+                error = refused(told["type"], told["message"], told["field"], memory_mb=memory_mb)
+                if isinstance(error, WorkerEnded):
+                    self._end()
+                raise error
+            if event["worn"]:
+                self._end()
+            return event["answer"]
+
+    def kill(self) -> None:
+        """End the process, whatever it does, and start no other: whoever waits for its answer gets WorkerEnded."""
+        with self._lock:
+            self._closed = True
+            _kill(self._process)
+
+    def close(self) -> None:
+        """Kill, and wait for the end."""
+        self.kill()
+        with self._asking:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise stopped(Ending.CANCELLED, memory_mb=0, seconds=0.0)
+            if self._process is None:
+                self.answers, self._unread = 0, b""
+                self._errors = tempfile.TemporaryFile("ab+")
+                theirs, self._watch = os.pipe()
+                try:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-P", "-m", "factorize.api.workers.worker_process", self._module, str(theirs)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=self._errors,
+                        env=_environment(),
+                        pass_fds=(theirs,),
+                        process_group=0,  # Ctrl-C in a terminal is for whoever asks
+                    )
+                finally:
+                    os.close(theirs)
+            return self._process
+
+    def _asked(
+        self,
+        process: subprocess.Popen[bytes],
+        document: Document,
+        seconds: float,
+        progress: Callable[[Document], object],
+        cancelled: Callable[[], bool],
+        about: Mapping[str, str],
+    ) -> Document:
+        """Return the last event of an answer."""
+        assert process.stdin is not None and process.stdout is not None and self._errors is not None
+        memory_mb, deadline = document["memory_mb"], time.monotonic() + seconds
+        with suppress(OSError):  # it has died, which is seen below
+            self._errors.truncate(0)
+            process.stdin.write(json.dumps(document).encode("ascii") + b"\n")
+            process.stdin.flush()
+        while True:
+            line, complete, self._unread = self._unread.partition(b"\n")
+            if complete:
+                event: Document = json.loads(line)
+                if event["event"] == "progress":
+                    progress(event)
+                elif event["event"] == "log":
+                    relay(event, about)
+                else:
+                    return event
+                continue
+            self._unread = line
+            if cancelled():
+                raise stopped(Ending.CANCELLED, memory_mb=memory_mb, seconds=seconds)
+            if time.monotonic() > deadline:
+                raise stopped(Ending.TIMEOUT, memory_mb=memory_mb, seconds=seconds)
+            if not _KERNEL_LIMITS_DATA and memory_mb and _resident_mb(process.pid) > memory_mb + 512:
+                raise stopped(Ending.OUT_OF_MEMORY, memory_mb=memory_mb, seconds=seconds)
+            if not select.select([process.stdout], [], [], POLL_SECONDS)[0]:
+                continue
+            data = os.read(process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise self._died(process, memory_mb)
+            self._unread += data
+
+    def _died(self, process: subprocess.Popen[bytes], memory_mb: int) -> WorkerEnded:
+        """Return the error of a process that ended within an answer."""
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_WORDS_SECONDS)  # one that crashes closes its stdout before it says why
+        process.kill()
+        status = process.wait()
+        assert self._errors is not None
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        if self._closed:
+            return stopped(Ending.CANCELLED, memory_mb=memory_mb, seconds=0.0)
+        return died(status, self._errors.read().decode(errors="replace").strip(), memory_mb=memory_mb)
+
+    def _end(self) -> None:
+        """Kill the process, and wait for its end."""
+        with self._lock:
+            process, errors, watch = self._process, self._errors, self._watch
+            self._process, self._errors, self._watch = None, None, -1
+        if process is None or errors is None:
+            return
+        _kill(process)
+        process.wait()
+        for stream in (process.stdin, process.stdout, errors):
+            with suppress(OSError):  # what was never written is not needed
+                if stream is not None:
+                    stream.close()
+        os.close(watch)
+
+
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    """Kill a process that has not been waited for, and what it may have started in its group."""
+    if process is not None and process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker: one thread until more are given, no setting or secret of the service."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
+    return kept | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONPATH": os.pathsep.join(search_path())}
+
+
+def _resident_mb(pid: int) -> float:
+    """Return the resident memory of a process, in units of 2^20 bytes."""
+    import psutil
+
+    with suppress(psutil.Error):
+        return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
+    return 0.0

@@ -1,0 +1,164 @@
+"""The process of a worker: answers the questions of one module, one after the other, until nobody can ask any more.
+
+`worker.py` starts it. A question is one JSON object on one line of stdin; the answer is JSON lines on stdout:
+
+* ``{"event": "progress", ...}``, some twenty a second at most;
+* ``{"event": "log", ...}``, lines of its log, where the question says ``"log": true``;
+* ``{"event": "done", "answer": ..., "worn": ...}``, or ``{"event": "failed", "error": {"type", "message", "field"}}``.
+
+An error that is none of ours ends the process, with its traceback on stderr. The process is `worn`, and is replaced,
+once it has answered a hundred questions or holds more than 1 GiB. It ends when its parent does, whatever it does: on
+Linux by SIGIO from a pipe that the parent holds, even within a routine that keeps the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from factorize.api.telemetry.log_lines import hush_lines, tell_lines
+from factorize.errors import FactorizeError
+
+Document = dict[str, Any]
+MOST_ANSWERS = 100
+MOST_BYTES = 1 << 30
+SPARE_MB = 384
+"""Beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
+THREAD_MB = 64
+_QUIET_SECONDS = 0.05
+
+
+class Tell(Protocol):
+    """Says how far an answer is."""
+
+    def __call__(self, **progress: Any) -> None:
+        """Say it, as the fields of a progress event."""
+
+
+class _Stream:
+    """The stdout of the protocol; whatever else is printed goes to stderr."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="ascii")
+        os.dup2(2, 1)
+
+    def say(self, event: str, **more: Any) -> None:
+        self._out.write(json.dumps({"event": event, **more}) + "\n")
+        self._out.flush()
+
+
+class _Told:
+    """Progress that is passed on, not too often, its last step always."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        self._say, self._next = say, 0.0
+        self._unsaid: Document | None = None
+
+    def __call__(self, **progress: Any) -> None:
+        self._unsaid = progress
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._unsaid is not None:
+            self._say("progress", **self._unsaid)
+            self._unsaid, self._next = None, time.monotonic() + _QUIET_SECONDS
+
+
+def main(name: str, watch: int) -> None:
+    """Answer the questions of a module, its `QUESTIONS`, after its `make_ready`.
+
+    Args:
+        name: of the module.
+        watch: descriptor of a pipe whose other end the parent alone holds.
+    """
+    _end_with_parent(watch)
+    gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
+    stream, answered = _Stream(), 0
+    module = import_module(name)
+    module.make_ready()
+    gc.freeze()
+    for line in sys.stdin:
+        document = json.loads(line)
+        answered += 1
+        _answer(document, module.QUESTIONS[document["question"]], stream, answered)
+
+
+def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream, answered: int) -> None:
+    tell_lines(stream.say) if document["log"] else hush_lines()
+    told = _Told(stream.say)
+    try:
+        with _limited(document["memory_mb"], document["threads"]):
+            answer = question(document["request"], told)
+    except (FactorizeError, MemoryError) as error:
+        told.flush()
+        kind = error.slug if isinstance(error, FactorizeError) else type(error).__name__
+        field = getattr(error, "field", None)
+        stream.say("failed", error={"type": kind, "message": str(error), "field": field})
+        return
+    told.flush()
+    worn = answered >= MOST_ANSWERS or _status_bytes("VmRSS:") > MOST_BYTES
+    stream.say("done", answer=answer, worn=worn)
+
+
+@contextmanager
+def _limited(memory_mb: int, threads: int) -> Iterator[None]:
+    """Set threads, and the memory that may be reserved beside what is reserved now; 0 for no limit."""
+    _set_threads(threads)
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _status_bytes("VmData:") + (memory_mb + SPARE_MB + THREAD_MB * threads << 20)
+    if memory_mb and (most == resource.RLIM_INFINITY or limit < most):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+_threads = 1  # by the environment that the process was started with
+
+
+def _set_threads(threads: int) -> None:
+    global _threads
+    if threads != _threads:
+        from threadpoolctl import ThreadpoolController
+
+        ThreadpoolController().limit(limits=threads)
+        _threads = threads
+
+
+def _status_bytes(name: str) -> int:
+    """Return a size from this process's status on Linux, 0 elsewhere: `VmData:` is reserved, `VmRSS:` is resident."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def _end_with_parent(watch: int) -> None:
+    """End this process when the other end of a pipe is closed."""
+
+    def wait() -> None:
+        os.read(watch, 1)
+        os._exit(0)
+
+    if sys.platform == "linux":  # elsewhere SIGIO is ignored
+        fcntl.fcntl(watch, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(watch, fcntl.F_SETFL, fcntl.fcntl(watch, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,99 @@
+"""A solver of a pool that does what its spec tells it, and the publication of what it has "solved".
+
+`install` has this process publish so. It is a preload of `dask worker` as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from factorize.api.jobs import solving
+from factorize.api.workers.pool import Pool
+from factorize.api.workers.publishing import step_of
+from factorize.api.workers.worker_process import Tell
+from factorize.errors import CertificateError, StoreUnavailable
+from factorize.solution import Progress
+
+RESULT = "cd" * 32
+MODULES = ("toy_solver", "toy_solver")
+
+
+def make_ready() -> None:
+    """Nothing is needed."""
+
+
+def solve(request: dict[str, Any], tell: Tell) -> str:
+    spec, store = request["spec"], request["store"]
+    starts = os.path.join(store, "starts")
+    with open(starts, "a") as file:
+        file.write(f"{spec['name']} {os.getpid()}\n")
+    for step in range(spec.get("progress", 0)):
+        tell(**vars(Progress(step, 1.0 / (step + 1), None, 0.1 * step)))
+        time.sleep(spec.get("every", 0))
+    if "grandchild" in spec:
+        process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+        with open(os.path.join(store, "grandchild"), "w") as file:
+            file.write(f"{process.pid}\n")
+    if "allocate_mb" in spec:
+        bytearray(spec["allocate_mb"] << 20)
+    if "gate" in spec:
+        wait_for(lambda: os.path.exists(os.path.join(store, spec["gate"])))
+    if "outage" in spec and open(starts).read().count(spec["name"]) <= spec["outage"]:
+        raise StoreUnavailable("the bucket does not answer")
+    if "fail" in spec:
+        raise CertificateError(spec["fail"])
+    if spec.get("store", True):
+        path = os.path.join(store, spec["name"])
+        with open(path + ".part", "w") as file:
+            file.write(RESULT)
+        os.replace(path + ".part", path)
+    return RESULT
+
+
+QUESTIONS = {"solve": solve}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit("waited for too long")
+        time.sleep(0.01)
+
+
+def published(
+    question: str, request: dict[str, Any], *, place: Any, store: Any, limits: Any, stages: Any, cancelled: Any
+) -> dict[str, Any]:
+    """What `published` of a pool does, without a proof and with a store that is a folder."""
+    digest = place.pair.solver.ask(
+        question,
+        {**request, "store": store.objects.root.as_posix()},
+        seconds=limits.seconds,
+        memory_mb=limits.memory_mb,
+        threads=limits.threads,
+        progress=lambda event: stages.step(step_of(event)),
+        cancelled=cancelled,
+    )
+    return {"digest": digest}
+
+
+def install() -> None:
+    """Have this process publish without a proof."""
+    solving.published = published
+
+
+def dask_setup(_worker: Any) -> None:
+    """Have a worker of dask do so."""
+    from factorize.api.jobs import dask_cluster
+
+    install()
+    dask_cluster.pool = lambda: POOL
+
+
+POOL = Pool(memory_mb=1000, modules=MODULES)
+"""Of a worker of dask; nothing is started before it is needed."""
