@@ -1,25 +1,24 @@
-"""The calibration that counts on balls in bins: sigma, its claim, and what holds if the bins are not secret."""
+"""The calibration that counts on random batches: sigma, epsilon or delta, its claim, and what holds without secrecy."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from factorize.accounting.bins_claim import BinsClaim
-from factorize.accounting.bins_search import WORK, BinsQuestion, FoundClaim, find_claim
-from factorize.accounting.gram_matrix import BinGram, bin_gram
-from factorize.accounting.levels.bins_level import LEAST_EPSILON, find_delta, find_epsilon
-from factorize.accounting.levels.given_noise import Question, multiplier_of, question_of
-from factorize.accounting.star_bound import StarEvaluator, bins_sigma
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.accounting.allocation_law import AllocationLaw
+from factorize.accounting.bins_law import BinsLaw
+from factorize.accounting.claim import Claim, prefixed
+from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
+from factorize.accounting.gram_matrix import LARGEST_BINS, bin_gram
+from factorize.accounting.law import Law
+from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of, question_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real
-from factorize.participation import FixedEpochs, Single
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, within_scale
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
 from factorize.structures.endless import AnyStrategy
 
 Method = Literal["verified", "deterministic"]
@@ -39,34 +38,34 @@ class OpenedFactors(CertifiedFactors, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BinsCalibration(Calibration):
-    """A calibration whose epsilon counts on balls in bins; `rho` and `mu` are what the noise gives without them.
+    """A calibration whose epsilon counts on one step of each example in every epoch; `rho` and `mu` do not.
 
     Attributes:
-        bins: b; each example draws one of them, once, in secret.
+        sampling: the law: `balls_in_bins`, one draw for good, or `random_allocation`, a draw in every epoch.
+        bins: b; each example draws one of them in secret.
         epochs: steps of an example, at most.
-        method: `verified` by a claim that was tested, or `deterministic`, by bounds alone.
+        method: `verified` by a claim whose bets were won, or `deterministic`, by bounds alone.
         claim: the document, with everything that a verifier needs beside C.
         samples: drawn for it.
         seconds: that it took.
         deterministic_sigma: of the bounds that need no sampling.
-        epsilon_without_secrecy: at the same delta, if the bins, batches or batch sizes become known.
+        epsilon_without_secrecy: at the same delta, if the draws, batches or batch sizes become known.
         signed: whether |C| stood in for a C that has, or may have, negative entries.
         absolute_cost: sensitivity of |C| over that of C for these participations, 1 where nothing was lost; None where
             the latter is not known.
-        sampling: the law of participation.
     """
 
+    sampling: str
     bins: int
     epochs: int
     method: Method
-    claim: BinsClaim
+    claim: Claim
     samples: int
     seconds: float
     deterministic_sigma: float
     epsilon_without_secrecy: float
     signed: bool
     absolute_cost: float | None
-    sampling: str = field(default="balls_in_bins", init=False)
 
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
@@ -85,29 +84,37 @@ class BinsCalibration(Calibration):
             )
 
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
-        """Return the certificate's sensitivity where it is for these epochs, else that of the bins of C."""
+        """Return the certificate's sensitivity where it is for these epochs, else that of the law on C."""
         if dict(mine.participation) == dict(self.sensitivity.participation):
             return mine
         c = strategy()
-        return sensitivity_of_bins(c, bin_gram(c, self.bins))
+        return laws_of(c, self.sampling, self.bins)[0].stated(c)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        return {
-            **super().document(),
-            "sampling": self.sampling,
-            "bins": self.bins,
-            "epochs": self.epochs,
-            "method": self.method,
-            "deterministic_sigma": self.deterministic_sigma,
-            "epsilon_without_secrecy": self.epsilon_without_secrecy,
-            "signed": self.signed,
-            "absolute_cost": self.absolute_cost,
-            "samples": self.samples,
-            "seconds": self.seconds,
-            "claim": self.claim.document(),
-            "claim_digest": self.claim.digest,
-        }
+        names = ("sampling", "bins", "epochs", "method", "deterministic_sigma", "epsilon_without_secrecy", "signed")
+        own = {name: getattr(self, name) for name in (*names, "absolute_cost", "samples", "seconds")}
+        return {**super().document(), **own, "claim": self.claim.document(), "claim_digest": self.claim.digest}
+
+
+def laws_of(strategy: AnyStrategy, sampling: str, bins: int) -> list[Law]:
+    """Return the laws by which a sampling is bounded: with one epoch, random allocation is balls in bins too.
+
+    Raises:
+        InvalidParameter: bins that the law does not take, or a C without end.
+        ConditionNotMet: random allocation, and C has more than one band.
+        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
+    """
+    if sampling == BinsLaw.name:
+        return [BinsLaw(bin_gram(strategy, bins))]
+    if sampling != AllocationLaw.name:
+        raise InvalidParameter(
+            f"sampling={str(sampling)[:20]!r} draws no bins; give {BinsLaw.name} or {AllocationLaw.name}",
+            field="sampling",
+        )
+    law = AllocationLaw.of(strategy, bins)
+    kept = law.epochs == 1 and 2 <= law.bins <= LARGEST_BINS
+    return [law, BinsLaw(bin_gram(strategy, bins))] if kept else [law]
 
 
 @extras_named("a calibration for bins")
@@ -117,6 +124,7 @@ def calibrate_bins(
     epsilon: float | None = None,
     delta: float | None = None,
     sigma: float | None = None,
+    sampling: str = BinsLaw.name,
     bins: int | None = None,
     divisor: int | None = None,
     clip_norm: float = 1.0,
@@ -124,7 +132,7 @@ def calibrate_bins(
     method: Method = "verified",
     work: int = WORK,
 ) -> BinsCalibration:
-    """Return the noise of any C under balls-in-bins sampling, or what a given noise is worth.
+    """Return the noise where each example takes one secret step of every epoch, or what a given noise is worth.
 
     Two of epsilon, delta and sigma are given; the claim is about the third.
 
@@ -133,6 +141,7 @@ def calibrate_bins(
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
         sigma: standard deviation per entry of Z, for sums; None where it is asked for.
+        sampling: `balls_in_bins`, for any C; `random_allocation`, for C = I, whose claims need one epoch for bets.
         bins: b; by default the steps of an epoch of the spec's participation.
         divisor: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
@@ -143,154 +152,83 @@ def calibrate_bins(
     Raises:
         UnsupportedAdjacency: replace_one or add/remove.
         InvalidParameter: a value outside its range, bins that are not known, or a C without end.
-        TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
+        ConditionNotMet: random allocation of a C with more than one band.
+        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
 
     Reference:
-        docs/amplification.md.
+        docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
     """
-    asked, clip = asked_of(epsilon, delta, sigma, clip_norm, adjacency)
-    verified = _method(method) == "verified"
-    started = time.perf_counter()
-    held: OpenedFactors = certified(factorization).opened()
-    gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
-    question = BinsQuestion(
-        factors=prefixed(held.digest),
-        gram=gram,
-        epsilon=1.0 if asked.epsilon is None else asked.epsilon,
-        delta=0.5 if asked.delta is None else asked.delta,
-        clip_norm=clip,
-    )
-    found = _find(question, asked, work if verified else 0)
-    return _calibration(held, question, found, divisor, time.perf_counter() - started)
-
-
-def _find(question: BinsQuestion, asked: Question, work: int) -> FoundClaim:
-    """Return the claim about what is not given."""
-    if isinstance(asked, PrivacyTarget):
-        return find_claim(question, work=work)
-    find = find_delta if asked.delta is None else find_epsilon
-    found = find(question, asked.sigma, work=work)
-    if found.claim.epsilon <= LEAST_EPSILON:
-        return found
-    level = {"epsilon": found.claim.epsilon, "delta": found.claim.delta}
-    return replace(found, deterministic_multiplier=bins_sigma(question.gram, **level))
-
-
-def _calibration(
-    held: OpenedFactors, question: BinsQuestion, found: FoundClaim, divisor: int | None, seconds: float
-) -> BinsCalibration:
-    gram = question.gram
-    sensitivity, certified = _sensitivity(held, gram)
-    return BinsCalibration(
-        **stated_numbers(found.claim, gram, divisor),
-        sensitivity=sensitivity,
-        method="verified" if found.sampled else "deterministic",
-        samples=found.samples,
-        seconds=seconds,
-        deterministic_sigma=question.sigma(found.deterministic_multiplier),
-        absolute_cost=max(gram.sensitivity / sensitivity.value, 1.0) if certified else None,
-    )
-
-
-class ClaimedLaw(Protocol):
-    """What a claim is about: the bins of a C, or another law of participation on it."""
-
-    @property
-    def bins(self) -> int:
-        """B."""
-
-    @property
-    def epochs(self) -> int:
-        """Ceil(n / b)."""
-
-    @property
-    def sensitivity(self) -> float:
-        """Without secrecy."""
-
-    @property
-    def signed(self) -> bool:
-        """Whether |C| stood in for C."""
-
-
-def asked_of(
-    epsilon: float | None, delta: float | None, sigma: float | None, clip_norm: float, adjacency: Adjacency | str
-) -> tuple[Question, float]:
-    """Return what is asked about a law of participation, and the clipping norm.
-
-    Raises:
-        UnsupportedAdjacency: replace_one or add/remove.
-        InvalidParameter: no question, or a value outside its range.
-    """
-    refuse_other_adjacency(adjacency)
+    _refuse_other_adjacency(adjacency)
     asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
-    return asked, within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
+    clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
+    if method not in ("verified", "deterministic"):
+        raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
+    held: OpenedFactors = certified(factorization).opened()
+    laws = laws_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
+    work = work if method == "verified" else 0
+    calibrations = [_calibrated(held, law, asked, clip, divisor, work) for law in laws]
+    return min(calibrations, key=lambda one: (one.sigma_of_sums, one.claim.epsilon, one.claim.delta))
 
 
-def stated_numbers(claim: BinsClaim, law: ClaimedLaw, divisor: int | None) -> dict[str, Any]:
-    """Return the fields of a calibration that follow from its claim."""
-    noise_multiplier = multiplier_of(claim.sigma, clip_norm=claim.clip_norm, sensitivity=law.sensitivity)
-    return {
-        "noise_multiplier": noise_multiplier,
-        "sigma_of_sums": within_scale("sigma", claim.sigma),
-        "clip_norm": claim.clip_norm,
-        "adjacency": Adjacency.ZERO_OUT,
-        "epsilon": claim.epsilon,
-        "delta": claim.delta,
-        "rho": rho_of(noise_multiplier),
-        "mu": mu_of(noise_multiplier),
-        "divisor": divisor,
-        "bins": law.bins,
-        "epochs": law.epochs,
-        "claim": claim,
-        "epsilon_without_secrecy": claim.unamplified_epsilon,
-        "signed": law.signed,
-    }
+def _calibrated(
+    held: OpenedFactors, law: Law, asked: Question, clip: float, divisor: int | None, work: int
+) -> BinsCalibration:
+    started = time.perf_counter()
+    found = Search(law, asked, clip_norm=clip, work=work).claim(held)
+    claim, bounded = found.claim, found.bounded.multiplier
+    if isinstance(asked, GivenNoise) and claim.epsilon > LEAST_EPSILON:
+        bounded = law.sigma(claim.epsilon, claim.delta)
+    sensitivity = _sensitivity(held, law)
+    noise_multiplier = multiplier_of(claim.sigma, clip_norm=clip, sensitivity=law.sensitivity)
+    of_c = isinstance(law, BinsLaw) and law.steps % law.bins == 0
+    return BinsCalibration(
+        noise_multiplier=noise_multiplier,
+        sigma_of_sums=within_scale("sigma", claim.sigma),
+        sensitivity=sensitivity,
+        clip_norm=clip,
+        adjacency=Adjacency.ZERO_OUT,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        rho=rho_of(noise_multiplier),
+        mu=mu_of(noise_multiplier),
+        divisor=divisor,
+        sampling=law.name,
+        bins=law.bins,
+        epochs=law.epochs,
+        method="verified" if claim.sampled else "deterministic",
+        claim=claim,
+        samples=found.samples,
+        seconds=time.perf_counter() - started,
+        deterministic_sigma=claim.sigma if not claim.sampled and not isinstance(asked, GivenNoise) else bounded * clip,
+        epsilon_without_secrecy=claim.unamplified_epsilon,
+        signed=law.signed,
+        absolute_cost=max(law.sensitivity / sensitivity.value, 1.0) if of_c else None,
+    )
 
 
-def epsilon_bins(
+def bounded_deltas(
     factorization: CertifiedFactors,
     *,
+    sampling: str,
     sigma: float,
     epsilons: Sequence[float],
     bins: int | None = None,
     clip_norm: float = 1.0,
-    method: Method = "deterministic",
-) -> list[tuple[float, float]]:
-    """Return the privacy profile: (epsilon, delta) pairs that all hold at once for this noise.
-
-    Args:
-        factorization: as for `calibrate_bins`.
-        sigma: standard deviation per entry of Z, for sums.
-        epsilons: where delta is asked for, at least 0 (above 0 for `verified`).
-        bins: b.
-        clip_norm: bound on one contribution.
-        method: `deterministic`, by bounds; `verified` tests a claim for each epsilon, and all of them are true except
-            with probability 2^-127 for each.
-    """
+) -> list[float]:
+    """Return a delta at each epsilon for a noise that is given, by bounds in doubles; all hold at once."""
     held: OpenedFactors = certified(factorization).opened()
-    gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    verified = _method(method) == "verified"
-    levels = [finite_real("epsilon", one, strict=verified, remedy="give finite epsilons") for one in epsilons]
-    asked = [
-        BinsQuestion(factors=prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip) for one in levels
-    ]
-    if verified:
-        return [(one.epsilon, find_delta(one, noise).claim.delta) for one in asked]
-    star = StarEvaluator(gram)
-    return [(one.epsilon, star.delta(one.multiplier(noise), one.epsilon).delta) for one in asked]
+    laws = laws_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
+    multiplier = multiplier_of(noise, clip_norm=clip)
+    return [min(law.delta(multiplier, epsilon) for law in laws) for epsilon in epsilons]
 
 
-def refuse_other_adjacency(adjacency: Adjacency | str) -> None:
-    """Refuse what the proofs do not cover.
-
-    Raises:
-        UnsupportedAdjacency: replace_one, add/remove, or an unknown name.
-    """
+def _refuse_other_adjacency(adjacency: Adjacency | str) -> None:
+    """Refuse what the proofs do not cover."""
     if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
         raise UnsupportedAdjacency(
-            "adjacency='replace_one' is not covered under balls in bins: twice the sigma is not proved to suffice; use "
+            "adjacency='replace_one' is not covered under random bins: twice the sigma is not proved to suffice; use "
             "zero_out, or calibrate without sampling",
             field="adjacency",
         )
@@ -312,30 +250,11 @@ def bins_of(factorization: OpenedFactors) -> int:
     )
 
 
-def sensitivity_of_bins(matrix: AnyStrategy, gram: BinGram) -> Sensitivity:
-    """Return the sensitivity of examples that take part in the steps of one bin, without amplification."""
-    if gram.steps % gram.bins == 0:
-        participation = FixedEpochs(kind="fixed_epochs", epochs=gram.epochs) if gram.epochs > 1 else Single()
-        return sensitivity_of(matrix, participation)
-    pattern = {"kind": "balls_in_bins", "bins": gram.bins, "epochs": gram.epochs}
-    return Sensitivity(gram.sensitivity, "upper_bound", "absolute column sums of the bins", pattern)
-
-
-def _sensitivity(held: OpenedFactors, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
-    """Return the sensitivity, and whether it is one of C rather than of |C|."""
-    participation = held.spec.participation
-    same = participation.passes is not None and bins_of(held) == gram.bins
-    if same and gram.steps % gram.bins == 0:
-        return held.sensitivity, True
-    return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0
-
-
-def _method(method: object) -> object:
-    if method not in ("verified", "deterministic"):
-        raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
-    return method
-
-
-def prefixed(digest: str) -> str:
-    """Return a digest with what names its kind."""
-    return digest if digest.startswith("sha256:") else f"sha256:{digest}"
+def _sensitivity(held: OpenedFactors, law: Law) -> CertifiedSensitivity:
+    """Return the certificate's sensitivity where it is for these epochs, else that of the law."""
+    same = held.spec.participation.passes is not None and bins_of(held) == law.bins
+    return (
+        held.sensitivity
+        if same and isinstance(law, BinsLaw) and law.steps % law.bins == 0
+        else law.stated(held.strategy)
+    )

@@ -1,53 +1,42 @@
 """The Gram matrix of the bins: all that balls-in-bins accounting needs to know of C.
 
-G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of bin j, rounded up. What the run gives away
-is at most what a mixture of Gaussians with these shifts does, whatever n, the dimension and the signs are; and it does
-not improve as an entry of G grows, so that every rounding here goes upwards.
+Bin j holds the steps j, j + b, j + 2b, ... G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of
+bin j. What the run gives away is at most what a mixture of Gaussians with these shifts does, whatever n, the dimension
+and the signs are; and it does not improve as an entry of G grows. |C| is taken before the sum: the sums of a signed C
+are too small.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from factorize.accounting.column_sums import column_sums, comb_sums
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
-from factorize.numbers.rounding import UNIT, square_root_up
-from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 
 LARGEST_BINS = 4096
 """Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
 
-_BLOCK = 4096  # terms of one sum, at most
-_TINY = 1e-300  # covers products that underflow
-_LOST = 2.0**-50
-_INFLATIONS = 16
+_MARGIN = 1e-9
+"""Relative, upward: more than sums of as many as 10^6 positive doubles lose."""
 _SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
-
-LARGEST_SLACK = 2.0**-10
-"""Of what doubles lose in a weight; above it no weight means anything."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinGram:
-    """The Gram matrix of a strategy's bins, from above.
+    """The Gram matrix of a strategy's bins.
 
     Attributes:
-        gram: G, shape (b, b), symmetric, each entry at least the true one.
+        gram: G, shape (b, b), symmetric.
         steps: n.
-        slack: relative amount by which an entry may be above that of the column sums it is made of.
         signed: whether |C| is not C, so that the answer may be larger than it has to be.
     """
 
     gram: np.ndarray
     steps: int
-    slack: float
-    signed: bool
+    signed: bool = False
 
     @property
     def bins(self) -> int:
@@ -61,26 +50,21 @@ class BinGram:
 
     @cached_property
     def sensitivity(self) -> float:
-        """Without amplification: max_j sqrt(G_jj), rounded up."""
-        return square_root_up(float(self.gram.diagonal().max()))
-
-    @cached_property
-    def digest(self) -> str:
-        """`sha256:` of the little-endian doubles."""
-        return "sha256:" + hashlib.sha256(np.ascontiguousarray(self.gram, dtype="<f8").tobytes()).hexdigest()
+        """Without amplification: max_j sqrt(G_jj)."""
+        return float(np.sqrt(self.gram.diagonal().max()))
 
 
 def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
-    """Return the Gram matrix of the bins of C.
+    """Return the Gram matrix of the bins of C, from slightly above.
 
     Args:
         matrix: C, lower-triangular, of any structure with an end.
-        bins: b, from 1 to n; bin j holds the steps j, j + b, ... and the last epoch may be short.
+        bins: b, from 1 to n; the last epoch may be short.
 
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
-        TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
-        CertificateError: doubles do not enclose C.
+        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
+        CertificateError: the sums leave double precision.
     """
     if matrix.side is None:
         raise InvalidParameter(
@@ -89,14 +73,16 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         )
     matrix = matrix.finite()
     check_bins(bins, matrix.n)
-    comb = comb_sums(matrix, bins)
-    gram, terms = _of_blocks(matrix, bins) if comb is None else _of_comb(comb, bins)
-    slack = 2 * (terms + 8) * UNIT
-    raised = np.maximum(gram, gram.T) * (1 + slack / 2) + _TINY
-    if not np.isfinite(raised).all() or not raised.diagonal().min() > 0:
+    column = matrix.column_above()
+    if column is not None:
+        gram = _of_column(column, bins)
+    else:
+        gram = sum((block.T @ block for block in matrix.bin_sums(bins)), np.zeros((bins, bins)))
+    gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
+    if not np.isfinite(gram).all() or not gram.diagonal().min() > 0:
         raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
-    raised.setflags(write=False)
-    return BinGram(raised, matrix.n, slack, matrix.signed)
+    gram.setflags(write=False)
+    return BinGram(gram, matrix.n, matrix.signed)
 
 
 def check_bins(bins: int, steps: int) -> int:
@@ -120,95 +106,24 @@ def check_bins(bins: int, steps: int) -> int:
     return int(bins)
 
 
-def _of_comb(comb: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
-    from factorize.accounting.bin_kernels import lag_sums
-
-    gram = np.empty((bins, bins))
-    lag_sums(comb, bins, gram)
-    return gram, _BLOCK + len(comb) // _BLOCK + bins
-
-
-def _of_blocks(matrix: Matrix, bins: int) -> tuple[np.ndarray, int]:
-    gram, parts = np.zeros((bins, bins)), 0
-    for block in column_sums(matrix, bins):
-        for start in range(0, len(block), _BLOCK):
-            rows = block[start : start + _BLOCK]
-            gram += rows.T @ rows
-            parts += 1
-    return gram, _BLOCK + parts
-
-
-@dataclass(frozen=True, eq=False)
-class BinCovariance:
-    """The covariance that is sampled, entrywise at least G / s^2, or that less a part that all bins share.
-
-    Attributes:
-        matrix: K = L L^T, shape (b, b).
-        factor: L, lower-triangular.
-    """
-
-    matrix: np.ndarray
-    factor: np.ndarray
-
-    @property
-    def bins(self) -> int:
-        """B."""
-        return len(self.matrix)
-
-    @cached_property
-    def largest(self) -> float:
-        """Largest entry, which is on the diagonal."""
-        return float(self.matrix.diagonal().max())
-
-    @cached_property
-    def half_diagonal(self) -> np.ndarray:
-        """K_jj / 2, shape (b,)."""
-        return self.matrix.diagonal() / 2
-
-    def slack(self, order: float) -> float:
-        """Return S: what doubles lose in log L and in the exponents of a sample, as a power of two.
-
-        Raises:
-            InvalidParameter: it is above 2^-10, so that no weight would mean anything.
-        """
-        b, m, kmax = self.bins, order, self.largest
-        drift = math.sqrt(kmax) * (math.sqrt(b) + 15) + 2 * m * kmax + 1
-        lost = _LOST * (b + m + 16) * ((m + 1) * drift + m * m * kmax)
-        slack = 2.0 ** max(-30, math.ceil(math.log2(lost)))
-        if slack > LARGEST_SLACK:
-            raise InvalidParameter(
-                f"order m={m:g} with b={b} bins and K up to {kmax:.3g} loses {lost:.2g} in doubles, above 2^-10; "
-                "use more noise, or the bound without sampling",
-                field="order",
-            )
-        return slack
-
-
-def bin_covariance(gram: np.ndarray, multiplier: float, shared: float = 0.0) -> BinCovariance:
-    """Return a covariance that is what its factor says, and entrywise at least G / s^2 less a part that all bins share.
-
-    K0 + tau (1 1^T + I) covers what the Cholesky factor is off by; more of a covariance is never less delta
-    (corollary 1).
+def _of_column(column: np.ndarray, bins: int) -> np.ndarray:
+    """Return G of a Toeplitz C: row t of m_j is p_{t-j}, p_t = |c_t| + |c_{t-b}| + ..., so one column tells all bins.
 
     Args:
-        gram: G, shape (b, b).
-        multiplier: s.
-        shared: t^2, the variance of the part that is left out of every entry.
-
-    Raises:
-        CertificateError: no inflation makes the factorization succeed.
+        column: of |C|, shape (n,).
+        bins: b.
     """
-    base = gram / (multiplier * multiplier) * (1 + _LOST)
-    tau = 2.0**-47 * len(gram) * float(base.max())
-    for _ in range(_INFLATIONS):
-        try:
-            factor = np.linalg.cholesky(base - shared + tau + tau * np.eye(len(gram)))
-        except np.linalg.LinAlgError:
-            tau *= 4
-            continue
-        product = factor @ factor.T
-        return BinCovariance(np.maximum(product, product.T), np.asfortranarray(factor))
-    raise CertificateError(f"the Gram matrix of {len(gram)} bins is not positive semidefinite in doubles; scale C")
+    n = len(column)
+    padded = np.zeros(-(-n // bins) * bins)
+    padded[:n] = column
+    p = np.cumsum(padded.reshape(-1, bins), axis=0).ravel()[:n]
+    gram, shared = np.empty((bins, bins)), n - bins + 1  # the products that all bins of a lag share
+    for lag in range(bins):
+        last = np.cumsum(p[shared : n - lag] * p[shared + lag :])
+        sums = p[:shared] @ p[lag : lag + shared] + np.append(0.0, last)
+        places = np.arange(bins - lag)
+        gram[places, places + lag] = gram[places + lag, places] = sums[::-1]
+    return gram
 
 
 def shared_part(gram: np.ndarray) -> float:

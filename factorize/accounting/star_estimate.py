@@ -1,60 +1,44 @@
 """Point estimates of delta, epsilon and sigma under balls-in-bins sampling, on common random numbers.
 
-An estimate proves nothing: it says which claim is worth testing. The normals and the picks are drawn once, and L scales
-as 1 / s, so that an evaluation at another sigma, epsilon or order takes no further product of matrices.
+An estimate proves nothing: it says which claim is worth testing. Normals and picks are drawn once, so that an
+evaluation at another sigma, epsilon or order takes no further product of matrices.
+
+With r_j = mean_l exp(m K_jl / 2): a centre j_1 is drawn with probability proportional to r_j^(m-1), the other j_2..j_m
+proportional to exp(m K_{l j_1} / 2), and X = L xi + K s with s the sum of their unit vectors. The weight
+(L - T)_+ L^-m E*(m) exp(mean_i A_i) / mean_i exp(A_i), A_i = (m/2) sum_{i' != i} K_{j_i j_i'}, has the mean delta.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.gram_matrix import BinCovariance, BinGram, bin_covariance, shared_part
-from factorize.accounting.shared.shared_call import (
+from factorize.accounting.bins_law import BinsLaw, best_order_from
+from factorize.accounting.gram_matrix import BinGram, shared_part
+from factorize.accounting.payoff import (
     LARGEST_LEVEL,
     LARGEST_SPREAD,
     LEAST_SPREAD,
-    best_shared_tilt,
-    log_call_ceiling,
-)
-from factorize.accounting.star_bound import (
-    LARGEST_ORDER,
-    StarEvaluator,
-    best_order_from,
-    bins_sigma,
-    log_constant,
-    log_single_bin,
-)
-from factorize.accounting.star_sampler import (
-    CHUNK,
-    StarTables,
     best_tilt,
-    forward_weights,
-    log_mixture,
+    log_call,
+    log_call_ceiling,
+    log_put,
     log_reverse_ceiling,
-    log_shared_reverse_ceiling,
-    multiplied,
-    normals_of,
-    reverse_weights,
-    shared_reverse_weights,
-    shared_weights,
+    raised,
 )
-from factorize.errors import InvalidParameter
 from factorize.numbers.falling import descend, descend_near
 
+CHUNK = 4096
 _NUMBERS = 1 << 23  # of normals kept
-_THREADED = 1 << 19  # of normals, from which on threads are worth their start
-_MOST, _LEAST = 4 * CHUNK, CHUNK
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
-_LIGHT = 1e4  # of m^2 times the largest K: up to there float32 is good for an estimate
-_TUPLE_WORK = 1.25  # of each pick of a tuple, in bins of a sample: 0.04 microseconds
-_FURTHER = 4  # orders beyond that of the lowest ceiling, which thinned bets may use
+_LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
+_TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
+_SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
 _NEAR = 0.1  # relative, of sigma: around a guess
 
 
@@ -66,7 +50,7 @@ class Sampled(NamedTuple):
         ceiling: W, that none exceeds.
         tilt: m of the forward direction, eta of the reverse one.
         shared: variance of the part that is integrated in closed form; 0 where all is drawn.
-        chances: of each weight's tuple to be kept by a thinned bet, shape (samples,); None where there is none.
+        chances: of each weight's tuple to be kept by a bet, shape (samples,); None where all are.
     """
 
     weights: np.ndarray
@@ -87,32 +71,40 @@ class Sampled(NamedTuple):
         return float(self.weights.std() / math.sqrt(len(self.weights)) / mean) if mean > 0 else math.inf
 
 
-class _Drawn:
-    """A covariance at s = 1 with its normals.
+class Rest(NamedTuple):
+    """What is drawn at s = 1: all of the noise, or what bins do not share.
 
-    Args:
-        unit: the covariance.
-        base: L times normals, shape (samples, b).
-        star: of the covariance.
+    Attributes:
+        law: of the rest.
+        base: L times normals, shape (samples, b), in single precision.
+        shared: variance of what is left out.
     """
 
-    def __init__(self, unit: BinCovariance, base: np.ndarray, star: StarEvaluator) -> None:
-        self.unit, self.base, self.star = unit, base, star
+    law: BinsLaw
+    base: np.ndarray
+    shared: float
 
-    @cached_property
-    def light(self) -> np.ndarray:
-        """Normals in half the bytes: rounding moves a weight by less than a thousandth where m^2 K is small."""
-        return self.base.astype(np.float32)
+
+class Tuples(NamedTuple):
+    """Draws of the star law.
+
+    Attributes:
+        picks: shape (samples, m).
+        log_moment: log E*(m).
+    """
+
+    picks: np.ndarray
+    log_moment: float
 
 
 def candidate_work(order: int, bins: int, chance: float) -> float:
-    """Return what a candidate of a thinned bet costs, in bins of a sample: its tuple, and noise where it is kept."""
+    """Return what a candidate of a bet costs, in bins of a sample: its tuple, and noise where it is kept."""
     return _TUPLE_WORK * order + chance * bins
 
 
 def usual_samples(bins: int) -> int:
     """Return how many samples an estimate takes by default: 4096 to 16384, fewer for many bins."""
-    return max(_LEAST, min(_MOST, _NUMBERS // bins // CHUNK * CHUNK))
+    return max(CHUNK, min(4 * CHUNK, _NUMBERS // bins // CHUNK * CHUNK))
 
 
 class StarEstimate:
@@ -127,143 +119,113 @@ class StarEstimate:
     def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
         self.gram = gram
         self.samples = samples or usual_samples(gram.bins)
-        self.star = StarEvaluator(gram)
-        self._unit = bin_covariance(gram.gram, 1.0)
+        self.law = BinsLaw(gram)
         self._shared_variance = shared_part(gram.gram)
         self._order = 8  # where the search for the best one starts
-        self._random = np.random.Philox(seed)
-        self._normals = normals_of(self._random.random_raw(self.samples * gram.bins)).reshape(self.samples, gram.bins)
-        self._picks = np.empty((self.samples, 0), dtype=np.uint64)
+        self._random = np.random.default_rng(seed)
+        self._normals = self._random.standard_normal((self.samples, gram.bins))
+        self._uniforms = np.empty((self.samples, 0))
 
-    def forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
-        """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest."""
-        from factorize.accounting.star_kernels import scaled_with_rows
-
-        spread = self._spread(multiplier, epsilon)
-        drawn = self._shared if spread else self._whole
-        m = order or self._best_order(multiplier, epsilon)[0]
-        matrix = drawn.unit.matrix / multiplier**2
-        tables, words = StarTables(matrix, m), self._words(m)
-        log_constants = log_call_ceiling(epsilon, spread, m) if spread else log_constant(epsilon, m)
-        light = m * m * float(matrix.max()) < _LIGHT
-        base, rows = (drawn.light, matrix.astype(np.float32)) if light else (drawn.base, matrix)
+    def forward(
+        self, multiplier: float, epsilon: float, order: int | None = None, samples: int | None = None
+    ) -> Sampled:
+        """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest, and of all samples."""
+        rest = self._rest(multiplier, epsilon)
+        spread, m = math.sqrt(rest.shared) / multiplier, order or self.lowest_order(multiplier, epsilon)
+        kernel = rest.law.gram / multiplier**2
+        picks, log_moment = self._tuples(kernel, m, samples)
+        single = m * m * float(kernel.max()) < _LIGHT
+        rows = kernel.astype(np.float32) if single else kernel
 
         def some(start: int) -> tuple[np.ndarray, np.ndarray]:
-            part = slice(start, min(start + CHUNK, self.samples))
-            picks, shifted = words[part], np.empty_like(base[part])
-            tuples, log_ratio = tables.draw(picks, matrix)
-            scaled_with_rows(base[part], rows.dtype.type(1 / multiplier), tuples, rows, shifted)
-            log_l = log_mixture(shifted, rows.diagonal() / 2)
-            if spread:
-                return shared_weights(log_l, log_ratio + tables.log_moment, epsilon, m, spread), np.exp(log_ratio)
-            return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m), np.exp(log_ratio)
+            part = slice(start, min(start + CHUNK, len(picks)))
+            shifted = _sums_of_rows(rows, picks[part])
+            log_chance = _log_chances(shifted, rows, picks[part])
+            shifted += rest.base[part] * rows.dtype.type(1 / multiplier)
+            y = raised(_log_mixture(shifted, rows).astype(float), epsilon, spread)
+            weights = np.exp(log_call(y, epsilon, spread) - m * y + log_chance + log_moment)
+            return weights, np.exp(log_chance)
 
-        starts = range(0, self.samples, CHUNK)
-        if self.samples * self.gram.bins < _THREADED:
-            parts = [some(start) for start in starts]
-        else:
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-                parts = list(pool.map(some, starts))
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+            parts = list(pool.map(some, range(0, len(picks), CHUNK)))
         weights, chances = (np.concatenate(part) for part in zip(*parts, strict=True))
-        ceiling = math.exp(min(tables.log_moment + log_constants, 700.0))
-        if not spread:
-            return Sampled(weights, ceiling, m)
-        return Sampled(weights, ceiling, m, self._shared_variance / multiplier**2, chances)
+        ceiling = math.exp(min(log_moment + log_call_ceiling(epsilon, spread, m), 700.0))
+        return Sampled(weights, ceiling, m, spread**2, chances)
 
-    def orders(self, multiplier: float, epsilon: float, known: int = 0) -> Iterable[int]:
-        """Return the orders that a plan of a claim should try: `known`, if it is one, or those about the best one."""
-        if known:
-            return (known,)
-        lowest = self._best_order(multiplier, epsilon)[0]
-        if self._spread(multiplier, epsilon):
-            return (self._cheapest_order(multiplier, epsilon, lowest),)
-        return range(max(2, lowest - 2), lowest + 1)
+    def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
+        """Return an order whose bet takes little work: by the second moment of some weights, and by their ceiling."""
 
-    def _cheapest_order(self, multiplier: float, epsilon: float, lowest: int) -> int:
-        """Return the order from `lowest` on whose bet takes least work, thinned or not; by some tuples of each."""
-        matrix, spread = self._shared.unit.matrix / multiplier**2, self._spread(multiplier, epsilon)
-        words = self._words(lowest + _FURTHER)[:CHUNK]
-        best, least = lowest, math.inf
-        for order in range(lowest, lowest + _FURTHER + 1):
-            try:
-                log_call_most = log_call_ceiling(epsilon, spread, order)
-            except InvalidParameter:  # of an order that is too large
-                break
-            tables = StarTables(matrix, order)
-            log_chance = tables.draw(np.ascontiguousarray(words[:, :order]), matrix)[1]
-            each = candidate_work(order, self.gram.bins, float(np.exp(log_chance).mean()))
-            work = tables.log_moment + log_call_most + math.log(min(each, self.gram.bins))
-            if work >= least:
-                break
-            best, least = order, work
-        return best
+        def log_work(order: int) -> float:
+            sampled = self.forward(multiplier, epsilon, order, CHUNK)
+            assert sampled.chances is not None
+            second = float((sampled.weights**2 / np.maximum(sampled.chances, 1e-300)).mean())
+            each = candidate_work(order, self.gram.bins, float(sampled.chances.mean()))
+            return math.log((second + _SEEN * sampled.ceiling * delta) * each)
 
-    def _best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
-        spread = self._spread(multiplier, epsilon)
-        if not spread:
-            return self.star.best_order(multiplier, epsilon)
+        return best_order_from(self.lowest_order(multiplier, epsilon), log_work)[0]
+
+    def lowest_order(self, multiplier: float, epsilon: float) -> int:
+        """Return the order whose ceiling is lowest."""
+        rest = self._rest(multiplier, epsilon)
+        spread = math.sqrt(rest.shared) / multiplier
 
         def log_weight(order: int) -> float:
-            try:
-                return self._shared.star.log_moment(multiplier, order) + log_call_ceiling(epsilon, spread, order)
-            except InvalidParameter:  # of an order that is too large
-                return math.inf
+            return rest.law.log_moment(multiplier, order) + log_call_ceiling(epsilon, spread, order)
 
-        self._order, ceiling = best_order_from(self._order, log_weight, largest=LARGEST_ORDER)
-        return self._order, ceiling
+        self._order = best_order_from(self._order, log_weight)[0]
+        return self._order
 
-    def _spread(self, multiplier: float, epsilon: float) -> float:
-        """Standard deviation of the part that is integrated; 0 where the protocol has none so small."""
-        spread = math.sqrt(self._shared_variance) / multiplier
-        inside = (
-            LEAST_SPREAD * (1 + 1e-6) <= spread <= LARGEST_SPREAD * (1 - 1e-6) and abs(epsilon) <= LARGEST_LEVEL - 1
-        )
-        return spread if inside else 0.0
-
-    def reverse(self, multiplier: float, epsilon: float, eta: float | None = None) -> Sampled:
-        """Return weights for delta of (Q, P); by default with the tilt whose ceiling is lowest."""
-        spread = self._spread(multiplier, epsilon)
-        drawn = self._shared if spread else self._whole
-        matrix = drawn.unit.matrix / multiplier**2
-        kbar, kappa = float(matrix.diagonal().mean()), float(matrix.mean())
-        if eta is not None:
-            tilt = eta
-        else:
-            tilt = best_shared_tilt(kbar, kappa, epsilon, spread) if spread else best_tilt(kbar, kappa, epsilon)
+    def reverse(self, multiplier: float, epsilon: float) -> Sampled:
+        """Return weights for delta of (Q, P), with the tilt whose ceiling is lowest."""
+        rest = self._rest(multiplier, epsilon)
+        spread, kernel = math.sqrt(rest.shared) / multiplier, rest.law.gram / multiplier**2
+        kbar, kappa = float(kernel.diagonal().mean()), float(kernel.mean())
+        eta = best_tilt(kbar, kappa, epsilon, spread)
         log_l, means = np.empty(self.samples), np.empty(self.samples)
         for start in range(0, self.samples, CHUNK):
             part = slice(start, start + CHUNK)
-            shifted = drawn.base[part] / multiplier - tilt * matrix.mean(axis=0)
+            shifted = rest.base[part] / multiplier - eta * kernel.mean(axis=0)
             means[part] = shifted.mean(axis=1)
-            log_l[part] = log_mixture(shifted, matrix.diagonal() / 2)
-        scale = tilt * means + tilt**2 * kappa / 2
-        if not spread:
-            ceiling = log_reverse_ceiling(kbar, kappa, epsilon, tilt)
-            return Sampled(reverse_weights(log_l, scale, epsilon), math.exp(min(ceiling, 700.0)), tilt)
-        weights = shared_reverse_weights(log_l, scale, epsilon, tilt, spread)
-        ceiling = log_shared_reverse_ceiling(kbar, kappa, epsilon, tilt, spread)
-        return Sampled(weights, math.exp(min(ceiling, 700.0)), tilt, self._shared_variance / multiplier**2)
+            log_l[part] = _log_mixture(shifted, kernel)
+        y = -raised(-epsilon - log_l, 0.0, spread) - epsilon
+        weights = np.exp(log_put(y, epsilon, spread) + eta * (y - log_l + means) + eta**2 * kappa / 2)
+        ceiling = log_reverse_ceiling(kbar, kappa, epsilon, eta, spread)
+        return Sampled(weights, math.exp(min(ceiling, 700.0)), eta, spread**2)
+
+    def _rest(self, multiplier: float, epsilon: float) -> Rest:
+        """Return what is drawn: the rest of the noise where the protocol has a shared part so small."""
+        spread = math.sqrt(self._shared_variance) / multiplier
+        inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= LARGEST_SPREAD * (1 - 1e-6)
+        return self._sharing if inside and abs(epsilon) <= LARGEST_LEVEL - 1 else self._whole
 
     @cached_property
-    def _whole(self) -> _Drawn:
-        return _Drawn(self._unit, self._base, self.star)
+    def _whole(self) -> Rest:
+        return self._drawn(0.0)
 
     @cached_property
-    def _shared(self) -> _Drawn:
-        unit = bin_covariance(self.gram.gram, 1.0, self._shared_variance)
-        rest = BinGram(unit.matrix, self.gram.steps, self.gram.slack, self.gram.signed)
-        return _Drawn(unit, multiplied(unit.factor, self._normals.copy()), StarEvaluator(rest))
+    def _sharing(self) -> Rest:
+        return self._drawn(self._shared_variance)
 
-    @cached_property
-    def _base(self) -> np.ndarray:
-        return multiplied(self._unit.factor, self._normals.copy())
+    def _drawn(self, shared: float) -> Rest:
+        rest = self.gram.gram - shared
+        tau = 2.0**-40 * self.gram.bins * float(self.gram.gram.max())
+        base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T
+        return Rest(BinsLaw(BinGram(rest, self.gram.steps)), base.astype(np.float32), shared)
 
-    def _words(self, order: int) -> np.ndarray:
-        missing = order - self._picks.shape[1]
+    def _tuples(self, kernel: np.ndarray, order: int, samples: int | None = None) -> Tuples:
+        """Return tuples at s = 1 of a covariance."""
+        missing, half, top = order - self._uniforms.shape[1], order / 2, kernel.max(axis=1)
         if missing > 0:
-            more = self._random.random_raw(self.samples * missing).reshape(self.samples, missing)
-            self._picks = np.ascontiguousarray(np.hstack([self._picks, more]))
-        return np.ascontiguousarray(self._picks[:, :order])
+            self._uniforms = np.hstack([self._uniforms, self._random.random((self.samples, missing))])
+        uniforms, bins = self._uniforms[:samples, :order], len(kernel)
+        ends = np.cumsum(np.exp(half * (kernel - top[:, None])), axis=1)
+        logs = (order - 1) * (half * top + np.log(ends[:, -1] / bins))
+        shares = np.cumsum(np.exp(logs - logs.max()))
+        centres = np.minimum(np.searchsorted(shares / shares[-1], uniforms[:, :1], side="right"), bins - 1)
+        ends = ends / ends[:, -1:] + np.arange(bins)[:, None]  # one ascending list: a row for each centre
+        others = np.searchsorted(ends.ravel(), centres + uniforms[:, 1:], side="right") - bins * centres
+        picks = np.hstack([centres, np.clip(others, 0, bins - 1)])
+        return Tuples(picks, float(logs.max() + math.log(shares[-1] / bins)))
 
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
@@ -276,22 +238,20 @@ class StarEstimate:
             epsilon: where delta is meant.
             width: standard deviation of the bump.
         """
-        from factorize.accounting.star_kernels import scaled_with_rows
-
-        m = self.star.best_order(multiplier, epsilon)[0]
-        matrix = self._unit.matrix / multiplier**2
-        tables = StarTables(matrix, m)
-        tuples, log_ratio = tables.draw(self._words(m), matrix)
-        total, shifted = np.zeros_like(matrix), np.empty((CHUNK, self.gram.bins))
+        m = self.law.best_order(multiplier, epsilon)[0]
+        kernel = self.gram.gram / multiplier**2
+        picks = self._tuples(kernel, m).picks
+        total = np.zeros_like(kernel)
         for start in range(0, self.samples, CHUNK):
-            part = slice(start, min(start + CHUNK, self.samples))
-            some = shifted[: part.stop - start]
-            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, some)
-            log_l = log_mixture(some, matrix.diagonal() / 2)  # leaves the likelihoods of the bins in the rows
-            some /= some.sum(axis=1, keepdims=True)
-            log_weight = log_ratio[part] + (2 - m) * log_l - (log_l - epsilon) ** 2 / (2 * width**2)
-            some *= np.exp((log_weight - (2 - m) * epsilon) / 2)[:, None]
-            total += some.T @ some
+            part = slice(start, start + CHUNK)
+            rows = _sums_of_rows(kernel, picks[part])
+            log_chance = _log_chances(rows, kernel, picks[part])
+            rows += self._whole.base[part] / multiplier
+            log_l = _log_mixture(rows, kernel)  # leaves the likelihoods of the bins in the rows
+            rows /= rows.sum(axis=1, keepdims=True)
+            log_weight = log_chance + (2 - m) * (log_l - epsilon) - (log_l - epsilon) ** 2 / (2 * width**2)
+            rows *= np.exp(log_weight / 2)[:, None]
+            total += rows.T @ rows
         return (total + total.T) / 2
 
     def sigma(self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float = _CLOSE) -> float:
@@ -320,7 +280,7 @@ class StarEstimate:
             found = descend_near(excess, math.log(near), 2 * target, tolerance=tolerance, reach=_NEAR)
             if found is not None:
                 return math.exp(found)
-        high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
+        high = math.log(self.law.sigma(epsilon, delta))
         low = high - 0.25
         while lower(low) <= 0:
             low -= 0.25
@@ -339,3 +299,41 @@ class StarEstimate:
         while excess(high) > 0:
             high *= 2
         return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=_CLOSE)
+
+
+def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
+    """Return the log of mean_j delta_Gauss(epsilon + log b; sqrt(K_jj)): no accountant of (P, Q) may say less.
+
+    A lower bound in ordinary floating point (theorem 8 a), for tests and to bracket estimates.
+    """
+    from scipy.special import log_ndtr, logsumexp
+
+    mus, level = np.sqrt(gram.gram.diagonal()) / multiplier, epsilon + math.log(gram.bins)
+    first, second = log_ndtr(mus / 2 - level / mus), level + log_ndtr(-mus / 2 - level / mus)
+    gaps = np.maximum(-np.expm1(np.minimum(second - first, 0.0)), 1e-300)
+    return float(logsumexp(first + np.log(gaps))) - math.log(gram.bins)
+
+
+def _sums_of_rows(rows: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return for each tuple the sum of the rows that it names, shape (samples, b)."""
+    from scipy.sparse import csr_array
+
+    ends = np.arange(0, picks.size + 1, picks.shape[1])
+    ones = np.ones(picks.size, dtype=rows.dtype)
+    return np.asarray(csr_array((ones, picks.ravel(), ends), shape=(len(picks), len(rows))) @ rows)
+
+
+def _log_chances(sums: np.ndarray, kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return mean_i A_i - log mean_i exp(A_i) of each tuple, at most 0, from the sums of its rows of K."""
+    exponents = picks.shape[1] / 2 * (np.take_along_axis(sums, picks, axis=1) - kernel.diagonal()[picks]).astype(float)
+    top = exponents.max(axis=1)
+    return np.asarray(exponents.mean(axis=1) - top - np.log(np.exp(exponents - top[:, None]).mean(axis=1)))
+
+
+def _log_mixture(shifted: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return log mean_j exp(X_j - K_jj / 2) of each row X; the rows are overwritten."""
+    shifted -= kernel.diagonal() / 2
+    top = shifted.max(axis=1)
+    shifted -= top[:, None]
+    np.exp(shifted, out=shifted)
+    return np.asarray(top + np.log(shifted.mean(axis=1)))

@@ -3,7 +3,7 @@
 At a strategy C the star sampler estimates sigma and its derivative D by the Gram matrix of the bins. With D fixed the
 loss error x <D, G(C)> is smooth and is minimised by L-BFGS; then D is taken again at the new C, averaged with the last
 one. What is kept is the C with the smallest estimated error at the privacy asked for. It is a local optimum, and the
-estimates prove nothing: a calibration claims sigma, and its test proves it (accounting/bins_claim.py).
+estimates prove nothing: a calibration claims sigma, and its test proves it (accounting/claim_search.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.accounting.bins_search import claimable
+from factorize.accounting.claim_search import claimable
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz

@@ -106,7 +106,7 @@ def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int, f
     from factorize.accounting.gram_matrix import BinGram
     from factorize.accounting.star_estimate import StarEstimate
 
-    held = BinGram(gram, n, 0.0, False)
+    held = BinGram(gram, n)
     estimate = StarEstimate(held, seed=seed)
     near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))
     with np.errstate(all="ignore"):

@@ -15,7 +15,6 @@ from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
-from factorize.accounting.allocation.allocation_calibration import AllocationCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
@@ -529,7 +528,8 @@ class TestBallsInBins:
     def test_bins_that_every_epoch_draws_anew(self):
         made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
         c, order = made.statement.calibration, made.loader.order
-        assert isinstance(c, AllocationCalibration) and (c.bins, c.epochs, c.divisor) == (BINS, EPOCHS, SIZE)
+        assert isinstance(c, BinsCalibration) and c.sampling == "random_allocation"
+        assert (c.bins, c.epochs, c.divisor) == (BINS, EPOCHS, SIZE)
         assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
         assert isinstance(order, RandomAllocation) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
         users = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, users=list(range(EXAMPLES)))

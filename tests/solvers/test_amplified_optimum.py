@@ -7,7 +7,7 @@ import pytest
 from specs import spec_of
 
 from factorize import parse_spec, solvers
-from factorize.accounting import bin_gram, bins_sigma, calibrate_bins
+from factorize.accounting import BinsLaw, bin_gram, calibrate_bins
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.errors import InvalidSpec, UnsupportedProblem
@@ -34,7 +34,7 @@ def optima():
 def amplified_error(found):
     """RMSE with the noise of the bounds that need no sampling."""
     decoder = np.linalg.solve(found.strategy.dense().T, np.tril(np.ones((N, N))).T).T
-    sigma = bins_sigma(bin_gram(found.strategy, BINS), **PRIVACY)
+    sigma = BinsLaw(bin_gram(found.strategy, BINS)).sigma(**PRIVACY)
     return sigma * np.linalg.norm(decoder) / math.sqrt(N)
 
 
@@ -118,7 +118,7 @@ def test_other_workloads_are_optimised_for_their_own_error(workload, matrix, nor
     sums = np.stack([np.abs(strategy)[:, j::BINS].sum(axis=1) for j in range(BINS)], axis=1)
     np.testing.assert_allclose(gram.gram, sums.T @ sums, rtol=1e-9)
     plain = solvers.solve(asked({"kind": "toeplitz"}, sampling=False, workload=workload))
-    sigma = bins_sigma(bin_gram(plain.strategy, BINS), **PRIVACY)
+    sigma = BinsLaw(bin_gram(plain.strategy, BINS)).sigma(**PRIVACY)
     unamplified_c = sigma * plain.certificate.loss.rmse / plain.certificate.sensitivity.value
     assert calibrate_bins(found, **PRIVACY).sigma_of_sums * error < unamplified_c
 

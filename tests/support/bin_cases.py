@@ -22,7 +22,7 @@ ROOT = document_of(64, "square_root", 4)
 
 
 def of_matrix(rows: object) -> BinGram:
-    return BinGram(np.array(rows, dtype=float), len(np.array(rows)), 1e-13, False)
+    return BinGram(np.array(rows, dtype=float), len(np.array(rows)))
 
 
 def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:

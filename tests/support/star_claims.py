@@ -30,21 +30,42 @@ def drawn(weights: bets.Weights, key: tuple[int, int], chunks: int = PILOT) -> n
     return np.concatenate([weights.draw(bets.Stream(key, chunk)) for chunk in range(chunks)])
 
 
+def best_order(kernel: np.ndarray, epsilon: float) -> int:
+    """The order with the smallest star bound, by plain floating point: any order is valid."""
+
+    def rough(order: int) -> float:
+        exponents = 0.5 * order * kernel
+        tops = exponents.max(axis=1)
+        rows = (order - 1) * (tops + np.log(np.exp(exponents - tops[:, None]).mean(axis=1)))
+        moment = rows.max() + np.log(np.exp(rows - rows.max()).mean())
+        return float(moment - (order - 1) * (epsilon - np.log(order - 1)) - order * np.log(order))
+
+    order = 2
+    while rough(order + 1) < rough(order):
+        order += 1
+    return order
+
+
+def log_star(found: Gram, sigma: float, epsilon: float) -> float:
+    """The logarithm of the star bound at its best order."""
+    kernel = star.covariance(found, sigma)
+    return float(star.log_ceiling(kernel, best_order(kernel, epsilon), epsilon))
+
+
 def estimate(found: Gram, sigma: float, epsilon: float, chunks: int = PILOT) -> float:
     """delta of the pair, removal, from a pilot."""
-    covariance = bets.covariance(found.high, sigma)
-    order = star.best_order(covariance.kernel, epsilon)
-    return float(drawn(bets.removal(covariance, epsilon, order), (1, 1), chunks).mean())
+    order = best_order(star.covariance(found, sigma), epsilon)
+    return float(drawn(bets.removal(found.high, sigma, epsilon, order), (1, 1), chunks).mean())
 
 
 def sigma_of(found: Gram, epsilon: float, delta: float, chunks: int = PILOT) -> float:
     """sigma at which the pilot's delta is `delta`, within a thousandth."""
     low, high = 0.05, 50.0 * float(np.sqrt(found.high.diagonal().max()))
-    while float(star.star(star.covariance(found, high), epsilon).logarithm) > np.log(delta):
+    while log_star(found, high, epsilon) > np.log(delta):
         high *= 2
     while high / low > 1.001:
         middle = float(np.sqrt(low * high))
-        rough = float(star.star(star.covariance(found, middle), epsilon).logarithm)
+        rough = log_star(found, middle, epsilon)
         if rough > np.log(delta) + 40 or estimate(found, middle, epsilon, chunks) > delta:
             low = middle
         else:
@@ -73,17 +94,16 @@ def make_claim(
     manifest = read_factor_file(data).manifest
     found = gram_of(data, bins)
     sigma = sigma_of(found, epsilon, delta) * (1 + margin) if sigma is None else sigma
-    covariance = bets.covariance(found.high, sigma)
-    order = star.best_order(covariance.kernel, epsilon)
+    order = best_order(star.covariance(found, sigma), epsilon)
     parts: dict[str, Any] = {}
-    eta = min(np.geomspace(0.25, 64, 33).tolist(), key=lambda x: bets.addition(covariance, epsilon, x).bound)
+    eta = min(np.geomspace(0.25, 64, 33).tolist(), key=lambda x: bets.addition(found.high, sigma, epsilon, x).bound)
     for name, weights in (
-        ("pq", bets.removal(covariance, epsilon, order)),
-        ("qp", bets.addition(covariance, epsilon, eta)),
+        ("pq", bets.removal(found.high, sigma, epsilon, order)),
+        ("qp", bets.addition(found.high, sigma, epsilon, eta)),
     ):
         rate, earned = rate_of(weights, delta, drawn(weights, (2, 2)))
         samples = bets.CHUNK * (1 + int(1.5 * bets.NEEDED / max(earned, 1e-6) / bets.CHUNK))
-        parts[name] = {"rule": "bet", "lambda": rate.hex(), "samples": samples}
+        parts[name] = {"rule": "bet", "lambda": rate.hex(), "samples": samples, "shared": (0.0).hex()}
     parts["pq"]["m"], parts["qp"]["eta"] = order, eta.hex()
     if float(star.addition(found, sigma, epsilon).high) <= delta:
         parts["qp"] = {"rule": "closed_form"}
@@ -94,13 +114,11 @@ def make_claim(
         "beta_log2": -128,
         "clip_norm": (1.0).hex(),
         "delta": delta.hex(),
-        "divisor": 1,
         "epsilon": epsilon.hex(),
         "mechanism": {
             "bins": bins,
             "epochs": -(-n // bins),
             "factors": "sha256:" + manifest["digest"].removeprefix("sha256:"),
-            "gram": "sha256:" + hashlib.sha256(found.high.astype("<f8").tobytes()).hexdigest(),
             "n": n,
         },
         "protocol": "bins-1",
@@ -127,7 +145,7 @@ def consistent(claim: dict[str, Any], data: bytes) -> dict[str, Any]:
     """A copy whose epsilon without secrecy is that of its numbers: what is false is left to the test."""
     sigma, delta, clip = (float.fromhex(claim[name]) for name in ("sigma", "delta", "clip_norm"))
     found = gram_of(data, claim["mechanism"]["bins"])
-    stated = unamplified(found, sigma * claim["divisor"] / clip, delta)
+    stated = unamplified(found, sigma / clip, delta)
     return changed(claim, unamplified__epsilon_at_delta=stated)
 
 

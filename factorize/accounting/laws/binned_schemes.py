@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
+from factorize.accounting.bins_calibration import BinsCalibration, bounded_deltas, calibrate_bins
 from factorize.accounting.gram_matrix import LARGEST_BINS
 from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.accounting.levels.given_noise import Question
@@ -37,10 +37,11 @@ class BinsScheme(SamplingScheme):
         return None
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
-        """Return the noise by a claim that was tested, or by bounds."""
+        """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         return calibrate_bins(
             factorization,
             **level_of(target, self.name),
+            sampling=self.name,
             clip_norm=asked.clip_norm,
             adjacency=asked.adjacency,
             bins=asked.bins,
@@ -53,7 +54,7 @@ class BinsScheme(SamplingScheme):
     ) -> list[float]:
         """Return them by the bounds."""
         ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
-        return [delta for _, delta in epsilon_bins(held, sigma=sigma, epsilons=epsilons, **ratio)]
+        return bounded_deltas(held, sampling=self.name, sigma=sigma, epsilons=epsilons, **ratio)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse the batch size of a Poisson scheme."""
@@ -93,29 +94,6 @@ class AllocationScheme(BinsScheme):
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
         return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
-
-    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
-        """Return the noise by bounds, or with one epoch by the claim of balls in bins."""
-        from factorize.accounting.allocation.allocation_calibration import calibrate_allocation
-
-        return calibrate_allocation(
-            factorization,
-            **level_of(target, self.name),
-            clip_norm=asked.clip_norm,
-            adjacency=asked.adjacency,
-            bins=asked.bins,
-            divisor=asked.divisor,
-            method=asked.method,
-        )
-
-    def deltas(
-        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
-    ) -> list[float]:
-        """Return them by the bounds."""
-        from factorize.accounting.allocation.allocation_calibration import allocation_deltas
-
-        ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
-        return allocation_deltas(held, sigma=sigma, epsilons=epsilons, **ratio)
 
     def called(self, epochs: int) -> str:
         """Return the title."""

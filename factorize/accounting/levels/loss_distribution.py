@@ -9,15 +9,13 @@ composes it with any other, and what it says is never too small.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from factorize.accounting.allocation.allocation_law import AllocationLaw
-from factorize.accounting.bins_calibration import OpenedFactors, bins_of
-from factorize.accounting.gram_matrix import bin_gram
+from factorize.accounting.bins_calibration import OpenedFactors, bins_of, laws_of
+from factorize.accounting.law import Law
 from factorize.accounting.levels.given_noise import multiplier_of
-from factorize.accounting.star_bound import BinsDelta, StarEvaluator
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.scalars import finite_real
@@ -25,13 +23,6 @@ from factorize.numbers.scalars import finite_real
 _NEGLIGIBLE = math.log(1e-30)
 """Of a delta: beyond the epsilon that has it, the loss counts as infinite."""
 _LARGEST_EPSILON = 200.0
-
-
-class Evaluator(Protocol):
-    """Bounds of both directions at a noise multiplier and an epsilon >= 0."""
-
-    def delta(self, multiplier: float, epsilon: float) -> BinsDelta:
-        """Return them."""
 
 
 def loss_distribution(
@@ -67,20 +58,18 @@ def loss_distribution(
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
     held: OpenedFactors = certified(factorization).opened()
     steps = bins_of(held) if bins is None else bins
-    multiplier = multiplier_of(noise, clip_norm=clip)
-    if sampling == "balls_in_bins":
-        return distribution_of(StarEvaluator(bin_gram(held.strategy, steps)), multiplier, gap, points)
-    if sampling == "random_allocation":
-        return distribution_of(AllocationLaw.of(held.strategy, steps), multiplier, gap, points)
-    raise InvalidParameter(
-        f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins or random_allocation, "
-        "and use dp_accounting's own for Gaussian and Poisson-sampled runs",
-        field="sampling",
-    )
+    if sampling not in ("balls_in_bins", "random_allocation"):
+        raise InvalidParameter(
+            f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins or random_allocation, "
+            "and use dp_accounting's own for Gaussian and Poisson-sampled runs",
+            field="sampling",
+        )
+    law = laws_of(held.strategy, sampling, steps)[0]
+    return distribution_of(law, multiplier_of(noise, clip_norm=clip), gap, points)
 
 
-def distribution_of(evaluator: Evaluator, multiplier: float, interval: float, points: int) -> Any:
-    """Return the distribution of a run whose deltas an evaluator bounds; see `loss_distribution`."""
+def distribution_of(law: Law, multiplier: float, interval: float, points: int) -> Any:
+    """Return the distribution of a run under a law; see `loss_distribution`."""
     try:
         from dp_accounting.pld import pld_pmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -91,10 +80,12 @@ def distribution_of(evaluator: Evaluator, multiplier: float, interval: float, po
         ) from None
     if points < 2:
         raise InvalidParameter(f"points={points} are no curve; give at least 2", field="points")
-    largest = _reach(evaluator, multiplier)
+    largest = _reach(law, multiplier)
     dots = np.unique(np.ceil(np.linspace(0.0, largest, points) / interval).astype(int))
-    found = [evaluator.delta(multiplier, float(dot) * interval) for dot in dots]
-    removal, addition = (np.array([math.exp(getattr(one, name)) for one in found]) for name in ("log_pq", "log_qp"))
+    bounds = [law.bounds(multiplier, float(dot) * interval) for dot in dots]
+    removal, addition = (
+        np.array([math.exp(min(one.log_delta, 0.0)) for one in own]) for own in zip(*bounds, strict=True)
+    )
     losses = np.concatenate([-dots[:0:-1], dots])
     masses = []
     for own, other in ((removal, addition), (addition, removal)):
@@ -123,14 +114,14 @@ def convex_minorant(epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
     return np.minimum(np.interp(x, x[hull], y[hull])[1:], y[1:])
 
 
-def _reach(evaluator: Evaluator, multiplier: float) -> float:
+def _reach(law: Law, multiplier: float) -> float:
     """Return an epsilon at which both deltas are negligible.
 
     Raises:
         InvalidParameter: it is above 200.
     """
     reach = 1.0
-    while evaluator.delta(multiplier, reach).log_delta > _NEGLIGIBLE:
+    while law.log_delta(multiplier, reach) > _NEGLIGIBLE:
         reach *= 1.25
         if reach > _LARGEST_EPSILON:
             raise InvalidParameter(

@@ -1,15 +1,21 @@
-"""Bets against a claimed delta: the sampled test of claims about balls in bins, from its page (docs/notes/bins-1.md).
+"""The bet against a claimed delta: the sampled test of claims about balls in bins (docs/notes/bins-1.md).
 
 Weights w between 0 and W have the mean delta(sigma, epsilon) or more. Who claims a smaller delta loses the bet
 prod (1 + lambda (delta - w_i)), which is never negative and does not grow on average under a false claim: it reaches
-2^128 with probability at most 2^-128 (Ville). The weights and their bound are theorems 5 and 7 of
-docs/notes/amplification-proofs.md. Numpy alone draws them, in chunks of 4096.
+2^128 with probability at most 2^-128 (Ville).
+
+With K = R + t^2 1 1^T the likelihood ratio is L0 e^(t g - t^2 / 2), g a standard normal of its own and L0 that of R.
+Given L0 = e^y, the mean of (L - T)+ is call(y) = e^y Phi(d) - T Phi(d - t), d = (y - epsilon) / t + t / 2; with t = 0
+nothing is shared, and call(y) is (L - T)+ itself. Many candidates are dropped by a coin once their tuple is drawn.
+Theorems 5 and 7 of docs/notes/amplification-proofs.md have the weights and their bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
@@ -17,23 +23,26 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.exact.arithmetic.enclosures import SLACK, context, decimal
-from factorize.exact.sampling.quantiles import normals
+from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal, normal
 from factorize.exact.sampling.star import log_moment, log_row_means, square_down
 
-CHUNK = 4096
+CHUNK = 8192
+"""Candidates of a chunk, after which the test looks at its wealth."""
 NEEDED = 128 * math.log(2) + 1e-6
 HOPELESS = -40.0
 """A bet that stands there is given up: to refuse is always sound."""
-_GATHERED = 24  # largest order for which pairs of picks are looked up, and not counted
-_TRIES = 16
-_LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
 UNIT = 2.0**-53
 """What one operation on doubles rounds by, relatively."""
+_LEAST_SPREAD, _MOST_SPREAD, _DEEPEST = 2.0**-5, 30.0, 30.0
+_MOST_EPSILON = 1000.0
+_TRIES = 16
+_LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
+_HELD = 1 << 20  # numbers of samples that are drawn together
+_FEW = 24  # picks, up to which pairs of them are looked up one by one
 
 
 class Covariance(NamedTuple):
-    """K = L L^T, at least G / s^2 entry by entry, its Cholesky factor L, and its largest diagonal entry."""
+    """K = L L^T, at least G / s^2 - t^2 entry by entry, its Cholesky factor L, and its largest diagonal entry."""
 
     kernel: np.ndarray
     factor: np.ndarray
@@ -41,15 +50,19 @@ class Covariance(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """The words of one chunk of a key's stream."""
+    """The words of one chunk of a key's stream, whole numbers of 64 bits."""
 
     key: tuple[int, int]
     chunk: int
 
-    def words(self, count: int, lane: int = 0) -> np.ndarray:
-        """Return the first words of a lane, whole numbers of 64 bits, shape (count,)."""
-        counter = np.array([0, 0, self.chunk, lane], dtype=np.uint64)
-        return np.random.Philox(key=np.array(self.key, dtype=np.uint64), counter=counter).random_raw(count)
+    def words(self, count: int) -> np.ndarray:
+        """Return the first words of the first lane, shape (count,)."""
+        return self.lane(0).random_raw(count)
+
+    def lane(self, number: int) -> np.random.Philox:
+        """Return what gives the words of a lane one after the other."""
+        counter = np.array([0, 0, self.chunk, number], dtype=np.uint64)
+        return np.random.Philox(key=np.array(self.key, dtype=np.uint64), counter=counter)
 
 
 class Weights(NamedTuple):
@@ -57,13 +70,11 @@ class Weights(NamedTuple):
 
     Attributes:
         bound: W, rounded up; no weight is above it.
-        draw: weights of a chunk, from its words, shape (chunk,).
-        chunk: how many there are in one.
+        draw: weights of a chunk, from its words, shape (CHUNK,).
     """
 
     bound: Decimal
     draw: Callable[[Stream], np.ndarray]
-    chunk: int = CHUNK
 
 
 class BetOutcome(NamedTuple):
@@ -82,8 +93,24 @@ class BetOutcome(NamedTuple):
     mean: float
 
 
+class Terms(NamedTuple):
+    """What the weights of both directions are made of.
+
+    Attributes:
+        rest: covariance of what is drawn, K - t^2.
+        spread: t.
+        lost: S, which covers what doubles lose of a weight.
+        near: epsilon - S.
+    """
+
+    rest: Covariance
+    spread: float
+    lost: float
+    near: float
+
+
 def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
-    """Return a covariance that is at least G / s^2, or that less t^2.
+    """Return a covariance that is at least G / s^2 - t^2.
 
     Args:
         gram: G rounded up, shape (bins, bins).
@@ -119,125 +146,111 @@ def slack(covariance: Covariance, order: float) -> float:
     Raises:
         InvalidParameter: above 2^-10.
     """
-    lost, found = _lost(covariance, order), _LEAST_SLACK
-    while found < lost:
-        found *= 2
-    if found > _LARGEST_SLACK:
-        raise InvalidParameter(f"doubles lose {found:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
-    return found
-
-
-def _lost(covariance: Covariance, order: float) -> float:
-    """What doubles lose of a weight's logarithm at most."""
     bins, most = len(covariance.kernel), covariance.largest
     drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
-    return 8 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
+    lost = 16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
+    if not lost <= _LARGEST_SLACK:
+        raise InvalidParameter(f"doubles lose {lost:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
+    return max(2.0 ** math.ceil(math.log2(lost)), _LEAST_SLACK)
 
 
-def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
+def _terms(gram: np.ndarray, scale: float, epsilon: float, order: float, shared: float) -> Terms:
+    rest, spread = covariance(gram, scale, shared), math.sqrt(shared)
+    lost = slack(rest, order)
+    near = epsilon - lost
+    if not ((spread == 0 or _LEAST_SPREAD <= spread <= _MOST_SPREAD) and abs(near) <= _MOST_EPSILON):
+        raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of bins-1")
+    return Terms(rest, spread, lost, near)
+
+
+def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float = 0.0) -> Weights:
     """Weights whose mean is delta where the example's contributions are taken out (theorem 5).
 
     Args:
-        covariance: K.
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
         epsilon: of the claim.
         order: m, at least 2.
+        shared: t^2 of the claim.
+
+    Raises:
+        InvalidParameter: t, epsilon or m is beyond the limits, or G / s^2 - t^2 is no covariance.
     """
-    kernel, bins = covariance.kernel, len(covariance.kernel)
-    lost = slack(covariance, order)
-    near = epsilon - lost
-    moment = log_moment(kernel, order)
+    rest, spread, lost, near = _terms(gram, scale, epsilon, order, shared)
     with localcontext(context()):
-        m, less = Decimal(order), Decimal(order - 1)
-        ceiling = moment + less * (less.ln() - decimal(epsilon) + decimal(lost)) - m * m.ln() + SLACK
-        extra = ceiling.exp() * order * bins * decimal((bins + 4 + order * covariance.largest) * (4 * UNIT))
-        bound = (ceiling + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
-    tables = tables_of(kernel, order)
-    log_moment_up, added = float(moment), float(extra)
+        moment = log_moment(rest.kernel, order)
+        plain = moment + log_most(decimal(epsilon) - decimal(lost), shared, order)
+        extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * (4 * UNIT))
+        bound = (plain + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
+    tables, constant, added = tables_of(rest.kernel, order), float(moment) + 2 * lost, float(extra)
 
     def draw(stream: Stream) -> np.ndarray:
-        ratio, exponent = star_samples(covariance, tables, order, stream)
-        found = (1 - order) * ratio + log_moment_up + exponent + 2 * lost
-        above = np.maximum(ratio - near, 0.0)
-        return np.asarray(np.exp(found) * -np.expm1(-above) + added)
+        uniforms = (stream.words(CHUNK * (order + 1)) >> np.uint64(11)) * 2.0**-53
+        picks = _picks(uniforms[: CHUNK * order].reshape(CHUNK, order), *tables)
+        kept = np.flatnonzero(uniforms[CHUNK * order :] < np.exp(log_chances(rest.kernel, picks)))
+        weights = np.full(CHUNK, added)
+        for some, drawn in _normals(stream.lane(1), kept, len(gram)):
+            y = _log_ratio((drawn + _sums_of_rows(rest.factor, picks[some])) @ rest.factor.T, rest.kernel)
+            y = np.maximum(y, near - spread * (_DEEPEST + spread / 2))
+            weights[some] += np.exp(log_call(y, near, spread) - order * y + constant)
+        return weights
 
     return Weights(bound, draw)
 
 
-def star_samples(
-    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], order: int, stream: Stream
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return log L and mean A - log mean exp A of a chunk of the star sampler, shape (CHUNK,) each.
-
-    Args:
-        covariance: K.
-        tables: of K and m, from `tables_of`.
-        order: m.
-        stream: of the chunk.
-    """
-    bins = len(covariance.kernel)
-    words = stream.words(CHUNK * (order + bins))
-    picks, chances = star_picks(covariance, tables, uniforms(words[: CHUNK * order]).reshape(CHUNK, order))
-    return star_ratios(covariance, picks, words[CHUNK * order :]), chances
-
-
-def uniforms(words: np.ndarray) -> np.ndarray:
-    """Return multiples of 2^-53 in [0, 1), shape of the words."""
-    return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-
-
-def star_picks(
-    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], drawn: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the picks of each sample, shape (samples, order), and mean A - log mean exp A, shape (samples,).
-
-    Args:
-        covariance: K.
-        tables: of K and m, from `tables_of`.
-        drawn: uniform, shape (samples, order).
-    """
-    picks = _picks(drawn, *tables)
-    exponents = _exponents(covariance.kernel, picks)
-    return picks, np.asarray(exponents.mean(axis=1) - _log_mean_exp(exponents))
-
-
-def star_ratios(covariance: Covariance, picks: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return log L of samples with these picks, shape (samples,), from the words of their normals, row by row."""
-    shift = covariance.factor[picks[:, 0]]
-    for i in range(1, picks.shape[1]):
-        shift = shift + covariance.factor[picks[:, i]]
-    drawn = normals(words).reshape(shift.shape)
-    return log_ratio((drawn + shift) @ covariance.factor.T, covariance.kernel)
-
-
-def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
+def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared: float = 0.0) -> Weights:
     """Weights whose mean is delta where the example's contributions are put in (theorem 7).
 
     Args:
-        covariance: K.
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
         epsilon: of the claim.
         eta: how far the normals are moved, above 0.
+        shared: t^2 of the claim.
+
+    Raises:
+        InvalidParameter: t, epsilon or eta is beyond the limits, or G / s^2 - t^2 is no covariance.
     """
-    kernel, bins = covariance.kernel, len(covariance.kernel)
-    lost = slack(covariance, 2 + eta)
-    near = epsilon - lost
-    diagonal, whole = means_of(kernel)
+    rest, spread, lost, near = _terms(gram, scale, epsilon, 2 + eta, shared)
+    diagonal, whole = _means_of(rest.kernel)
     with localcontext(context()):
         x = decimal(eta)
-        grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2
-        least = x * x.ln() - (1 + x) * (1 + x).ln() - x * decimal(epsilon) + x * decimal(lost)
-        bound = (least + grown + 2 * decimal(lost) + SLACK).exp()
-    moved = -(eta / bins) * covariance.factor.sum(axis=0)
+        grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2 - x * (decimal(epsilon) - decimal(lost))
+        bound = (log_most(Decimal(0), shared, 1 + x) + grown + 2 * decimal(lost) + SLACK).exp()
+    moved = -(eta / len(gram)) * rest.factor.sum(axis=0)
     constant = float(eta * eta * whole / 2) + 2 * lost
 
     def draw(stream: Stream) -> np.ndarray:
-        x = (normals(stream.words(CHUNK * bins)).reshape(CHUNK, bins) + moved) @ covariance.factor.T
-        below = np.minimum(near + log_ratio(x, kernel), 0.0)
-        return np.asarray(-np.expm1(below) * np.exp(eta * x.mean(axis=1) + constant))
+        weights = np.empty(CHUNK)
+        for some, drawn in _normals(stream.lane(0), np.arange(CHUNK), len(gram)):
+            x = (drawn + moved) @ rest.factor.T
+            y = _log_ratio(x, rest.kernel)
+            u = np.minimum(near + y, spread * (_DEEPEST + spread / 2))
+            # u - near is log L0, or where that is large a smaller number, at which put(y) e^(eta y) is larger
+            put = u + log_call(-u, 0.0, spread)
+            weights[some] = np.exp(put + eta * (u - near - y) + eta * x.mean(axis=1) + constant)
+        return weights
 
     return Weights(bound, draw)
 
 
-def means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
+def _normals(words: np.random.Philox, places: np.ndarray, bins: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield some of the places with standard normals for each, shape (some, bins)."""
+    rows = max(_HELD // bins, 1)
+    for start in range(0, len(places), rows):
+        some = places[start : start + rows]
+        yield some, normals(words.random_raw(len(some) * bins)).reshape(len(some), bins)
+
+
+def normals(words: np.ndarray) -> np.ndarray:
+    """Return one standard normal for each word: the lowest bit is the sign (1 is plus), the rest the magnitude."""
+    from scipy.special import ndtri
+
+    size = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64)
+    return np.where(words & np.uint64(1), -size, size)
+
+
+def _means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
     """Return the mean of the diagonal of K, and that of all of K rounded up, whatever the signs of its entries."""
     bins = len(kernel)
     diagonal = sum(map(Fraction, np.diagonal(kernel).tolist()), Fraction(0)) / bins
@@ -246,41 +259,56 @@ def means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
 
 
 def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cumulative probabilities of the centre, shape (bins,), and of a pick for each centre, shape (bins, bins)."""
+    """Cumulative probabilities of the centre, shape (1, bins), and of a pick for each centre, shape (bins, bins)."""
     rows = [float((order - 1) * row) for row in log_row_means(kernel, order)]
     centres = np.exp(np.array(rows) - max(rows))
     exponents = 0.5 * order * kernel
     others = np.exp(exponents - exponents.max(axis=1)[:, None])
-    return np.cumsum(centres / centres.sum()), np.cumsum(others / others.sum(axis=1)[:, None], axis=1)
+    return np.cumsum(centres / centres.sum())[None], np.cumsum(others / others.sum(axis=1)[:, None], axis=1)
 
 
 def _picks(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The centre and the other picks of each sample, shape (samples, order)."""
-    most = len(centres) - 1
-    chosen = np.minimum(np.searchsorted(centres, uniforms[:, 0], side="right"), most)
-    found = np.repeat(chosen[:, None], uniforms.shape[1], axis=1)
-    by_centre = np.argsort(chosen, kind="stable")
-    starts = np.flatnonzero(np.diff(chosen[by_centre])) + 1
-    for rows in np.split(by_centre, starts):
-        table = others[chosen[rows[0]]]
-        found[rows, 1:] = np.minimum(np.searchsorted(table, uniforms[rows, 1:], side="right"), most)
-    return found
+    first = _places(centres, np.zeros((len(uniforms), 1), dtype=np.int64), uniforms[:, :1])
+    return np.hstack([first, _places(others, first, uniforms[:, 1:])])
 
 
-def _exponents(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
-    """A_i = (m / 2) sum over the other picks of K, shape (samples, order)."""
-    order, diagonal = picks.shape[1], np.diagonal(kernel)
-    if order <= _GATHERED:
-        sums = kernel[picks[:, :, None], picks[:, None, :]].sum(axis=2)
+def _places(sums: np.ndarray, rows: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    """Return how many of a row of running sums are at most u, the last index at most, by bisection of all at once."""
+    bins = sums.shape[1]
+    step = width = 1 << (bins - 1).bit_length()
+    table = np.pad(sums, ((0, 0), (0, width - bins)), constant_values=2.0).ravel()
+    places = np.broadcast_to(rows * width, uniforms.shape).copy()
+    while step := step // 2:
+        places += step * (table.take(places + (step - 1)) <= uniforms)
+    return np.minimum(places - rows * width, bins - 1)
+
+
+def log_chances(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return mean A - log mean exp A of each tuple, A_i = (m / 2) sum over the other picks of K; shape (samples,)."""
+    order, bins = picks.shape[1], len(kernel)
+    if order > _FEW:
+        sums = np.take_along_axis(_sums_of_rows(kernel, picks), picks, axis=1) - np.diagonal(kernel)[picks]
     else:
-        bins = len(kernel)
-        places = (np.arange(len(picks))[:, None] * bins + picks).ravel()
-        counts = np.bincount(places, minlength=len(picks) * bins).reshape(len(picks), bins)
-        sums = np.take_along_axis(counts @ kernel, picks, axis=1)
-    return np.asarray(0.5 * order * (sums - diagonal[picks]))
+        columns, entries, sums = picks.T.copy(), kernel.ravel(), np.zeros(picks.shape).T
+        for i in range(order - 1):
+            pairs = entries.take(columns[i] * bins + columns[i + 1 :])
+            sums[i] += pairs.sum(axis=0)
+            sums[i + 1 :] += pairs
+        sums = sums.T
+    exponents = 0.5 * order * sums
+    return np.asarray(exponents.mean(axis=1) - _log_mean_exp(exponents))
 
 
-def log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+def _sums_of_rows(matrix: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return for each tuple the sum of the rows that it names, shape (samples, bins)."""
+    from scipy.sparse import csr_array
+
+    ends = np.arange(0, picks.size + 1, picks.shape[1])
+    return np.asarray(csr_array((np.ones(picks.size), picks.ravel(), ends), shape=(len(picks), len(matrix))) @ matrix)
+
+
+def _log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """Return log L = log mean_j exp(X_j - K_jj / 2), shape (samples,)."""
     return _log_mean_exp(x - 0.5 * np.diagonal(kernel))
 
@@ -288,6 +316,64 @@ def log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 def _log_mean_exp(values: np.ndarray) -> np.ndarray:
     most = values.max(axis=1)
     return np.asarray(most + np.log(np.exp(values - most[:, None]).mean(axis=1)))
+
+
+def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
+    """Return log call(y), -inf for nothing; below the money by two Mills ratios, whose difference loses no digits."""
+    from scipy.special import erfcx, ndtr
+
+    with np.errstate(divide="ignore"):
+        if spread == 0:
+            return np.asarray(y + np.log(-np.expm1(np.minimum(near - y, 0.0))))
+        d = (y - near) / spread + spread / 2
+        z, inside = np.maximum(-d, 0.0) / math.sqrt(2), np.maximum(d, 0.0)
+        mills = math.sqrt(math.pi / 2) * (erfcx(z) - erfcx(z + spread / math.sqrt(2)))
+        out = y - z * z - 0.5 * math.log(2 * math.pi) + np.log(mills)
+        left = ndtr(inside) - np.exp(np.minimum(near - y, spread**2 / 2)) * ndtr(inside - spread)
+        return np.where(d > 0, y + np.log(left), out)
+
+
+def log_most(near: Decimal, shared: float, order: int | Decimal) -> Decimal:
+    """Return the largest log call(y) - m y, rounded up: a tangent at the left end of a bracket of the maximum.
+
+    Raises:
+        InvalidParameter: the maximum is farther out than y may be raised.
+    """
+    with localcontext(context()):
+        m, spread = Decimal(order), decimal(shared).sqrt()
+        if m <= 1:
+            raise InvalidParameter(f"order {order} is 1 in decimals of 60 places; it has to be above", field="order")
+        if not spread:
+            return (m - 1) * ((m - 1).ln() - near) - m * m.ln() + SLACK
+        low, high = near - spread * (Decimal(_DEEPEST) + spread / 2), near + 1
+        if _tangent(low, near, spread, m)[1].low < 0:
+            raise InvalidParameter(f"order {order} is too large for the shared part {shared!r}", field="order")
+        while _tangent(high, near, spread, m)[1].high > 0:
+            high = near + 2 * (high - near)
+        while high - low > Decimal(10) ** -6:
+            middle = (low + high) / 2
+            slope = _tangent(middle, near, spread, m)[1]
+            if slope.low > 0:
+                low = middle
+            elif slope.high < 0:
+                high = middle
+            else:
+                break
+        value, slope = _tangent(low, near, spread, m)
+        return value.high + slope.high * (high - low) + SLACK  # at low the slope is not below 0
+
+
+def _tangent(y: Decimal, near: Decimal, spread: Decimal, order: Decimal) -> tuple[Enclosed, Enclosed]:
+    """Enclose log call(y) - m y, and its slope."""
+    with localcontext(context()):
+        d = (y - near) / spread + spread / 2
+        first, second = (Enclosed(normal(x - SLACK).low, normal(x + SLACK).high) for x in (d, d - spread))
+        grown = (near - y).exp()
+        call = Enclosed(first.low - grown * (1 + SLACK) * second.high, first.high - grown * (1 - SLACK) * second.low)
+        if call.low <= 0:
+            raise InvalidParameter("the call is too small for decimals of 60 places", field="shared")
+        value = Enclosed(y + call.low.ln() - order * y - SLACK, y + call.high.ln() - order * y + SLACK)
+        return value, Enclosed(first.low / call.high - order - SLACK, first.high / call.low - order + SLACK)
 
 
 def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> BetOutcome:
@@ -306,8 +392,7 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
     wealth, total, drawn = 0.0, 0.0, 0
     with localcontext(context()):
         most = float(weights.bound * (1 + Decimal(10) ** -9))
-    for chunk in range(chunks):
-        found = weights.draw(Stream(key, chunk))
+    for found in _chunks(weights, key, chunks):
         if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
             raise CertificateError(
                 f"a weight of {found.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"
@@ -318,3 +403,14 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
         if not HOPELESS <= wealth < NEEDED:
             break
     return BetOutcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))
+
+
+def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.ndarray]:
+    """Yield the weights of the chunks in order; as many at a time as there are processors."""
+    from threadpoolctl import threadpool_limits
+
+    workers = min(count, os.cpu_count() or 1, 8)
+    with ThreadPoolExecutor(workers) as pool, threadpool_limits(1, "blas"):
+        for first in range(0, count, workers):
+            together = [Stream(key, chunk) for chunk in range(first, min(first + workers, count))]
+            yield from list(pool.map(weights.draw, together))

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
-from factorize.exact.arithmetic.integers import Numbers, integers, limbs, product
+from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 from factorize.exact.structures.base import Buffers, SolvedColumns, StoredReading
 
@@ -22,8 +23,6 @@ MOST_BINS = 4096
 MOST_WORK = 1 << 36
 _UNIT = 2.0**-52
 _LEAST = 2.0**-1000  # more than products below the normal range lose
-_GRID = 54  # bits that are kept of the sums, below the largest
-_ROWS = 16_384  # of an exact product
 
 
 class ClassSums(NamedTuple):
@@ -221,23 +220,7 @@ def _of_shifts(sums: ClassSums, bins: int) -> Gram:
 
 
 def _of_columns(sums: ClassSums) -> Gram:
-    """The product of integers, without rounding but for what is cut of the sums 54 places below the largest."""
-    total: Any = 0
-    exponent = int(np.frexp(sums.high.max())[1]) - _GRID
-    radius = 0
-    for start in range(0, len(sums.high), _ROWS):
-        block = sums.high[start : start + _ROWS]
-        cut = limbs(np.ceil(np.ldexp(block, -exponent)))  # whole numbers below 2^55
-        part = product(cut.transpose(), cut).at(0)
-        total, radius = total + part.values, radius + part.radius
-    squares = _around((sums.low * sums.low).sum(axis=0), len(sums.low) + 2).low
-    unit = 2 * exponent
-    return Gram(doubles_up(total, unit, radius), doubles_down(total, unit, radius), squares)
-
-
-def describe(found: Gram) -> tuple[float, float]:
-    """Return the largest and the mean squared norm of the sums of a class, rounded up."""
-    diagonal = np.diagonal(found.high)
-    exact = integers(diagonal)
-    mean = exact.fraction(int(exact.values.sum())) / len(diagonal)
-    return float(diagonal.max()), float(np.nextafter(float(mean), np.inf))
+    """The product of non-negative numbers: each of its entries is off by n roundings at most, in any order."""
+    check_products()
+    high = _around(sums.high.T @ sums.high, len(sums.high) + 2)
+    return Gram(high.high, high.low, _around((sums.low * sums.low).sum(axis=0), len(sums.low) + 2).low)

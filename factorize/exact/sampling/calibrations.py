@@ -1,4 +1,4 @@
-"""Calibrations under random bins: whether the bytes of C bear out a claim of one of the protocols.
+"""Calibrations under random bins: whether the bytes of C bear out a claim.
 
 The claim is read by docs/notes/bins-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
 from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
@@ -7,17 +7,19 @@ from C, a lower bound that refutes at once, and then, for each direction, a clos
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal
-from factorize.exact.arithmetic.machine import require_mode
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.file import read_factor_file
 from factorize.exact.report import Report
 from factorize.exact.sampling import bets, star
@@ -49,6 +51,22 @@ class CalibrationReport(Report):
         return super().document() | {"calibration": dict(self.calibration)}
 
 
+class Factors(NamedTuple):
+    """A C from its tensors.
+
+    Attributes:
+        digest: of the factorization.
+        structure: its name.
+        tensors: by suffix, as doubles.
+        steps: n.
+    """
+
+    digest: str
+    structure: str
+    tensors: Mapping[str, np.ndarray]
+    steps: int
+
+
 def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
     """Check a claim about the amplified privacy of a factor file, from its bytes.
 
@@ -64,36 +82,36 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
         CorruptObject: the factor file's bytes disagree with their digests.
         TooLarge: C, bins or samples are beyond the limits of this checker.
     """
-    report = CalibrationReport()
     file = read_factor_file(data)
-    report.prove("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    entry = file.manifest["matrices"]["C"]
+    factors = Factors(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], entry["shape"][1])
+    report = check_claim(factors, document, fresh=fresh)
+    report.checked.insert(0, "every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    return report
+
+
+def check_claim(factors: Factors, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
+    """Check a claim about the amplified privacy of a C, from its tensors; see `check_calibration`."""
+    report = CalibrationReport()
     try:
-        require_mode()
+        check_products()
         claim = read_claim(document)
-        _check_file(claim, file.manifest)
-        entry = file.manifest["matrices"]["C"]
-        strategy = Strategy(entry["structure"], file.matrices["C"], claim.n)
-        _check(report, claim, strategy, fresh)
+        _check_factors(claim, factors)
+        _check(report, claim, Strategy(factors.structure, factors.tensors, claim.n), fresh)
     except ClaimRefused as reason:
         report.refute(str(reason))
     except (TooLarge, CorruptObject):
         raise
-    except FactorizeError as error:
+    except (FactorizeError, NotEnclosed) as error:
         report.refute(str(error))
     return report
 
 
-def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
+def _check_factors(claim: Claim, factors: Factors) -> None:
     mechanism = claim.document["mechanism"]
-    for name in ("factors", "gram"):
-        if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(mechanism[name])):
-            raise ClaimRefused(
-                f"mechanism.{name} is {str(mechanism[name])[:80]!r}, not sha256: and 64 hexadecimal digits"
-            )
-    own = "sha256:" + str(manifest["digest"]).removeprefix("sha256:")
-    require(mechanism["factors"] == own, f"the claim is about {mechanism['factors']}, and the file is {own}")
-    n = manifest["matrices"]["C"]["shape"][1]
-    require(claim.n == n, f"the claim is about n={claim.n} steps, and C has {n}")
+    own = "sha256:" + factors.digest.removeprefix("sha256:")
+    require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, and the file is {own}")
+    require(claim.n == factors.steps, f"the claim is about n={claim.n} steps, and C has {factors.steps}")
     epochs = -(-claim.n // claim.bins)
     stated = mechanism["epochs"]
     require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
@@ -101,7 +119,7 @@ def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
 
 def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
     document = report.calibration
-    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma_of_sums": claim.sigma_of_sums}
+    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma_of_sums": claim.sigma}
     document |= {"bins": claim.bins, "sampling": claim.document["sampling"]}
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
@@ -121,7 +139,6 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
             of="calibration.pq",
         )
         return
-    document |= found.told()
     sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
     if report.supported:
         document["accepted"] = _accepted(any(sampled))
@@ -184,10 +201,8 @@ def _shown(value: Decimal) -> str:
 def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
-    if samples * claim.bins > MOST_NORMALS:
-        raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
+    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     weights = found.weights(direction, part)
-    require(samples % weights.chunk == 0, f"{direction}.samples is {samples}, no multiple of {weights.chunk}")
     with localcontext(context()):
         delta = decimal(claim.delta)
         if weights.bound <= delta:
@@ -199,8 +214,13 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
             f"{direction}.lambda {rate!r} is not below {float(1 / (weights.bound - delta)):.6g}, so the bet could lose "
             "more than there is",
         )
+    if samples * max(claim.bins, _pairs(part)) > MOST_NORMALS:
+        raise TooLarge(
+            f"{samples} samples over {claim.bins} bins, of order {part.get('m')}, are above {MOST_NORMALS} normals or "
+            "pairs of picks, the limit here"
+        )
     key = _fresh_key() if fresh else claim.key(direction)
-    chunks = samples // weights.chunk * (FRESH_CHUNKS if fresh else 1)
+    chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
     outcome = bets.bet(weights, claim.delta, rate, key, chunks)
     with localcontext(context()):
         ratio = float(weights.bound / delta)
@@ -220,6 +240,10 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
         of=f"calibration.{direction}",
     )
     return True
+
+
+def _pairs(part: Mapping[str, Any]) -> int:
+    return integer(part, "m", 2, star.MOST_ORDER) ** 2 if "m" in part else 0
 
 
 def _fresh_key() -> tuple[int, int]:

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 from factorize.exact.arithmetic.enclosures import context
 from factorize.exact.sampling import allocation, bets, star
 from factorize.exact.sampling.bins import gram
-from factorize.exact.sampling.shared_bets import shared_addition, shared_removal
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, real, require
-from factorize.exact.sampling.thinned_bets import thinned_removal
 from factorize.exact.strategy import Strategy
 
 
@@ -63,11 +61,7 @@ class Bounds(ABC):
         Raises:
             ClaimRefused: the law has no bets.
         """
-        raise ClaimRefused(f"{self.claim.document['protocol']} has bounds alone, and no bets")
-
-    def told(self) -> dict[str, Any]:
-        """Return what is said of delta beside the claim's own evidence."""
-        return {}
+        raise ClaimRefused(f"{self.claim.document['sampling']} has bounds alone, and no bets")
 
 
 class BinBounds(Bounds):
@@ -98,25 +92,13 @@ class BinBounds(Bounds):
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Theorem 5 or 7."""
-        high, scale, epsilon = self._gram.high, self.claim.scale, self.claim.epsilon
-        if direction == "qp":
-            eta = real(part, "eta")
-            require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
-            if part["rule"] == "shared_bet":
-                return shared_addition(high, scale, epsilon, eta, real(part, "shared"))
-            return bets.addition(bets.covariance(high, scale), epsilon, eta)
-        order = integer(part, "m", 2, star.MOST_ORDER)
-        if part["rule"] == "thinned_bet":
-            return thinned_removal(high, scale, epsilon, order, real(part, "shared"))
-        if part["rule"] == "shared_bet":
-            return shared_removal(high, scale, epsilon, order, real(part, "shared"))
-        return bets.removal(bets.covariance(high, scale), epsilon, order)
-
-    def told(self) -> dict[str, Any]:
-        """The star bound at its best order."""
-        bound = star.star(star.covariance(self._gram, self.claim.scale), self.claim.epsilon)
-        with localcontext(context()):
-            return {"star_bound": {"m": bound.order, "delta": float(min(bound.logarithm.exp(), Decimal(1)))}}
+        given = self._gram.high, self.claim.scale, self.claim.epsilon
+        shared = real(part, "shared", zero=True)
+        if direction == "pq":
+            return bets.removal(*given, integer(part, "m", 2, star.MOST_ORDER), shared)
+        eta = real(part, "eta")
+        require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
+        return bets.addition(*given, eta, shared)
 
 
 class AllocationBounds(Bounds):

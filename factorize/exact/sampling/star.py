@@ -16,7 +16,6 @@ import math
 import sys
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,13 +36,6 @@ from factorize.exact.sampling.bins import Gram
 MOST_ORDER = 4096
 _BLOCKS = 24  # of the diagonal, for the lower bound
 _UNIT = 2.0**-52
-
-
-class StarBound(NamedTuple):
-    """delta <= e^logarithm, by theorem 4 with this order."""
-
-    order: int
-    logarithm: Decimal
 
 
 def covariance(gram: Gram, sigma: float) -> np.ndarray:
@@ -100,35 +92,6 @@ def log_ceiling(kernel: np.ndarray, order: int, epsilon: float) -> Decimal:
     with localcontext(context()):
         m, less = Decimal(order), Decimal(order - 1)
         return log_moment(kernel, order) + less * (less.ln() - Decimal(epsilon)) - m * m.ln() + SLACK
-
-
-def best_order(kernel: np.ndarray, epsilon: float) -> int:
-    """Return the order with nearly the smallest bound, by plain floating point: any order is valid."""
-    values: dict[int, float] = {}
-
-    def rough(order: int) -> float:
-        if order not in values:
-            exponents = 0.5 * order * kernel
-            tops = exponents.max(axis=1)
-            rows = (order - 1) * (tops + np.log(np.exp(exponents - tops[:, None]).mean(axis=1)))
-            moment = rows.max() + np.log(np.exp(rows - rows.max()).mean())
-            values[order] = moment - (order - 1) * (epsilon - np.log(order - 1)) - order * np.log(order)
-        return values[order]
-
-    high = 4
-    while high < MOST_ORDER and rough(high) < rough(high // 2):
-        high *= 2
-    low = max(high // 4, 2)
-    while high - low > 2:
-        first, second = low + (high - low) // 3, high - (high - low) // 3
-        low, high = (low, second) if rough(first) <= rough(second) else (first, high)
-    return min(range(low, high + 1), key=rough)
-
-
-def star(kernel: np.ndarray, epsilon: float) -> StarBound:
-    """Return the star bound at its best order, rounded up."""
-    order = best_order(kernel, epsilon)
-    return StarBound(order, log_ceiling(kernel, order, epsilon))
 
 
 def addition(gram: Gram, sigma: float, epsilon: float) -> Enclosed:

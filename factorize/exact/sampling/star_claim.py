@@ -1,4 +1,4 @@
-"""The claims of all protocols, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
+"""Claims about random batches, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
 
 from __future__ import annotations
 
@@ -9,42 +9,35 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+PROTOCOL = "bins-1"
 SAMPLINGS = {
-    "bins-1": "balls_in_bins",
-    "allocation-1": "random_allocation",
+    "balls_in_bins": {"bet", "star_bound", "closed_form", "gaussian"},
+    "random_allocation": {"moment", "gaussian"},
 }
-"""Protocols, each with the sampling that it is about."""
+"""Laws of sampling, each with the rules of evidence that it has."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
 SCALES = 1e-30, 1e30
 """Of a clip norm and of sigma: noise in single precision is neither zero nor infinite there."""
 _KEYS = {
-    *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "divisor", "epsilon", "mechanism", "pq", "protocol"),
-    *("qp", "sampling", "sigma", "unamplified"),
+    *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "epsilon", "mechanism", "pq", "protocol", "qp"),
+    *("sampling", "sigma", "unamplified"),
 }
-_MECHANISM = {"bins", "epochs", "factors", "gram", "n"}
+_MECHANISM = {"bins", "epochs", "factors", "n"}
 _RULES = {
     "pq": {
-        "bet": {"rule", "lambda", "m", "samples"},
-        "shared_bet": {"rule", "lambda", "m", "samples", "shared"},
-        "thinned_bet": {"rule", "lambda", "m", "samples", "shared"},
+        "bet": {"rule", "lambda", "m", "samples", "shared"},
         "star_bound": {"rule", "m"},
         "moment": {"rule", "m"},
         "gaussian": {"rule"},
     },
     "qp": {
-        "bet": {"rule", "lambda", "eta", "samples"},
-        "shared_bet": {"rule", "lambda", "eta", "samples", "shared"},
+        "bet": {"rule", "lambda", "eta", "samples", "shared"},
         "closed_form": {"rule"},
         "moment": {"rule", "eta"},
         "gaussian": {"rule"},
     },
 }
-_KNOWN = {
-    "bins-1": {"thinned_bet", "shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
-    "allocation-1": {"moment", "gaussian"},
-}
-"""Rules of each protocol."""
 
 
 class ClaimRefused(Exception):
@@ -62,11 +55,6 @@ class Claim(NamedTuple):
     n: int
     bins: int
     unamplified: float
-
-    @property
-    def sigma_of_sums(self) -> float:
-        """Sigma times the divisor, rounded up: what noise for sums needs."""
-        return _up(Fraction(self.sigma) * self.document["divisor"])
 
     @property
     def canonical(self) -> bytes:
@@ -92,26 +80,26 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     stated = document.get("claim_digest") if inner is not None else None
     given = dict(document if inner is None else inner)
     protocol = given.get("protocol")
-    if not isinstance(protocol, str) or protocol not in SAMPLINGS:
-        raise ClaimRefused(f"the protocol {str(protocol)[:40]!r} is none of those known here: {', '.join(SAMPLINGS)}")
+    require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
     _check_keys(given, _KEYS, "the claim")
     mechanism = _part(given, "mechanism")
     _check_keys(mechanism, _MECHANISM, "mechanism")
     _check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
+    sampling = given["sampling"]
+    known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
+    if known is None:
+        raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
     for direction, rules in _RULES.items():
         part = _part(given, direction)
         rule = part.get("rule")
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
-        require(rule in _KNOWN[protocol], f"{direction}.rule is {rule!r}; {protocol} has {sorted(_KNOWN[protocol])}")
+        require(rule in known, f"{direction}.rule is {rule!r}; {sampling} has {sorted(known)}")
         _check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
-    sampling = SAMPLINGS[protocol]
-    require(given["sampling"] == sampling, f"the sampling {str(given['sampling'])[:40]!r} is not {sampling}")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
     integer(given, "attempt", 1, 16)
-    clip, divisor = real(given, "clip_norm"), integer(given, "divisor", 1, 1 << 53)
-    sigma, delta = real(given, "sigma"), real(given, "delta")
+    clip, sigma, delta = real(given, "clip_norm"), real(given, "sigma"), real(given, "delta")
     for name, value in (("clip_norm", clip), ("sigma", sigma)):
         low, high = SCALES
         require(low <= value <= high, f"{name} {value!r} is outside [{low:g}, {high:g}], where jobs draw noise")
@@ -121,17 +109,8 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     require(delta < 1, f"delta {delta!r} is not below 1")
     epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
     require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
-    unit = Fraction(sigma) * divisor / Fraction(clip)
-    found = Claim(
-        given,
-        epsilons[0],
-        delta,
-        sigma,
-        _down(unit),
-        n,
-        bins,
-        epsilons[1],
-    )
+    scale = _down(Fraction(sigma) / Fraction(clip))
+    found = Claim(given, epsilons[0], delta, sigma, scale, n, bins, epsilons[1])
     try:
         digest = hashlib.sha256(found.canonical).hexdigest()
     except (TypeError, ValueError):
@@ -146,7 +125,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
 def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
     own = {
-        "sigma_of_sums": claim.sigma_of_sums,
+        "sigma_of_sums": claim.sigma,
         "epsilon": claim.epsilon,
         "delta": claim.delta,
         "bins": claim.bins,
@@ -158,9 +137,13 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
     if calibration.get("divisor") is not None:
         divisor = integer(calibration, "divisor", 1, 1 << 53)
-        means, sums = calibration.get("sigma_of_means"), Fraction(claim.sigma) * claim.document["divisor"]
-        if not isinstance(means, float) or not math.isfinite(means) or Fraction(means) * divisor < sums:
-            raise ClaimRefused(f"sigma_of_means is {str(means)[:40]}, below the claim's {float(sums)} over {divisor}")
+        means = calibration.get("sigma_of_means")
+        if (
+            not isinstance(means, float)
+            or not math.isfinite(means)
+            or Fraction(means) * divisor < Fraction(claim.sigma)
+        ):
+            raise ClaimRefused(f"sigma_of_means is {str(means)[:40]}, below the claim's {claim.sigma} over {divisor}")
     elif calibration.get("sigma_of_means") is not None:
         raise ClaimRefused("the calibration states sigma_of_means and no divisor")
 
@@ -223,8 +206,3 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
 def _down(value: Fraction) -> float:
     found = float(value)
     return math.nextafter(found, 0.0) if Fraction(found) > value else found
-
-
-def _up(value: Fraction) -> float:
-    found = float(value)
-    return math.nextafter(found, math.inf) if Fraction(found) < value else found

@@ -8,7 +8,7 @@ import pytest
 from command_line import CommandLine
 from specs import solved
 
-from factorize.accounting import epsilon_bins
+from factorize.accounting.bins_calibration import bounded_deltas
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 
@@ -29,10 +29,10 @@ def command(base: Factorization, tmp_path: Path) -> CommandLine:
 def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
     options = ("profile", tmp_path / "c.safetensors", "--sigma", "3", "--clip-norm", "1.5")
     listed = ("--epsilons", "6,0.5,2", "--output", "json")
-    bounds = epsilon_bins(base, sigma=3.0, epsilons=EPSILONS, clip_norm=1.5)
+    bounds = bounded_deltas(base, sampling="balls_in_bins", sigma=3.0, epsilons=EPSILONS, clip_norm=1.5)
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
     assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_of_sums"] == 3.0
-    assert [point["delta"] for point in kept["profile"]] == pytest.approx([delta for _, delta in bounds], rel=1e-9)
+    assert [point["delta"] for point in kept["profile"]] == pytest.approx(bounds, rel=1e-6)
     fixed = command(*options, *listed).json()["profile"]
     exact = [gaussian_delta(e, 1.5 * base.certificate.sensitivity.value / 3) for e in EPSILONS]
     assert [point["delta"] for point in fixed] == pytest.approx(exact, rel=1e-9)

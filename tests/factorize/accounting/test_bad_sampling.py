@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 from specs import solved
 
-from factorize.accounting import bins_sigma, calibrate_bins, calibrate_sampling
+from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
 from factorize.accounting.amplification import amplified_delta
 from factorize.accounting.gram_matrix import BinGram
 from factorize.errors import InvalidParticipation, UnsupportedAdjacency
@@ -103,9 +103,9 @@ def test_where_the_bounds_are_useless_the_answer_is_the_mechanism_without_amplif
     epsilon: float, delta: float
 ) -> None:
     """Weak correlation, many bins, small epsilon, large delta: never more noise than without sampling."""
-    gram = BinGram(np.eye(512) * 4 + 1e-9, 2048, 1e-14, False)
+    gram = BinGram(np.eye(512) * 4 + 1e-9, 2048)
     plain = noise_multiplier_for_epsilon(epsilon, delta) * gram.sensitivity
-    assert bins_sigma(gram, epsilon=epsilon, delta=delta) <= plain * (1 + 1e-9)
+    assert BinsLaw(gram).sigma(epsilon, delta) <= plain * (1 + 1e-8)
 
 
 def test_sampling_never_costs_noise(base: Factorization) -> None:

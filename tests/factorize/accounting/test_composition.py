@@ -11,10 +11,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import norm
 
 from factorize import solvers
-from factorize.accounting import bin_gram, calibrate_bins, renyi_divergence
+from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, renyi_divergence, renyi_epsilon
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.levels.loss_distribution import convex_minorant, distribution_of, loss_distribution
-from factorize.accounting.star_bound import StarEvaluator, renyi_epsilon
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon
@@ -24,7 +23,7 @@ INTERVAL = 1e-3
 
 
 def gram_of(k: np.ndarray) -> BinGram:
-    return BinGram(k, 2 * len(k), 1e-15, False)
+    return BinGram(k, 2 * len(k))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def base() -> Factorization:
 
 def test_one_bin_is_the_gaussian_mechanism() -> None:
     """Nothing is sampled, and the curve is exact: composed with another Gaussian, norms add up as squares."""
-    own = distribution_of(StarEvaluator(gram_of(np.array([[1.0]]))), 2.0, INTERVAL, 600)
+    own = distribution_of(BinsLaw(gram_of(np.array([[1.0]]))), 2.0, INTERVAL, 600)
     for epsilon in (0.0, 0.5, 1.0, 2.0):
         assert gaussian_delta(epsilon, 0.5) <= own.get_delta_for_epsilon(epsilon) * (1 + 1e-9)
         assert own.get_delta_for_epsilon(epsilon) == pytest.approx(gaussian_delta(epsilon, 0.5), rel=2e-2)
@@ -60,7 +59,7 @@ def composed_delta(multiplier: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("multiplier", "epsilon"), [(1.0, 1.0), (1.0, 2.5), (0.7, 3.0)])
 def test_two_runs_of_two_bins_are_above_quadrature(multiplier: float, epsilon: float) -> None:
-    own = distribution_of(StarEvaluator(gram_of(np.eye(2))), multiplier, INTERVAL, 600)
+    own = distribution_of(BinsLaw(gram_of(np.eye(2))), multiplier, INTERVAL, 600)
     delta, exact = own.compose(own).get_delta_for_epsilon(epsilon), composed_delta(multiplier, epsilon)
     assert exact < delta < 6 * exact  # the star bound, twice
     unsampled = gaussian_delta(epsilon, math.sqrt(2) / multiplier)

@@ -11,11 +11,10 @@ from bin_cases import ROOT
 from command_line import CommandLine
 from specs import solved
 
-from factorize.accounting import bin_gram, calibrate_bins, calibrate_sampling, examine
+from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sampling
 from factorize.accounting.amplification import amplified_multiplier
-from factorize.accounting.levels.bins_level import LEAST_EPSILON
+from factorize.accounting.claim_search import LEAST_EPSILON
 from factorize.accounting.levels.given_noise import GivenNoise, level_without_sampling, question_of
-from factorize.accounting.star_bound import bins_epsilon
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.client.factors import Factors
 from factorize.errors import InvalidParameter
@@ -41,10 +40,9 @@ def test_epsilon_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base:
     assert held.sigma_of_sums == 2.5 and held.delta == 1e-4 and held.method == "verified" and held.epsilon is not None
     gram = bin_gram(base.strategy, 16)
     point = StarEstimate(gram, seed=5).epsilon(2.5, 1e-4)
-    bound = bins_epsilon(gram, multiplier=2.5, delta=1e-4)
+    bound = BinsLaw(gram).epsilon(2.5, 1e-4)
     assert point < held.epsilon < 1.04 * point < bound < held.epsilon_without_secrecy
     assert 2.5 < held.deterministic_sigma  # of the bounds at the epsilon that was found
-    assert all(test.accepted for test in examine(held.claim, gram).values())
     report = check_calibration(file.read_bytes(), held.document())
     assert report.supported and report.calibration["epsilon"] == held.epsilon
     smaller = {**held.document()["claim"], "epsilon": (0.97 * point).hex()}

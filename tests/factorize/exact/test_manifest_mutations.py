@@ -22,7 +22,6 @@ from factorize.exact import check_factor_file
 from factorize.exact.file import read_factor_file
 from factorize.exact.sampling.bins import gram
 from factorize.exact.sampling.calibrations import check_calibration
-from factorize.exact.sampling.star_claim import SAMPLINGS
 from factorize.exact.strategy import Strategy
 from factorize.factor_file import from_bytes
 from factorize.numbers.gaussian import gaussian_epsilon
@@ -103,24 +102,21 @@ def calibration() -> tuple[bytes, dict[str, Any]]:
     entry = read_factor_file(data)
     norm = float(np.sqrt(gram(Strategy("dense", entry.matrices["C"], N), BINS).high.diagonal().max()))
     epsilon = gaussian_epsilon(1e-5, norm / 4.0) * (1 + 1e-6)
-    protocol = next(name for name, sampling in SAMPLINGS.items() if sampling == "balls_in_bins")
     claim = {
         "adjacency": "zero_out",
         "attempt": 1,
         "beta_log2": -128,
         "clip_norm": (1.0).hex(),
         "delta": (1e-5).hex(),
-        "divisor": 1,
         "epsilon": epsilon.hex(),
         "mechanism": {
             "bins": BINS,
             "epochs": 2,
             "factors": "sha256:" + manifest["digest"],
-            "gram": "sha256:" + "0" * 64,
             "n": N,
         },
         "pq": {"rule": "gaussian"},
-        "protocol": protocol,
+        "protocol": "bins-1",
         "qp": {"rule": "gaussian"},
         "sampling": "balls_in_bins",
         "sigma": (4.0).hex(),
@@ -135,7 +131,7 @@ def test_claims_of_sampling() -> None:
     report = check_calibration(data, document)
     assert report.supported, report.failed
     for change in islice(mutations(document, np.random.default_rng(3)), COUNT):
-        more_noise = change.path in (("claim", "divisor"), ("claim", "attempt")) and change.what == "another number"
+        more_noise = change.path in (("claim", "attempt"),) and change.what == "another number"
         beside = len(change.path) == 1 and change.what == "a part removed"  # which the claim says too
         unknown = not change.path and change.what == "an unknown key"  # of a calibration, which has others
         if change.path[:1] != ("claim",) and (beside or unknown) or more_noise:

@@ -13,7 +13,7 @@ import pytest
 from resumed_job import STEPS, Job, stopped_and_resumed
 
 from factorize import parse_spec
-from factorize.accounting import calibrate_allocation, calibrate_bins
+from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import check_own
@@ -77,19 +77,19 @@ def test_checkpoints_and_calibrations_of_the_other_law_are_refused() -> None:
     made = solve(parse_spec(SPEC))
     for order, other in (
         (anew, calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")),
-        (kept, calibrate_allocation(made, epsilon=4.0, delta=1e-5)),
+        (kept, calibrate_bins(made, sampling="random_allocation", epsilon=4.0, delta=1e-5)),
     ):
         with pytest.raises(InvalidParameter, match=f"sampling='{order.sampling}'"):
             order.check_calibration(other, 12)
     with pytest.raises(InvalidParameter, match="12 bins|balls in 4 bins"):
-        anew.check_calibration(calibrate_allocation(made, epsilon=4.0, delta=1e-5, bins=12), 12)
+        anew.check_calibration(calibrate_bins(made, sampling="random_allocation", epsilon=4.0, delta=1e-5, bins=12), 12)
     with pytest.raises(
         InvalidParticipation, match="min_sep"
     ):  # where keys become known, steps are not those of an order
         anew.check({"kind": "fixed_epochs", "epochs": 3}, 12)
     anew.check(anew.participation, 12)
     with pytest.raises(InvalidParameter, match="BinsAuditor"):
-        ParticipationAuditor.of(calibrate_allocation(made, epsilon=4.0, delta=1e-5), 12)
+        ParticipationAuditor.of(calibrate_bins(made, sampling="random_allocation", epsilon=4.0, delta=1e-5), 12)
 
 
 def auditors(order: BallsInBins) -> list[BinsAuditor]:
@@ -153,7 +153,7 @@ def test_a_claim_is_for_one_factorization() -> None:
         solve(parse_spec(SPEC)),
         solve(parse_spec({**SPEC, "workload": {"kind": "momentum", "n": 12, "momentum": 0.9}})),
     )
-    scale = calibrate_allocation(one, epsilon=4.0, delta=1e-5)
+    scale = calibrate_bins(one, sampling="random_allocation", epsilon=4.0, delta=1e-5)
     check_own(scale, one)
     with pytest.raises(InvalidParameter, match="calibrate this one"):
         check_own(scale, other)

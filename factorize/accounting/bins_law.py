@@ -1,0 +1,145 @@
+"""Balls in bins: an example draws one step of the epoch, once, for good. A closed form for delta, without sampling.
+
+With L = mean_j exp(Y_j) the likelihood ratio of the dominating pair, K = G / s^2 and T = e^epsilon,
+
+    E L^m <= E*(m) = mean_j (mean_l exp(m K_jl / 2))^(m-1)                        for every integer m >= 2,
+    delta of (P, Q) <= W(m) = T^(1-m) (m-1)^(m-1) m^-m E*(m),
+    delta of (Q, P) <= E (1 - T e^N)_+ with N normal, of mean -mean_j K_jj / 2 and variance mean_jl K_jl,
+
+and both are at most the delta of the Gaussian mechanism without amplification (docs/notes/amplification-proofs.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.law import MARGIN, Bound, Law
+from factorize.accounting.payoff import LARGEST_SPREAD, log_call_ceiling, log_put, raised
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.errors import InvalidParameter
+from factorize.numbers.gaussian import check_delta
+from factorize.numbers.scalars import finite_real
+from factorize.participation import FixedEpochs, Single
+from factorize.structures.endless import AnyStrategy
+
+LARGEST_ORDER = 4096
+"""Orders m that are tried; log W(m) is convex in m, so that the search stops at its minimum."""
+
+
+class BinsLaw(Law):
+    """Balls in bins on one C; it remembers the last order that was best.
+
+    Args:
+        gram: of the bins.
+    """
+
+    name = "balls_in_bins"
+
+    def __init__(self, gram: BinGram) -> None:
+        super().__init__(gram.steps, gram.bins, gram.sensitivity, signed=gram.signed)
+        self.gram = gram.gram
+        self._order = 8
+
+    def log_moment(self, multiplier: float, order: int) -> float:
+        """Return log E*(m) at s = `multiplier`."""
+        half = order / 2 / multiplier**2
+        largest = self.gram.max(axis=1)
+        rows = (order - 1) * (half * largest + np.log(np.exp(half * (self.gram - largest[:, None])).mean(axis=1)))
+        top = float(rows.max())
+        return top + math.log(float(np.exp(rows - top).mean()))
+
+    def removal(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the star bound at its best order."""
+        order, value = self.best_order(multiplier, epsilon)
+        return Bound("star_bound", value, float(order))
+
+    def addition(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the closed form: the mean of the logarithms is below the logarithm of the mean."""
+        mean, spread = float(self.gram.diagonal().mean()) / multiplier**2, math.sqrt(self.gram.mean()) / multiplier
+        if not 1e-7 < spread < LARGEST_SPREAD:  # where the formula loses its digits
+            return Bound("closed_form", 0.0)
+        y = -raised(np.array(mean / 2 - spread**2 / 2 - epsilon), 0.0, spread)  # a smaller y pays more
+        value = float(log_put(y, 0.0, spread))
+        return Bound("closed_form", value + MARGIN * (1 + abs(value) + 1e-3 / spread))
+
+    def best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
+        """Return the m of the smallest W(m), and log W(m)."""
+        self._order, value = best_order_from(self._order, partial(self._log_weight, multiplier, epsilon))
+        return self._order, value
+
+    def stated(self, strategy: AnyStrategy) -> Sensitivity:
+        """Return that of the same steps in a fixed order, or of |C| where the last epoch is short."""
+        if self.steps % self.bins == 0:
+            participation = FixedEpochs(kind="fixed_epochs", epochs=self.epochs) if self.epochs > 1 else Single()
+            return sensitivity_of(strategy, participation)
+        pattern = {"kind": self.name, "bins": self.bins, "epochs": self.epochs}
+        return Sensitivity(self.sensitivity, "upper_bound", "absolute column sums of the bins", pattern)
+
+    def _log_weight(self, multiplier: float, epsilon: float, order: int) -> float:
+        moment, constant = self.log_moment(multiplier, order), log_call_ceiling(epsilon, 0.0, order)
+        return moment + constant + MARGIN * (1 + abs(moment) + abs(constant))
+
+
+def best_order_from(start: int, log_weight: Callable[[int], float]) -> tuple[int, float]:
+    """Return the m of the smallest W(m), and log W(m), by steps from `start` that double and turn."""
+    known: dict[int, float] = {}
+
+    def at(order: int) -> float:
+        if order not in known:
+            known[order] = log_weight(order)
+        return known[order]
+
+    order, step = start, 1
+    while step:
+        nearest = min((max(2, order - step), order, min(LARGEST_ORDER, order + step)), key=at)
+        step = step * 2 if nearest != order else step // 2
+        order = nearest
+    return order, at(order)
+
+
+class RenyiDivergences(NamedTuple):
+    """Of an integer order, upper bounds of both directions.
+
+    Attributes:
+        pq: of the mixture from the Gaussian, log E*(m) / (m - 1).
+        qp: of the Gaussian from the mixture, kbar / 2 + (m - 1) kappa / 2.
+    """
+
+    pq: float
+    qp: float
+
+
+def renyi_divergence(gram: BinGram, *, multiplier: float, order: int) -> RenyiDivergences:
+    """Return Renyi divergences of an integer order >= 2; those of independent runs add up, direction by direction.
+
+    Runs are independent if each draws its own bins and its own Z. A mu of the noise does not compose to an amplified
+    epsilon.
+    """
+    noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or not 2 <= order <= LARGEST_ORDER:
+        raise InvalidParameter(f"order={order!r} is not an integer from 2 to {LARGEST_ORDER}", field="order")
+    forward = BinsLaw(gram).log_moment(noise, int(order)) / (order - 1)
+    backward = float(gram.gram.diagonal().mean() + (order - 1) * gram.gram.mean()) / 2 / noise**2
+    return RenyiDivergences(forward * (1 + MARGIN), backward * (1 + MARGIN))
+
+
+def renyi_epsilon(divergences: dict[int, float], delta: float) -> float:
+    """Return the smallest epsilon that a table of Renyi divergences (order: sum over the runs) gives at delta.
+
+    Reference:
+        Canonne, Kamath, Steinke 2020, proposition 12.
+    """
+    target = check_delta(delta)
+    if not divergences:
+        raise InvalidParameter("0 orders given, at least one is needed; give {order: divergence}", field="divergences")
+    found = (
+        value + math.log1p(-1 / order) - (math.log(target) + math.log(order)) / (order - 1)
+        for order, value in divergences.items()
+    )
+    return max(0.0, min(found) * (1 + MARGIN) + MARGIN)

@@ -1,0 +1,120 @@
+"""The claim: a document that says (epsilon, delta) at sigma, whose test draws from a seed made of the document.
+
+A claim may be found in any way. Its test cannot be chosen: the seed is the SHA-256 of the finished claim, so that
+nothing that was searched before is a multiple test, and a false claim passes with probability 2^-127. The checker reads
+and tests it (`factorize.exact.sampling`); docs/notes/bins-1.md specifies every bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from factorize.encoding import canonical_json
+from factorize.exact.sampling.calibrations import CalibrationReport, Factors, check_claim
+from factorize.exact.sampling.star_claim import PROTOCOL
+from factorize.format.claims import CertifiedFactors
+
+Direction = Literal["pq", "qp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What shows that delta holds in one direction.
+
+    Attributes:
+        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
+        tilt: m of pq, eta of qp, where the rule has one; else None.
+        stake: lambda of a bet.
+        samples: of a bet, a multiple of 8192.
+        shared: of a bet, the variance of the part that is integrated in closed form, or 0.
+    """
+
+    rule: str
+    tilt: float | None = None
+    stake: float | None = None
+    samples: int | None = None
+    shared: float = 0.0
+
+    def document(self, direction: Direction) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        plain: dict[str, Any] = {"rule": self.rule}
+        if self.tilt is not None:
+            plain |= {"m": int(self.tilt)} if direction == "pq" else {"eta": self.tilt.hex()}
+        if self.stake is not None:
+            plain |= {"lambda": self.stake.hex(), "samples": self.samples, "shared": self.shared.hex()}
+        return plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim about a law of participation.
+
+    Attributes:
+        sampling: name of the law.
+        factors: digest of the factorization, `sha256:` and 64 hexadecimal digits.
+        steps: n.
+        bins: b.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        sigma: standard deviation per entry of Z, for sums.
+        clip_norm: bound on one contribution.
+        pq: evidence for the data with the example against those without.
+        qp: evidence for the other direction.
+        attempt: how many claims were tested for this question, this one included.
+        unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the draws are not secret.
+    """
+
+    sampling: str
+    factors: str
+    steps: int
+    bins: int
+    epsilon: float
+    delta: float
+    sigma: float
+    clip_norm: float
+    pq: Evidence
+    qp: Evidence
+    attempt: int
+    unamplified_epsilon: float
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a direction rests on a bet."""
+        return "bet" in (self.pq.rule, self.qp.rule)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form, floats as hexadecimal text."""
+        epochs = -(-self.steps // self.bins)
+        return {
+            "adjacency": "zero_out",
+            "attempt": self.attempt,
+            "beta_log2": -128,
+            "clip_norm": self.clip_norm.hex(),
+            "delta": self.delta.hex(),
+            "epsilon": self.epsilon.hex(),
+            "mechanism": {"bins": self.bins, "epochs": epochs, "factors": self.factors, "n": self.steps},
+            "pq": self.pq.document("pq"),
+            "protocol": PROTOCOL,
+            "qp": self.qp.document("qp"),
+            "sampling": self.sampling,
+            "sigma": self.sigma.hex(),
+            "unamplified": {"epsilon_at_delta": self.unamplified_epsilon.hex()},
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:` of the canonical bytes."""
+        return "sha256:" + hashlib.sha256(canonical_json(self.document())).hexdigest()
+
+    def tested(self, factors: CertifiedFactors) -> CalibrationReport:
+        """Return what the checker says of the claim, from the tensors of C."""
+        tensors = Factors(factors.digest, factors.structure, factors.strategy_tensors(), factors.steps)
+        return check_claim(tensors, self.document())
+
+
+def prefixed(digest: str) -> str:
+    """Return a digest with what names its kind."""
+    return digest if digest.startswith("sha256:") else f"sha256:{digest}"

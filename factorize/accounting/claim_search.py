@@ -1,0 +1,346 @@
+"""The search for a claim: estimate what is not given, add a margin, plan the bets, and have the checker test the claim.
+
+Nothing here is trusted. A plan that was too bold costs samples: its claim fails, and the next one has a larger margin
+and says that it is the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.accounting.bins_law import BinsLaw
+from factorize.accounting.claim import Claim, Direction, Evidence, prefixed
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.law import LARGEST_EPSILON, MARGIN, Bound, Law
+from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
+from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
+from factorize.errors import CertificateError, InvalidParameter
+from factorize.exact.sampling.bets import CHUNK, NEEDED
+from factorize.format.claims import CertifiedFactors
+from factorize.numbers.gaussian import gaussian_epsilon
+from factorize.numbers.scalars import double_above
+from factorize.privacy import PrivacyTarget
+
+MOST_ATTEMPTS = 16
+MOST_SAMPLES = 1 << 30
+MARGIN_OF_CLAIMS, _STEP, _GROWTH = 0.005, 0.0025, 1.15
+"""Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds at least. With less the
+estimate's own error decides, and a verifier with a seed of its own may refuse a claim that passed by luck."""
+
+_MOST_MARGIN = 0.1
+WORK = 1 << 28
+"""Samples times bins of one direction of a claim, at most."""
+LEAST_EPSILON = 2.0**-30
+"""Of a claim: where delta holds at epsilon 0 already, this is claimed."""
+
+_FIRST_LEAP = 3  # margins at once, doubled, while none is affordable
+_MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
+_ROUGH = 0.05  # relative error of an estimated delta, above which sigma is estimated by more samples
+_POOR = 0.1  # relative error, above which another strategy may be easier to claim
+_NUMBERS = 1 << 24  # of normals then, at most
+_COARSE = 2e-3  # relative, of sigma: the first look, which decides how many samples the second one takes
+_CAP = 0.9  # of the largest lambda
+_LEAST_CEILING = 1.01  # of delta, for the stake alone: a ceiling at or below delta would allow any stake
+_RAISES = (MARGIN, 1e-7, 1e-5)
+"""Relative: what is added to bounds until the checker, whose own rounding grows with n, agrees."""
+
+
+class Level(NamedTuple):
+    """What may be claimed: two of the numbers are given, and the smaller the third, the better."""
+
+    multiplier: float
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundClaim:
+    """A claim that the checker has accepted.
+
+    Attributes:
+        claim: the claim.
+        bounded: what bounds without samples give.
+        samples: drawn in all attempts, estimates left out.
+    """
+
+    claim: Claim
+    bounded: Level
+    samples: int
+
+
+class Search:
+    """Claims of growing margins, tested until one passes; the first is the smallest margin that the work allows.
+
+    Args:
+        law: of participation; bets are for balls in bins.
+        asked: two of epsilon, delta and sigma.
+        clip_norm: bound on one contribution.
+        work: samples times bins of one direction, at most; 0 leaves only bounds without sampling.
+        seed: of the estimates, which decide what is claimed and nothing else.
+    """
+
+    def __init__(self, law: Law, asked: Question, *, clip_norm: float = 1.0, work: int = WORK, seed: int = 0) -> None:
+        self._law, self._asked, self._clip, self._work, self._seed = law, asked, clip_norm, work, seed
+        self._order = 0  # m of the last plan, where others are not to be tried
+
+    def claim(self, factors: CertifiedFactors) -> FoundClaim:
+        """Return the first claim that the checker accepts; by bounds alone, if none with bets is.
+
+        Raises:
+            InvalidParameter: there is so little noise that nothing is private.
+            CertificateError: the bounds fail their own test.
+        """
+        attempt, drawn = 1, 0
+        for _, level, evidence in self._affordable_ones() if self._sampling else ():
+            claim = self._claim(factors, level, evidence, attempt)
+            report = claim.tested(factors)
+            drawn += sum(report.calibration.get(direction, {}).get("samples", 0) for direction in ("pq", "qp"))
+            if report.supported:
+                return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
+            attempt += 1
+            if attempt > MOST_ATTEMPTS:
+                break
+        reason = ""
+        for more in _RAISES:
+            level = self._bounded(more)
+            pq, qp = self._law.bounds(self._noise(level)[1], level.epsilon)
+            claim = self._claim(factors, level, (_bounded_by(pq), _bounded_by(qp)), 1)
+            report = claim.tested(factors)
+            if report.supported:
+                return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
+            reason = report.failed[0]
+        raise CertificateError(f"the checker refuses the bounds without sampling: {reason}; report this with the file")
+
+    def least_margin(self) -> float | None:
+        """Return the smallest margin whose claim the work allows, nothing being claimed."""
+        return next((margin for margin, _, _ in self._affordable_ones()), None)
+
+    @property
+    def _sampling(self) -> bool:
+        return isinstance(self._law, BinsLaw) and self._work > 0 and self._law.bins > 1
+
+    @cached_property
+    def estimate(self) -> StarEstimate:
+        """Made where something is to be sampled."""
+        return self._estimate(self._seed)
+
+    def _estimate(self, seed: int, samples: int | None = None) -> StarEstimate:
+        assert isinstance(self._law, BinsLaw)
+        return StarEstimate(BinGram(self._law.gram, self._law.steps, self._law.signed), seed=seed, samples=samples)
+
+    @cached_property
+    def point(self) -> float:
+        """The estimated multiplier; where the samples see little, once more with more of them."""
+        assert self._asked.epsilon is not None and self._asked.delta is not None
+        level = {"epsilon": self._asked.epsilon, "delta": self._asked.delta}
+        near = self.estimate.sigma(**level, tolerance=_COARSE)
+        samples = min(4 * self.estimate.samples, _NUMBERS // self._law.bins)
+        if self.estimate.forward(near, level["epsilon"]).relative_error > _ROUGH and samples > self.estimate.samples:
+            self.estimate = self._estimate(self._seed + 1, samples)
+        return self.estimate.sigma(**level, near=near)
+
+    @cached_property
+    def bounded(self) -> Level:
+        """What bounds without samples give."""
+        return self._bounded(_RAISES[0])
+
+    def _bounded(self, more: float) -> Level:
+        asked, law = self._asked, self._law
+        if isinstance(asked, PrivacyTarget):
+            assert asked.epsilon is not None and asked.delta is not None
+            return Level(law.sigma(asked.epsilon, asked.delta) * (1 + more), asked.epsilon, asked.delta)
+        multiplier = multiplier_of(asked.sigma, clip_norm=self._clip)
+        if asked.delta is not None:
+            epsilon = max(law.epsilon(multiplier, asked.delta) * (1 + more), LEAST_EPSILON)
+            return Level(multiplier, min(epsilon, LARGEST_EPSILON), asked.delta)
+        assert asked.epsilon is not None
+        delta = law.delta(multiplier, asked.epsilon) * (1 + more)
+        if delta >= 1:
+            raise InvalidParameter(
+                f"sigma={asked.sigma!r} is too small for any delta below 1 at epsilon={asked.epsilon!r}; use more "
+                "noise, or ask at a larger epsilon",
+                field="sigma",
+            )
+        return Level(multiplier, asked.epsilon, delta)
+
+    def _proposed(self, margin: float) -> Level | None:
+        """Return what may be claimed with a margin; None where bounds say as much."""
+        asked, bounded = self._asked, self.bounded
+        if isinstance(asked, PrivacyTarget):
+            level = bounded._replace(multiplier=self.point * (1 + margin))
+        elif (
+            bounded.epsilon <= LEAST_EPSILON
+        ):  # nothing can be below it, and an estimate at so much noise takes minutes
+            return None
+        elif asked.delta is not None:
+            epsilon = self.estimate.epsilon(bounded.multiplier / (1 + margin), bounded.delta)
+            level = bounded._replace(epsilon=max(epsilon, LEAST_EPSILON))
+        else:
+            less = bounded.multiplier / (1 + margin)
+            seen = self.estimate.forward(less, bounded.epsilon), self.estimate.reverse(less, bounded.epsilon)
+            level = bounded._replace(delta=max(sampled.delta for sampled in seen))
+        return level if level < bounded and level.delta > 0 else None
+
+    def _affordable_ones(self) -> Iterator[tuple[float, Level, tuple[Evidence, Evidence]]]:
+        """Yield levels with their plans: by leaps to a margin that is affordable, halves back, then one by one."""
+        ladder = tuple(margins())
+        known: dict[int, tuple[float, Level, tuple[Evidence, Evidence]] | None] = {}
+        end = len(ladder)  # from here on bounds say as much
+
+        def at(place: int) -> tuple[float, Level, tuple[Evidence, Evidence]] | None:
+            nonlocal end
+            if place not in known:
+                level = self._proposed(ladder[place]) if place < end else None
+                if level is None:
+                    end = min(end, place)
+                planned = None if level is None else self._planned(level)
+                known[place] = None if level is None or planned is None else (ladder[place], level, planned)
+            return known[place]
+
+        low, high, leap = -1, 0, _FIRST_LEAP  # nothing up to low is affordable
+        self._order = 0
+        while high < end and at(high) is None:
+            self._order = 0  # the best order where nothing is affordable need not be that of what is
+            low, high, leap = high, min(high + leap, max(end - 1, high + 1)), 2 * leap
+        high = min(high, end)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if at(middle) is not None else (middle, high)
+        for place in range(high, len(ladder)):
+            if place >= end:
+                return
+            planned = at(place)
+            if planned is not None:
+                yield planned
+
+    def _planned(self, level: Level) -> tuple[Evidence, Evidence] | None:
+        pq = plan(self.estimate, "pq", level, self._order)
+        self._order = int(pq.evidence.tilt or 0) if pq is not None else self._order
+        if pq is None or pq.work > self._work:
+            return None
+        qp = plan(self.estimate, "qp", level)
+        return None if qp is None or qp.work > self._work else (pq.evidence, qp.evidence)
+
+    def _noise(self, level: Level) -> tuple[float, float]:
+        """Return the sigma of a level, rounded up, and its multiplier, rounded down."""
+        if isinstance(self._asked, GivenNoise):
+            return self._asked.sigma, level.multiplier
+        sigma = double_above(Fraction(level.multiplier) * Fraction(self._clip), "sigma")
+        return sigma, multiplier_of(sigma, clip_norm=self._clip)
+
+    def _claim(
+        self, factors: CertifiedFactors, level: Level, evidence: tuple[Evidence, Evidence], attempt: int
+    ) -> Claim:
+        sigma, multiplier = self._noise(level)
+        mu = self._law.sensitivity / multiplier * (1 + MARGIN)
+        return Claim(
+            sampling=self._law.name,
+            factors=prefixed(factors.digest),
+            steps=self._law.steps,
+            bins=self._law.bins,
+            epsilon=level.epsilon,
+            delta=level.delta,
+            sigma=sigma,
+            clip_norm=self._clip,
+            pq=evidence[0],
+            qp=evidence[1],
+            attempt=attempt,
+            unamplified_epsilon=gaussian_epsilon(level.delta, mu),
+        )
+
+
+def claimable(gram: BinGram, *, epsilon: float, delta: float, seed: int = 0) -> tuple[float, bool]:
+    """Return the multiplier that a claim would have, nothing being claimed, and whether estimates see it poorly.
+
+    Where the proved ceiling of the weights is high, it is some percent above the estimate: of two strategies the one
+    with the smaller estimate may need the larger noise.
+    """
+    search = Search(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta), seed=seed)
+    margin = search.least_margin()
+    bounded = search.bounded.multiplier
+    poorly = search.estimate.forward(search.point, epsilon).relative_error > _POOR
+    return (bounded if margin is None else min(bounded, search.point * (1 + margin))), poorly
+
+
+def margins() -> Iterator[float]:
+    """Yield what a claim's sigma is above the estimate's, growing."""
+    margin = MARGIN_OF_CLAIMS
+    while margin <= _MOST_MARGIN:
+        yield margin
+        margin = max(margin + _STEP, margin * _GROWTH)
+
+
+class PlannedBet(NamedTuple):
+    """Evidence with what it is expected to cost.
+
+    Attributes:
+        evidence: a rule with its numbers.
+        work: samples times bins, 0 of a bound.
+    """
+
+    evidence: Evidence
+    work: float
+
+
+def plan(estimate: StarEstimate, direction: Direction, level: Level, order: int = 0) -> PlannedBet | None:
+    """Return how a direction is to be shown at a level, or None where no bet would grow.
+
+    Args:
+        estimate: weights on common random numbers.
+        direction: `pq` or `qp`.
+        level: what is to be claimed.
+        order: m of an earlier plan; else the one whose bet takes least work.
+    """
+    bound = estimate.law.bounds(level.multiplier, level.epsilon)[direction == "qp"]
+    if bound.log_delta <= math.log(level.delta) - _RAISES[-1]:
+        return PlannedBet(_bounded_by(bound), 0.0)
+    if direction == "qp":
+        return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.gram.bins)
+    m = order or estimate.cheapest_order(*level)
+    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.gram.bins)
+
+
+def _bounded_by(bound: Bound) -> Evidence:
+    return Evidence(rule=bound.rule, tilt=bound.tilt)
+
+
+def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
+    """Return the bet of the largest rate of growth on these weights, or None where none grows.
+
+    Where the ceiling is at most delta every weight gains, and the stake is as if it were a hundredth above. One
+    standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
+
+    Args:
+        sampled: weights of an estimate; with chances, what is kept by them is divided by it.
+        delta: to be claimed.
+        bins: b.
+    """
+    ceiling = max(sampled.ceiling * (1 + 1e-6), delta * _LEAST_CEILING)
+    chances = np.ones_like(sampled.weights) if sampled.chances is None else sampled.chances
+    more = min(sampled.relative_error, 1.0) * sampled.delta / ceiling
+    kept = np.minimum(sampled.weights / np.maximum(chances, 1e-300), ceiling)
+    gains = np.append(delta - kept, [delta - ceiling, delta])
+    mass = np.append(chances / len(chances), [more, 1 - chances.mean() - more])
+    low, high = 0.0, _CAP / (ceiling - delta)
+    if not mass @ gains > 0:
+        return None
+    if mass @ (gains / (1 + high * gains)) < 0:
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if mass @ (gains / (1 + middle * gains)) > 0 else (low, middle)
+    rate = float(mass @ np.log1p(high * gains))
+    samples = math.ceil(_MORE * NEEDED / rate / CHUNK) * CHUNK if rate > 0 else math.inf
+    if samples > MOST_SAMPLES:
+        return None
+    evidence = Evidence(
+        rule="bet", tilt=float(sampled.tilt), stake=high, samples=int(samples), shared=float(sampled.shared)
+    )
+    order = 0 if sampled.chances is None else int(sampled.tilt)
+    return PlannedBet(evidence, samples / _MORE * candidate_work(order, bins, float(chances.mean())))

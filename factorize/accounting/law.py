@@ -1,0 +1,140 @@
+"""The law of participation on one C: closed bounds of delta, and one search for whichever number is not given.
+
+Bounds are in plain doubles with a margin upward of about 1e-9: what is published as a claim, the checker proves.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.errors import InvalidParameter
+from factorize.numbers.falling import descend
+from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
+from factorize.numbers.scalars import finite_real
+from factorize.structures.endless import AnyStrategy
+
+LARGEST_EPSILON = 1e6
+"""Of a claim: beyond, nothing is private."""
+MARGIN = 1e-9
+"""Of a logarithm, upward: more than doubles lose of it."""
+
+
+class Bound(NamedTuple):
+    """An upper bound of delta in one direction.
+
+    Attributes:
+        rule: of the claim that says it: `star_bound`, `closed_form`, `moment` or `gaussian`.
+        log_delta: its logarithm.
+        tilt: m or eta, where the rule has one.
+    """
+
+    rule: str
+    log_delta: float
+    tilt: float | None = None
+
+
+class Law(ABC):
+    """A law of participation on one C.
+
+    Args:
+        steps: n.
+        bins: steps of which an example takes one in each epoch.
+        sensitivity: of C under the law, if the draws become known.
+        signed: whether |C| stands in for C, so that the answer may be larger than it has to be.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
+        self.steps, self.bins, self.sensitivity, self.signed = steps, bins, sensitivity, signed
+
+    @property
+    def epochs(self) -> int:
+        """Ceil(n / b)."""
+        return -(-self.steps // self.bins)
+
+    @abstractmethod
+    def removal(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the bound of (P, Q), the data with the example against those without."""
+
+    @abstractmethod
+    def addition(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the bound of (Q, P)."""
+
+    @abstractmethod
+    def stated(self, strategy: AnyStrategy) -> Sensitivity:
+        """Return the sensitivity without amplification, as a calibration states it."""
+
+    def bounds(self, multiplier: float, epsilon: float) -> tuple[Bound, Bound]:
+        """Return the smaller bound of each direction: by the draws' secrecy, or without it."""
+        plain = Bound("gaussian", self._log_gaussian(multiplier, epsilon))
+        pq, qp = self.removal(multiplier, epsilon), self.addition(multiplier, epsilon)
+        return min(pq, plain, key=lambda bound: bound.log_delta), min(qp, plain, key=lambda bound: bound.log_delta)
+
+    def log_delta(self, multiplier: float, epsilon: float) -> float:
+        """Return the larger bound of both directions, at most 0."""
+        return min(max(bound.log_delta for bound in self.bounds(multiplier, epsilon)), 0.0)
+
+    def delta(self, multiplier: float, epsilon: float) -> float:
+        """Return a delta that the run has at epsilon, never 0.
+
+        Args:
+            multiplier: s = sigma / clip_norm, for sums of contributions.
+            epsilon: at least 0.
+        """
+        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
+        level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
+        return min(math.nextafter(math.exp(self.log_delta(noise, level)), 1.0), 1.0)
+
+    def epsilon(self, multiplier: float, delta: float) -> float:
+        """Return an epsilon that the run has at delta, within 1e-7 of the smallest that the bounds give.
+
+        Raises:
+            InvalidParameter: a value outside its range, or so little noise that no epsilon up to 10^6 holds.
+        """
+        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
+        excess = _excess(lambda epsilon: self.log_delta(noise, epsilon), delta)
+        if excess(0.0) <= 0:
+            return 0.0
+        high = 1.0
+        while excess(high) > 0:
+            high *= 2
+            if high > LARGEST_EPSILON:
+                raise InvalidParameter(
+                    f"no epsilon up to {LARGEST_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
+                    "more noise",
+                    field="sigma",
+                )
+        return descend(excess, 0.0, high)
+
+    def sigma(self, epsilon: float, delta: float) -> float:
+        """Return an s = sigma / clip_norm that gives (epsilon, delta), within 1e-7 of the smallest by the bounds.
+
+        It is at most that of the Gaussian mechanism without amplification.
+
+        Raises:
+            InvalidParameter: a value outside its range.
+        """
+        level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
+        excess = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
+        high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
+        low = high - 0.5
+        while excess(low) <= 0:
+            low, high = low - 1.0, low
+        return math.exp(descend(excess, low, high))
+
+    def _log_gaussian(self, multiplier: float, epsilon: float) -> float:
+        """Return the log of the delta if the draws become known: a mixture is as far from Q as its farthest part."""
+        mu = self.sensitivity / multiplier * (1 + MARGIN)
+        if mu >= MAX_NOISE_MULTIPLIER:
+            return 0.0
+        return math.log(gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)))
+
+
+def _excess(log_delta: Callable[[float], float], delta: float) -> Callable[[float], float]:
+    target = math.log(check_delta(delta))
+    return lambda point: log_delta(point) - target

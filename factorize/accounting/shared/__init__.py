@@ -1,1 +1,0 @@
-"""Shared part: the noise that all bins share, integrated in closed form."""

@@ -1,0 +1,90 @@
+"""Estimates of the star sampler against quadrature, the Gaussian mechanism, intervals and published sigmas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from bin_cases import PAIRS, inverse_roots, of_matrix
+
+from factorize.accounting import BinGram, BinsLaw, bin_gram
+from factorize.accounting.star_estimate import StarEstimate, log_single_bin
+from factorize.numbers.gaussian import gaussian_delta
+from factorize.structures.blt import BltMatrix
+
+
+@pytest.mark.parametrize(("rows", "epsilon", "pq", "qp", "closed"), PAIRS)
+def test_estimates_are_the_quadrature(
+    rows: list[list[float]], epsilon: float, pq: float, qp: float, closed: float
+) -> None:
+    estimate = StarEstimate(of_matrix(rows), samples=1 << 16)
+    for sampled, true in ((estimate.forward(1.0, epsilon), pq), (estimate.reverse(1.0, epsilon), qp)):
+        assert sampled.delta == pytest.approx(true, rel=4 * sampled.relative_error)
+        assert sampled.relative_error < 0.01
+        assert 0 <= sampled.weights.min() and sampled.weights.max() <= sampled.ceiling * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.5), (8.0, 2.0), (2.0, 0.25)])
+def test_one_bin_is_the_gaussian_mechanism(epsilon: float, mu: float) -> None:
+    gram = BinGram(np.array([[mu * mu]]), 1)
+    estimate = StarEstimate(gram, samples=1 << 16)
+    true = gaussian_delta(epsilon, mu)
+    for sampled in (estimate.forward(1.0, epsilon), estimate.reverse(1.0, epsilon)):
+        assert sampled.delta == pytest.approx(true, rel=max(4 * sampled.relative_error, 1e-3))
+
+
+# C = I and one epoch (random allocation): deterministic two-sided intervals (bins, sigma, epsilon, low, high).
+INTERVALS = [
+    (10, 0.8, 1.0, 1.79630e-2, 1.79832e-2),
+    (100, 0.6, 2.0, 3.81642e-4, 3.82814e-4),
+    (256, 0.3912, 8.0, 1.06590e-5, 1.06630e-5),
+    (256, 0.6969, 2.0, 1.0419e-6, 1.0470e-6),
+]
+
+
+@pytest.mark.parametrize(("bins", "sigma", "epsilon", "low", "high"), INTERVALS)
+def test_the_identity_falls_into_its_deterministic_interval(
+    bins: int, sigma: float, epsilon: float, low: float, high: float
+) -> None:
+    found = StarEstimate(BinGram(np.eye(bins), bins)).forward(sigma, epsilon)
+    room = 4 * found.relative_error * found.delta
+    assert low - room <= found.delta <= high + room
+
+
+@pytest.mark.parametrize(("taps", "epsilon", "delta", "sigma"), [(32, 8.0, 1e-5, 1.7207), (32, 2.0, 1e-6, 4.196)])
+def test_sigma_is_the_published_one(taps: int, epsilon: float, delta: float, sigma: float) -> None:
+    gram = bin_gram(inverse_roots(taps, 2048), 256)
+    estimate = StarEstimate(gram, seed=5)
+    found = estimate.sigma(epsilon, delta)
+    assert found == pytest.approx(sigma, rel=6e-3)
+    assert math.exp(log_single_bin(gram, found, epsilon)) < delta
+    assert found < BinsLaw(gram).sigma(epsilon, delta)
+    assert estimate.epsilon(found, delta) == pytest.approx(epsilon, rel=5e-3)
+
+
+def test_sigma_of_two_buffers_is_the_published_one() -> None:
+    blt = BltMatrix(np.array([0.74489, 0.991695]), np.array([0.29538, 0.12265]), 2048)
+    assert StarEstimate(bin_gram(blt, 256)).sigma(8.0, 1e-5) == pytest.approx(1.87735, rel=6e-3)
+
+
+def test_tuples_have_the_star_law() -> None:
+    matrix, samples = np.array(PAIRS[3][0]), 200_000
+    estimate = StarEstimate(of_matrix(matrix), samples=samples)
+    tuples = estimate._tuples(matrix, 3).picks
+    grid = np.stack(np.meshgrid(*[range(3)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    law = np.exp(1.5 * (matrix[grid[:, 0], grid[:, 1]] + matrix[grid[:, 0], grid[:, 2]]))
+    counts = np.bincount(tuples @ [9, 3, 1], minlength=27)
+    expected = law / law.sum() * samples
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+    sums = [1.5 * sum(matrix[tuples[:, i], tuples[:, j]] for j in range(3) if j != i) for i in range(3)]
+    chances = np.exp(np.mean(sums, axis=0) - np.log(np.mean(np.exp(sums), axis=0)))
+    found = estimate.forward(1.0, 2.0, 3).chances
+    assert found is not None and found == pytest.approx(chances, rel=1e-4)
+
+
+def test_the_cheapest_order_is_not_that_of_rare_tuples() -> None:
+    """C = I in 60 bins: at the lowest ceiling most tuples are dropped, and with less picks fewer are."""
+    estimate = StarEstimate(BinGram(np.eye(60), 60))
+    lowest, cheapest = estimate.lowest_order(4.77, 0.1), estimate.cheapest_order(4.77, 0.1, 1e-6)
+    assert 40 < cheapest < lowest < 70
