@@ -27,7 +27,7 @@ from factorize.solvers import choose
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
 from factorize.solvers.epochs.blocks import BlockAscent, Ring, maximise
-from factorize.solvers.epochs.step_kernels import factors
+from factorize.solvers.epochs.steps import factors
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -156,8 +156,7 @@ def without_matrix(report: Report, k: int, b: int) -> None:
     inverse = BidiagonalInverse(np.ones(n), np.concatenate([[0.0], np.ones(n - 1)]))
     ring = Ring(inverse.p, inverse.q, k)
     ascent, dual = timed(lambda: maximise(ring, tolerance=8e-7, proven=True), repeats=2)
-    blocks = np.empty_like(ascent.point.dual)
-    factors(ascent.point.dual, blocks)
+    blocks = factors(ascent.point.dual)
     norm, certifying = timed(lambda: nuclear_norm_below(inverse, blocks), repeats=2)
     cost = float(np.einsum("jik,jik->ji", blocks, blocks).max(axis=1).sum())
     bound = 0.0 if norm is None else norm**2 / cost

@@ -129,11 +129,9 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
 
 def _dual_of(optimum: BlockAscent) -> dict[str, np.ndarray]:
     """Return the evidence for the lower bound over all matrices."""
-    from factorize.solvers.epochs.step_kernels import factors
+    from factorize.solvers.epochs.steps import factors
 
-    out = np.empty_like(optimum.point.dual)
-    factors(optimum.point.dual, out)
-    return {"factors": out}
+    return {"factors": factors(optimum.point.dual)}
 
 
 class RedrawnFound(NamedTuple):

@@ -26,9 +26,10 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.epochs import step_kernels as steps
+from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.block_kernels import add_blocks, eliminate, invert_blocks, row_size
-from factorize.solvers.methods.compiled_anderson import Extrapolation
+from factorize.solvers.epochs.correlation_blocks import pack
+from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.threads import CORES, run
@@ -40,7 +41,7 @@ _ULP = 2.0**-52
 _MOST_STEPS = 400
 _STALL = 25
 _FAR, _FAR_STALLS = 1e-9, 4  # above this gap rounding cannot be what is missing: wait that many times as long
-_SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
+_SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # of the identity, for correlations that are singular to double precision
 _COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
 _FIRST = 1e-3  # relative error of the poles before any gap is known
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
@@ -223,8 +224,7 @@ def maximise(
     finest = _COARSE * (tolerance if proven else math.sqrt(tolerance))
     error = finest if coarse else min(1e-6, max(1e-10, finest))
     point = best = evaluate(ring, given, _FIRST if coarse else error)
-    b, k = point.dual.shape[:2]
-    mixer, best_step = Extrapolation(b + b * k * (k - 1) // 2), step
+    mixer, best_step = Anderson(), step
 
     def gap(at: DualPoint) -> float:
         return at.proven_gap if proven else at.gap
@@ -248,47 +248,35 @@ def maximise(
         step += 1
 
 
-def _advance(ring: Folded, at: DualPoint, mixer: Extrapolation, error: float) -> DualPoint:
+def _advance(ring: Folded, at: DualPoint, mixer: Anderson, error: float) -> DualPoint:
     """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
-    b, k = at.dual.shape[:2]
-    now, importance = np.empty((2, b + b * k * (k - 1) // 2))
-    diagonal = np.ascontiguousarray(at.dual[:, 0, 0])
-    steps.pack(diagonal, at.dual / diagonal[:, None, None], now)
-    weights, correlations, plain = _power_step(at)
-    steps.importance(at.dual, importance)
-    mixed = mixer.mix(now, plain, importance)
+    diagonal = at.dual[:, 0, 0]
+    now = pack(diagonal, at.dual / diagonal[:, None, None])
+    weights, correlations = steps.power_step(at.dual, at.x)
+    mixed = mixer.mix(now, pack(weights, correlations), steps.importance(at.dual))
     if mixed is not None:
-        dual = np.empty_like(at.dual)
-        if steps.unpack(mixed, dual):
+        dual = steps.unpack(mixed, *at.dual.shape[:2])
+        if dual is not None:
             trial = evaluate(ring, _raised(dual, ring.least), error)
             if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
                 return trial
         mixer.forget()
-    return evaluate(ring, _raised(_unpacked(weights, correlations, plain), ring.least), error)
+    return evaluate(ring, _raised(_definite(weights, correlations), ring.least), error)
 
 
 def after_power_step(at: DualPoint) -> Array:
     """Return W after a plain power step, shape (b, k, k); what it proves is not below what `at` does."""
-    return _unpacked(*_power_step(at))
+    return _definite(*steps.power_step(at.dual, at.x))
 
 
-def _power_step(at: DualPoint) -> tuple[Array, Array, Array]:
-    """Weights and correlations of a plain power step, and both packed."""
-    b, k = at.dual.shape[:2]
-    weights, correlations, packed = np.empty(b), np.empty_like(at.dual), np.empty(b + b * k * (k - 1) // 2)
-    steps.power_step(at.dual, at.x, weights, correlations)
-    steps.pack(weights, correlations, packed)
-    return weights, correlations, packed
-
-
-def _unpacked(weights: Array, correlations: Array, packed: Array) -> Array:
-    """W of a packed power step, with as little of the identity as makes it definite."""
-    dual = np.empty_like(correlations)
+def _definite(weights: Array, correlations: Array) -> Array:
+    """Return W of weights and correlations, with as little of the identity as makes it definite."""
     for share in _SHARES:
-        if steps.unpack(packed, dual):
-            break
-        steps.pack(weights, (1 - share) * correlations + share * np.eye(correlations.shape[1]), packed)
-    return dual
+        mixed = (1 - share) * correlations + share * np.eye(correlations.shape[1])
+        dual = steps.unpack(pack(weights, mixed), *correlations.shape[:2])
+        if dual is not None:
+            return dual
+    raise FloatingPointError("the correlations of a class are not definite in double precision")
 
 
 def _raised(dual: Array, least: float) -> Array:

@@ -68,7 +68,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     from factorize.certificate.certificate import begin_bound
     from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
-    from factorize.solvers.epochs.step_kernels import factors
+    from factorize.solvers.epochs.steps import factors
 
     report = Reporter(progress)
     tolerance = _SAFETY * problem.tolerance
@@ -76,8 +76,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
         ascent = ascend(ring, tolerance, report, beyond=beyond)
-        dual = np.empty_like(ascent.point.dual)
-        factors(ascent.point.dual, dual)
+        dual = factors(ascent.point.dual)
         if problem.evaluates_itself:
             begin_bound(problem.spec, {"factors": dual})
         poles = ring.poles(ascent.point.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
@@ -101,15 +100,13 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.nd
         SolveFailed: the workload's numbers leave the range of double precision.
     """
     from factorize.solvers.epochs.blocks import after_power_step, maximise
-    from factorize.solvers.epochs.step_kernels import factors
+    from factorize.solvers.epochs.steps import factors
 
     try:
-        dual = after_power_step(maximise(ring_of(problem), tolerance=accuracy, callback=report, coarse=True).point)
+        point = maximise(ring_of(problem), tolerance=accuracy, callback=report, coarse=True).point
+        return factors(after_power_step(point))
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
-    out = np.empty_like(dual)
-    factors(dual, out)
-    return out
 
 
 def ring_of(problem: Problem) -> Ring:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.epochs import step_kernels as steps
+from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.blocks import Progress, Ring, after_power_step, maximise
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev

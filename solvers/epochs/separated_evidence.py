@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.certificate.lower_bounds.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse
+from factorize.solvers.epochs.steps import factors
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -45,7 +46,7 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
         dual = _by_decompositions(own, report) if _decomposed(own) else _by_ring(own, report)
     except (ValueError, FloatingPointError):  # numbers that leave the range of doubles
         return {}
-    return {} if dual is None else {"factors": _factors(dual)}
+    return {} if dual is None else {"factors": factors(dual)}
 
 
 def work(spec: Spec) -> float:
@@ -121,12 +122,3 @@ def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
     p, q = (np.array(part) for part in padded_inverse(found, size))
     q[0] = 0.0
     return PieceRing(Ring(p, q, epochs), np.where(patterns >= 0, patterns + size - n, -1))
-
-
-def _factors(dual: Array) -> Array:
-    """Cholesky factors of the blocks, in the order of their steps."""
-    from factorize.solvers.epochs.step_kernels import factors
-
-    out = np.empty_like(dual)
-    factors(dual, out)
-    return out

@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.methods.bidiagonal_systems import largest_eigenvalue_above, solve
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.kernels import two_sweep
@@ -57,7 +58,7 @@ class Bidiagonal:
 
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``."""
-        return two_sweep.start(self._p2, self._q2)
+        return np.sqrt(solve(self._p2, self._q2[1:], np.ones(self.size), transposed=True))
 
     def interval(self, v: Array) -> tuple[float, float]:
         """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
@@ -65,7 +66,15 @@ class Bidiagonal:
         The right end is Gershgorin's; the left end the Collatz-Wielandt bound for the non-negative matrix
         ``V^1/2 A^T A V^1/2`` after one power step.  Both are moved outwards by far more than they can be rounded.
         """
-        inverse_lower, upper = two_sweep.interval(self.p, self.q, v)
+        root, p, q = np.sqrt(v), self.p, self.q
+
+        def times(x: Array) -> Array:
+            return root * solve(p, q[1:], solve(p, q[1:], root * x), transposed=True)
+
+        inverse_lower = largest_eigenvalue_above(times, root / root.max(), 2)
+        beside = np.zeros(self.size + 1)
+        beside[1:-1] = q[1:] * p[:-1] / (root[1:] * root[:-1])
+        upper = float(((p / root) ** 2 + (q / root) ** 2 + beside[:-1] + beside[1:]).max())
         slack = 1e-6 + 32.0 * self.size * UNIT
         return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
 

@@ -54,6 +54,7 @@ class Cascade(Filtered):
             np.stack([self.beta, self.eta, self.lam, self.decay]),
             filters=three_filter,
             products=three_product,
+            accumulations=(self.decay, self.beta),
             states=3,
             numbers=6,
         )

@@ -5,13 +5,14 @@ A workload takes part by its kernels, which all have the same arguments: see `tw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour, largest_eigenvalue_above
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.streaming import Generators
@@ -23,15 +24,19 @@ _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays fo
 
 
 class Filtered:
-    """A workload A as `newton` and `factorize.solvers.single.streaming` want it, by filters from both ends.
+    """A workload ``A = S_lam diag(eta) M`` as `newton` and `streaming` want it, by filters from both ends.
 
     Args:
         steps: coefficients as the kernels want them, one row each, shape (coefficients, n).
-        filters: the module with `interval`, `predict`, `combine` and `close`.
+        filters: the module with `predict`, `combine` and `close`.
         products: the module with `product_above` and `product_below`.
+        accumulations: factors of M's accumulations from each step to the next, the first one first.
         states: s, so that the closed loop holds s^2 + s numbers.
         numbers: m that the filter from the end stores for each step.
     """
+
+    eta: Array
+    lam: Array
 
     def __init__(
         self,
@@ -39,12 +44,14 @@ class Filtered:
         *,
         filters: ModuleType,
         products: ModuleType,
+        accumulations: Sequence[Array],
         states: int,
         numbers: int,
     ) -> None:
         self.size = steps.shape[1]
         self._steps = steps
         self._filters, self._products = filters, products
+        self._accumulations = accumulations
         self._states, self._numbers = states, numbers
         self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._work: Array = np.empty((self.size, states * (states + 1), 0))
@@ -61,9 +68,35 @@ class Filtered:
         Right: ``||T|| <= ||H||_1 ||H||_inf``, ``H = V^-1/2 A^-1``.  Left: the Collatz-Wielandt bound for the
         non-negative ``T^-1`` after one power step.  Both are moved outwards by far more than they can be rounded.
         """
-        inverse_lower, upper = self._filters.interval(self._steps, v)
+        root = np.sqrt(v)
+        inverse_lower = largest_eigenvalue_above(lambda x: root * self._squared(root * x), root / root.max(), 2)
+        rows, columns = self._inverse_sums(root)
+        upper = float(rows.max() * columns.max())
         slack = 1e-6 + 64.0 * self.size * UNIT
         return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
+
+    def _squared(self, y: Array) -> Array:
+        """``A^T A y``, ``A = S_lam diag(eta) M``, for y >= 0."""
+        y = accumulate(self.lam, self.eta * self._inner(y))
+        return self._inner(self.eta * accumulate(self.lam, y, transposed=True), transposed=True)
+
+    def _inverse_sums(self, root: Array) -> tuple[Array, Array]:
+        """Absolute sums over each row and each column of ``V^-1/2 A^-1``, or more."""
+        rows = self._inner_inverse(add_neighbour(self.lam, np.ones(self.size)) / self.eta)
+        columns = self._inner_inverse(1.0 / root, transposed=True) / self.eta
+        return rows / root, add_neighbour(self.lam, columns, transposed=True)
+
+    def _inner(self, y: Array, *, transposed: bool = False) -> Array:
+        """``M y`` or ``M^T y`` for y >= 0: one accumulation after another."""
+        for factor in self._accumulations[:: -1 if transposed else 1]:
+            y = accumulate(factor, y, transposed=transposed)
+        return y
+
+    def _inner_inverse(self, x: Array, *, transposed: bool = False) -> Array:
+        """``|M^-1| x`` or its transpose times x, or more, for x >= 0."""
+        for factor in self._accumulations[:: 1 if transposed else -1]:
+            x = add_neighbour(factor, x, transposed=transposed)
+        return x
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""

@@ -58,6 +58,7 @@ class MomentumFilters(Filtered):
             np.stack([self.beta, self.eta, self.lam]),
             filters=two_filter,
             products=two_product,
+            accumulations=(self.beta,),
             states=2,
             numbers=3,
         )

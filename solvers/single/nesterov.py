@@ -39,6 +39,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.methods.bidiagonal_systems import accumulate
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import nesterov_filter, two_product
 from factorize.solvers.single.newton import require_range, vectors
@@ -77,9 +78,24 @@ class Nesterov(Filtered):
             np.stack([np.full_like(self.eta, self.mu), self.eta, self.lam, kappa]),
             filters=nesterov_filter,
             products=two_product,
+            accumulations=(np.full_like(self.eta, self.mu),),
             states=2,
             numbers=3,
         )
+
+    def _inner(self, y: Array, *, transposed: bool = False) -> Array:
+        return y + self.mu * super()._inner(y, transposed=transposed)
+
+    def _inner_inverse(self, x: Array, *, transposed: bool = False) -> Array:
+        """``|((1 + mu) - mu Z)^-1 (1 - mu Z)|``: diagonals ``1 / (1 + mu)``, then ``f^(k+1)``, f = mu / (1 + mu)."""
+        f = self.mu / (1.0 + self.mu)
+        fading = f * f * accumulate(np.full_like(x, f), x, transposed=transposed)
+        out = x / (1.0 + self.mu)
+        if transposed:
+            out[:-1] += fading[1:]
+        else:
+            out[1:] += fading[:-1]
+        return np.asarray(out)
 
 
 def couplings(mu: float, eta: Array, lam: Array) -> Array:

@@ -19,24 +19,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign
-from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.poles import Poles
-from factorize.solvers.methods.threads import run
 
 Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
-_LEAF = 32  # columns below which a matrix product does not pay
-_COLUMNS = 512  # of a product at a time: the right factor stays in the second-level cache
-_PARALLEL_SIZE = 512  # columns from which a second thread pays for its start
+_BLOCK = 64  # rows of a product
 
 
 @dataclass(frozen=True)
@@ -88,31 +81,36 @@ class StreamingFactor:
         return {**named, "input": self.inputs.reshape(n, -1), "output": self.outputs.reshape(n, -1)}
 
     def dense(self) -> Array:
-        """C as an array of shape (n, n), by products of inner dimension m."""
-        n = self.diagonal.size
-        c = np.zeros((n, n))
-        back = _backwards(n)
-        transition, inputs, outputs = (_poles_last(a) for a in (self.transition, self.inputs, self.outputs))
-        run(
-            [partial(_leaves, self.diagonal, transition, inputs, outputs, start, c) for start in (0, _LEAF)],
-            together=n >= _PARALLEL_SIZE,
-        )
-        size = _LEAF
-        while size < n:
-            for first in range(0, n - size, 2 * size):
-                middle, last = first + size, min(n, first + 2 * size)
-                rows = _padded(_rows(transition, outputs, middle, last), 2, 4)
-                columns = _padded(_columns(transition, inputs, first, middle, back), 1, 4).T.copy()
-                cut = middle + (last - middle + 3) // 4 * 2  # even, so that pairs of rows stay together
-                run(
-                    [
-                        partial(_multiply, rows[a - middle : b - middle], columns, c[a : min(b, last), first:middle])
-                        for a, b in ((middle, cut), (cut, middle + rows.shape[0]))
-                    ],
-                    together=size >= _PARALLEL_SIZE,
-                )
-            size *= 2
+        """C as an array of shape (n, n): all blocks on its diagonal together, then a product for each row of blocks."""
+        n, count, s = self.inputs.shape
+        transition, inputs, outputs = (self._in_blocks(a) for a in (self.transition, self.inputs, self.outputs))
+        blocks, m = len(inputs), count * s
+        inner, states = np.zeros((blocks, _BLOCK, _BLOCK)), np.zeros((blocks, count, s, _BLOCK))
+        across, rows = np.tile(np.eye(s), (blocks, count, 1, 1)), np.empty((blocks, _BLOCK, m))
+        for i in range(_BLOCK):  # the states that columns of the block have after row i, and rows by those before it
+            read = outputs[:, i].reshape(blocks, 1, m)
+            states[..., :i] = _times(transition[:, i], states[..., :i])
+            inner[:, i, :i] = (read @ states.reshape(blocks, m, _BLOCK)[..., :i])[:, 0]
+            states[..., i] = inputs[:, i]
+            across = _times(transition[:, i], across)
+            rows[:, i] = _times(outputs[:, i, :, None, :], across).reshape(blocks, m)
+        c, carried = np.zeros((n, n)), np.empty((count, s, n))
+        for block, first in enumerate(range(0, n, _BLOCK)):
+            last = min(first + _BLOCK, n)
+            before, size = carried[..., :first], last - first
+            c[first:last, :first] = rows[block, :size] @ carried.reshape(m, n)[:, :first]
+            c[first:last, first:last] = inner[block, :size, :size]
+            before[:] = _times(across[block], before)
+            carried[..., first:last] = states[block, ..., :size]
+        c[np.diag_indices(n)] = self.diagonal
         return c
+
+    def _in_blocks(self, array: Array) -> Array:
+        """Steps by blocks, shape (blocks, steps of a block, ...), zeros after the last."""
+        n = len(array)
+        padded = np.zeros((-(-n // _BLOCK) * _BLOCK, *array.shape[1:]))
+        padded[:n] = array
+        return padded.reshape(-1, _BLOCK, *array.shape[1:])
 
 
 def streaming_factor(structure: StreamableWorkload, v: Array, poles: Poles) -> StreamingFactor:
@@ -130,170 +128,44 @@ def streaming_factor(structure: StreamableWorkload, v: Array, poles: Poles) -> S
         FloatingPointError: if rounding makes a pivot ``delta^2`` non-positive.
     """
     x = structure.generators(v, poles)
-    n = x.inputs.shape[0]
-    transition, inputs, targets = (_poles_last(a) for a in (x.transition, x.inputs, x.outputs))
-    diagonal, outputs = np.empty(n), np.empty_like(targets)
-    failed = _riccati(transition, inputs, targets, _backwards(n), diagonal, outputs)
-    if failed >= 0:
-        raise FloatingPointError(
-            f"the pivot of step {failed} is lost to rounding; the workload is numerically singular"
-        )
+    diagonal, outputs = _riccati(x)
     scale = (1.0 - _MARGIN) / np.sqrt((x.inputs * x.outputs).sum(axis=(1, 2)))
     return StreamingFactor(
         diagonal * scale,
         x.transition,
         x.inputs * scale[:, None, None],
-        np.ascontiguousarray(np.moveaxis(outputs, -1, 1)),
+        outputs,
     )
 
 
-def _poles_last(array: Array) -> Array:
-    """Compiled loops run over poles innermost, for the vector units."""
-    return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+def _times(left: Array, right: Array) -> Array:
+    """Products of matrices whose inner dimension is s, one per pole."""
+    return np.asarray(left * right if left.shape[-1] == 1 else left @ right)
 
 
-def _backwards(n: int) -> Index:
-    return np.arange(n, dtype=np.int64)[::-1].copy()
+def _riccati(x: Generators) -> tuple[Array, Array]:
+    """Return delta, shape (n,), and eta, shape (n, poles, s).
 
-
-def _padded(array: Array, rows: int, columns: int) -> Array:
-    """The array with rows and columns of zeros up to multiples of ``rows`` and ``columns``."""
-    return np.pad(array, [(0, -array.shape[0] % rows), (0, -array.shape[1] % columns)])
-
-
-@compiled
-def _riccati(transition: Array, inputs: Array, outputs: Array, back: Index, diagonal: Array, eta: Array) -> int:
-    """Fill ``diagonal`` and ``eta``; return the step that failed, or -1."""
-    n, states, count = inputs.shape
-    gram = np.zeros((states, count, states, count))
-    row, now = np.zeros((states, states, count)), np.zeros((states, count))
-    for step in range(n):
-        i = back[step]
-        square = 0.0
-        for a in range(states):
-            for j in range(count):
-                image = 0.0
-                for b in range(states):
-                    for k in range(count):
-                        image += gram[a, j, b, k] * inputs[i, b, k]
-                now[a, j] = outputs[i, a, j] - image
-                square += now[a, j] * inputs[i, a, j]
+    Raises:
+        FloatingPointError: a pivot ``delta^2`` is not positive.
+    """
+    n, count, s = x.inputs.shape
+    inputs, targets = x.inputs.reshape(n, -1), x.outputs.reshape(n, -1)
+    gram, diagonal, eta = np.zeros((count * s, count * s)), np.empty(n), np.empty_like(targets)
+    for i in range(n - 1, -1, -1):
+        now = targets[i] - gram @ inputs[i]
+        square = float(now @ inputs[i])
         if not square > 0.0:
-            return i
+            raise FloatingPointError(f"the pivot of step {i} is lost to rounding; the workload is numerically singular")
         diagonal[i] = math.sqrt(square)
         now /= diagonal[i]
-        assign(eta[i], now)
-        for j in range(count):
-            for a in range(states):
-                for b in range(states):
-                    row[a, b] = 0.0
-                    for d in range(states):
-                        factor = now[a, j]
-                        for k in range(count):
-                            row[a, b, k] += (gram[a, j, d, k] + factor * now[d, k]) * transition[i, d, b, k]
-            for a in range(states):
-                for b in range(states):
-                    gram[a, j, b] = 0.0
-                    for d in range(states):
-                        factor = transition[i, d, a, j]
-                        for k in range(count):
-                            gram[a, j, b, k] += factor * row[d, b, k]
-    return -1
-
-
-@compiled
-def _leaves(diagonal: Array, transition: Array, inputs: Array, outputs: Array, start: int, c: Array) -> None:
-    """Every other diagonal block of C, from ``start``, entry by entry."""
-    n, states, count = inputs.shape
-    state, new = np.zeros((states, count)), np.zeros((states, count))
-    for first in range(start, n, 2 * _LEAF):
-        for k in range(first, min(first + _LEAF, n)):
-            c[k, k] = diagonal[k]
-            assign(state, inputs[k])
-            for i in range(k + 1, min(first + _LEAF, n)):
-                total = 0.0
-                for a in range(states):
-                    new[a] = 0.0
-                    for b in range(states):
-                        for j in range(count):
-                            new[a, j] += transition[i, a, b, j] * state[b, j]
-                    for j in range(count):
-                        total += outputs[i, a, j] * new[a, j]
-                assign(state, new)
-                c[i, k] = total
-
-
-@compiled
-def _rows(transition: Array, outputs: Array, middle: int, last: int) -> Array:
-    """``output[i] transition[i] ... transition[middle]`` for i in [middle, last), shape (rows, m)."""
-    _, states, count = outputs.shape
-    out = np.zeros((last - middle, states, count))
-    product, new = _identity(states, count), np.zeros((states, states, count))
-    for i in range(middle, last):
-        new[:] = 0.0
-        for a in range(states):
-            for d in range(states):
-                for b in range(states):
-                    for j in range(count):
-                        new[a, b, j] += transition[i, a, d, j] * product[d, b, j]
-        assign(product, new)
-        for a in range(states):
-            for b in range(states):
-                for j in range(count):
-                    out[i - middle, b, j] += outputs[i, a, j] * product[a, b, j]
-    return out.reshape(last - middle, states * count)
-
-
-@compiled
-def _columns(transition: Array, inputs: Array, first: int, middle: int, back: Index) -> Array:
-    """``transition[middle-1] ... transition[k+1] input[k]`` for k in [first, middle), shape (columns, m)."""
-    n, states, count = inputs.shape
-    out = np.zeros((middle - first, states, count))
-    product, new = _identity(states, count), np.zeros((states, states, count))
-    for step in range(n - middle, n - first):
-        k = back[step]
-        for a in range(states):
-            for b in range(states):
-                for j in range(count):
-                    out[k - first, a, j] += product[a, b, j] * inputs[k, b, j]
-        new[:] = 0.0
-        for a in range(states):
-            for d in range(states):
-                for b in range(states):
-                    for j in range(count):
-                        new[a, b, j] += product[a, d, j] * transition[k, d, b, j]
-        assign(product, new)
-    return out.reshape(middle - first, states * count)
-
-
-@compiled
-def _identity(states: int, count: int) -> Array:
-    out = np.zeros((states, states, count))
-    for a in range(states):
-        out[a, a] = 1.0
-    return out
-
-
-@compiled
-def _multiply(left: Array, right: Array, out: Array) -> None:
-    """``out = left @ right`` for a small inner dimension, without the threads of a linear algebra library.
-
-    Two rows by four terms at a time: six loads for eight multiplications.  The caller pads to that.
-    """
-    for first in range(0, out.shape[1], _COLUMNS):
-        last = min(first + _COLUMNS, out.shape[1])
-        upper, lower = np.empty(last - first), np.empty(last - first)
-        for i in range(0, left.shape[0], 2):
-            upper[:] = 0.0
-            lower[:] = 0.0
-            for r in range(0, left.shape[1], 4):
-                a0, a1, a2, a3 = left[i, r], left[i, r + 1], left[i, r + 2], left[i, r + 3]
-                b0, b1, b2, b3 = left[i + 1, r], left[i + 1, r + 1], left[i + 1, r + 2], left[i + 1, r + 3]
-                r0, r1 = right[r, first:last], right[r + 1, first:last]
-                r2, r3 = right[r + 2, first:last], right[r + 3, first:last]
-                for k in range(last - first):
-                    upper[k] += a0 * r0[k] + a1 * r1[k] + a2 * r2[k] + a3 * r3[k]
-                    lower[k] += b0 * r0[k] + b1 * r1[k] + b2 * r2[k] + b3 * r3[k]
-            assign(out[i, first:last], upper)
-            if i + 1 < out.shape[0]:
-                assign(out[i + 1, first:last], lower)
+        eta[i] = now
+        gram += now[:, None] * now
+        if s == 1:
+            follow = x.transition[i, :, 0, 0]
+            gram *= follow[:, None] * follow
+        else:
+            back = x.transition[i].transpose(0, 2, 1)
+            half = (back @ gram.reshape(count, s, -1)).reshape(count * s, -1)
+            gram = (back @ half.T.reshape(count, s, -1)).reshape(count * s, -1)
+    return diagonal, eta.reshape(n, count, s)

@@ -20,48 +20,6 @@ Three = tuple[float, float, float]
 
 
 @compiled
-def interval(steps: Array, v: Array) -> tuple[float, float]:
-    """Bounds on the largest eigenvalue of ``T^-1`` and on that of T.
-
-    ``|A^-1| <= G diag(1 / eta) (1 + lam Z)`` with ``G = |((1 + mu) - mu Z)^-1 (1 - mu Z)|``, whose diagonals are
-    ``1 / (1 + mu)`` and then ``f^(k+1)``, ``f = mu / (1 + mu)``.
-    """
-    mu, eta, lam = steps[0, 0], steps[1], steps[2]
-    n = v.size
-    root = np.sqrt(v)
-    f, first = mu / (1.0 + mu), 1.0 / (1.0 + mu)
-    largest_row, tail = 0.0, 0.0
-    for i in range(n):
-        entry = (1.0 + (lam[i - 1] if i > 0 else 0.0)) / eta[i]
-        largest_row = max(largest_row, (first * entry + tail) / root[i])
-        tail = f * tail + f * f * entry
-    largest_column, tail, after = 0.0, 0.0, 0.0
-    for i in range(n - 1, -1, -1):
-        entry = (first / root[i] + tail) / eta[i]
-        largest_column = max(largest_column, entry + lam[i] * after)
-        after = entry
-        tail = f * tail + f * f / root[i]
-    x = root / root.max()
-    ratio = 0.0
-    for _ in range(2):
-        y = root * x
-        momentum, total = 0.0, 0.0
-        for i in range(n):
-            momentum = y[i] + mu * momentum
-            total = eta[i] * (y[i] + mu * momentum) + (lam[i - 1] * total if i > 0 else 0.0)
-            y[i] = total
-        momentum, total = 0.0, 0.0
-        for i in range(n - 1, -1, -1):
-            total = y[i] + lam[i] * total
-            momentum = eta[i] * total + mu * momentum
-            y[i] = eta[i] * total + mu * momentum
-        y *= root
-        ratio = (y / x).max()
-        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return ratio, largest_row * largest_column
-
-
-@compiled
 def _backward(p: Three, tau: float, after: float, mu: float, eta: float, lam: float, kappa: float) -> Three:
     """One step of the filter from the end; (a, r, c) in and out, ``after`` the rate of the step that p belongs to."""
     a, r, c = p

@@ -18,52 +18,6 @@ Six = tuple[float, float, float, float, float, float]
 
 
 @compiled
-def interval(steps: Array, v: Array) -> tuple[float, float]:
-    """Bounds on the largest eigenvalue of ``T^-1`` and on that of ``T = V^-1/2 L V^-1/2``."""
-    beta, eta, lam, decay = steps
-    n = v.size
-    root = np.sqrt(v)
-    columns, largest_row = np.zeros(n), 0.0
-    for i in range(n):
-        # row i of A^-1 = (1 - decay Z)(1 - beta Z) diag(1 / eta) (1 - lam Z), absolute values
-        weights = np.zeros(4)
-        for first in range(2 if i > 0 else 1):
-            one = decay[i - 1] if first else 1.0
-            k = i - first
-            for second in range(2 if k > 0 else 1):
-                two = one * (beta[k - 1] if second else 1.0)
-                m = k - second
-                weights[i - m] += two / eta[m]
-                if m > 0:
-                    weights[i - m + 1] += two / eta[m] * lam[m - 1]
-        row = 0.0
-        for back in range(min(i, 3) + 1):
-            columns[i - back] += weights[back] / root[i]
-            row += weights[back] / root[i]
-        largest_row = max(largest_row, row)
-    x = root / root.max()
-    ratio = 0.0
-    for _ in range(2):
-        y = root * x
-        a, b, c = 0.0, 0.0, 0.0
-        for i in range(n):
-            a = y[i] + (decay[i - 1] * a if i > 0 else 0.0)
-            b = a + (beta[i - 1] * b if i > 0 else 0.0)
-            c = eta[i] * b + (lam[i - 1] * c if i > 0 else 0.0)
-            y[i] = c
-        a, b, c = 0.0, 0.0, 0.0
-        for i in range(n - 1, -1, -1):
-            c = y[i] + lam[i] * c
-            b = eta[i] * c + beta[i] * b
-            a = b + decay[i] * a
-            y[i] = a
-        y *= root
-        ratio = (y / x).max()
-        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return ratio, largest_row * columns.max()
-
-
-@compiled
 def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: float) -> Six:
     """One step of the filter from the end; (d1, d2, d3, r1, a, b) in and out."""
     d1, d2, d3, r1, a, b = p

@@ -17,45 +17,6 @@ Three = tuple[float, float, float]
 
 
 @compiled
-def interval(steps: Array, v: Array) -> tuple[float, float]:
-    """Bounds on the largest eigenvalue of ``T^-1`` and on that of T."""
-    beta, eta, lam = steps
-    n = v.size
-    root = np.sqrt(v)
-    columns, largest_row = np.zeros(n), 0.0
-    for i in range(n):
-        row = 1.0 / (eta[i] * root[i])
-        columns[i] += row
-        if i > 0:
-            entry = (lam[i - 1] / eta[i] + beta[i - 1] / eta[i - 1]) / root[i]
-            columns[i - 1] += entry
-            row += entry
-        if i > 1:
-            entry = beta[i - 1] * lam[i - 2] / (eta[i - 1] * root[i])
-            columns[i - 2] += entry
-            row += entry
-        largest_row = max(largest_row, row)
-    x = root / root.max()
-    ratio = 0.0
-    for _ in range(2):
-        y = root * x
-        momentum, total = 0.0, 0.0
-        for i in range(n):
-            momentum = y[i] + (beta[i - 1] * momentum if i > 0 else 0.0)
-            total = eta[i] * momentum + (lam[i - 1] * total if i > 0 else 0.0)
-            y[i] = total
-        momentum, total = 0.0, 0.0
-        for i in range(n - 1, -1, -1):
-            total = y[i] + lam[i] * total
-            momentum = eta[i] * total + beta[i] * momentum
-            y[i] = momentum
-        y *= root
-        ratio = (y / x).max()
-        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return ratio, largest_row * columns.max()
-
-
-@compiled
 def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Three:
     """One step of the filter from the end; (a, r, c) in and out."""
     a, r, c = p

@@ -17,45 +17,6 @@ Index = NDArray[np.int64]
 
 
 @compiled
-def start(p2: Array, q2: Array) -> Array:
-    """``sqrt((A^T A)[i, i])``, from the end."""
-    v = np.empty_like(p2)
-    carried = 0.0
-    for i in range(p2.size - 1, -1, -1):
-        square = (1.0 + carried) / p2[i]
-        carried = q2[i] * square
-        v[i] = np.sqrt(square)
-    return v
-
-
-@compiled
-def interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
-    """Bounds on the largest eigenvalue of ``T^-1`` and on that of ``T = V^-1/2 G G^T V^-1/2``."""
-    n = p.size
-    root = np.sqrt(v)
-    upper, left = 0.0, 0.0
-    for i in range(n):
-        right = q[i + 1] * p[i] / (root[i] * root[i + 1]) if i + 1 < n else 0.0
-        upper = max(upper, (p[i] / root[i]) ** 2 + (q[i] / root[i]) ** 2 + left + right)
-        left = right
-    inverse = 1.0 / p
-    x = root / root.max()
-    ratio = 0.0
-    for _ in range(2):
-        y = root * x
-        y[0] *= inverse[0]
-        for i in range(1, n):
-            y[i] = (y[i] + q[i] * y[i - 1]) * inverse[i]
-        y[n - 1] *= inverse[n - 1]
-        for i in range(n - 2, -1, -1):
-            y[i] = (y[i] + q[i + 1] * y[i + 1]) * inverse[i]
-        y *= root
-        ratio = (y / x).max()
-        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return ratio, upper
-
-
-@compiled
 def _forward(p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, back: Index, e: Array) -> None:
     """Rows 1.. of the buffer from row 0: row r holds index first + r - 1."""
     state, count = e[0].copy(), t.size
