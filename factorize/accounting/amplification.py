@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem, extras_named
 from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.falling import descend, descend_near
 from factorize.numbers.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
@@ -104,91 +105,48 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
     if not 0 < probability <= 1 or compositions < 1:
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
+
+    def excess_on(grid: float) -> Callable[[float], float]:
+        """By how much the epsilon of the multiplier e^x is above the target, as a part of it."""
+
+        @cache
+        def excess(x: float) -> float:
+            return min(_epsilon(math.exp(x), delta, probability, compositions, grid) / target, 100.0) - 1.0
+
+        return excess
+
     grid = _GRID * min(1.0, target)
-    coarse, fine = (
-        _Search(target, delta, probability, compositions, width * grid, width * _TOLERANCE) for width in (_COARSE, 1)
-    )
+    coarse, fine = excess_on(_COARSE * grid), excess_on(grid)
     try:
-        near = coarse.root()
-    except InvalidParameter:
-        near = None
-    if near is None or not fine.root_near(near, coarse.slope(near)):
-        fine.root()
-    return fine.best()
+        near = _root(coarse, target, _COARSE * _TOLERANCE)
+        slope = (coarse(near + _STEP) - coarse(near)) / _STEP
+        point = descend_near(fine, near, slope, tolerance=_TOLERANCE / 4, reach=_NEAR) if slope < 0 else None
+    except InvalidParameter:  # the coarse grid has no answer
+        point = None
+    if point is None or fine(point + _TOLERANCE / 2) > 0:
+        return math.exp(_root(fine, target, _TOLERANCE))
+    return math.exp(point + _TOLERANCE / 2)
 
 
-class _Search:
-    """The search for the smallest multiplier on one grid; what was tried is what can be answered."""
-
-    def __init__(
-        self, target: float, delta: float, probability: float, compositions: int, grid: float, tolerance: float
-    ) -> None:
-        self._target, self._tolerance = target, tolerance
-        self._how = (delta, probability, compositions, grid)
-        self._tried: dict[float, float] = {}
-
-    def best(self) -> float:
-        """Return the smallest multiplier that was tried and reaches the target."""
-        return min(multiplier for multiplier, reached in self._tried.items() if reached <= self._target)
-
-    def root(self) -> float | None:
-        """Search everywhere; return the logarithm of the multiplier, None where the smallest reaches the target.
-
-        Raises:
-            InvalidParameter: no multiplier up to 10^6 reaches it.
-        """
-        low, high = _around(self._excess, self._target)
-        if self._excess(low) <= 0:
-            return None
-        from scipy.optimize import brentq
-
-        log = float(brentq(self._excess_at, math.log(low), math.log(high), xtol=self._tolerance / 4))
-        self._excess_at(log + self._tolerance / 2)  # the root lies on either side
-        return log
-
-    def slope(self, log: float) -> float:
-        """Return how the excess changes with the logarithm of the multiplier, nearly."""
-        return (self._excess_at(log + _STEP) - self._excess_at(log)) / _STEP
-
-    def root_near(self, log: float, slope: float) -> bool:
-        """Search from a multiplier and a slope that a coarser grid has found; False where that leads nowhere."""
-        from scipy.optimize import root_scalar
-
-        try:
-            step = self._excess_at(log) / slope or self._tolerance  # the secant needs two points
-            xtol = self._tolerance / 4
-            found = root_scalar(self._excess_at, x0=log, x1=log - step, method="secant", xtol=xtol, maxiter=6)
-        except (ValueError, ArithmeticError):
-            return False
-        near = found.converged and abs(found.root - log) < _NEAR
-        return bool(near and self._excess_at(found.root + self._tolerance / 2) <= 0)
-
-    def _excess(self, multiplier: float) -> float:
-        """By how much the epsilon of a multiplier is above the target, as a part of it."""
-        if multiplier not in self._tried:
-            self._tried[multiplier] = _epsilon(multiplier, *self._how)
-        return min(self._tried[multiplier] / self._target, 100.0) - 1.0
-
-    def _excess_at(self, log: float) -> float:
-        return self._excess(math.exp(log))
-
-
-def _around(excess: Callable[[float], float], epsilon: float) -> tuple[float, float]:
-    """Return two multipliers, a factor 2 apart, between which epsilon is reached, if it is reached above the smallest.
+def _root(excess: Callable[[float], float], epsilon: float, tolerance: float) -> float:
+    """Return the logarithm of the smallest multiplier that reaches epsilon, or of 0.01 if that does.
 
     It goes down by halves, since the distribution of losses grows with the square of one over the noise.
+
+    Raises:
+        InvalidParameter: no multiplier up to 10^6 reaches it.
     """
-    high = 1.0
+    high, half = 0.0, math.log(2.0)
     while excess(high) > 0:
-        high *= 2
-        if high > _LARGEST:
+        high += half
+        if high > math.log(_LARGEST):
             raise InvalidParameter(
                 f"epsilon={epsilon} needs a noise multiplier above {_LARGEST:g}; ask for a larger epsilon",
                 field="epsilon",
             )
-    while high > _SMALLEST and excess(high / 2) <= 0:
-        high /= 2
-    return high / 2, high
+    while high > math.log(_SMALLEST) and excess(high - half) <= 0:
+        high -= half
+    return high if high <= math.log(_SMALLEST) else descend(excess, high - half, high, tolerance=tolerance)
 
 
 def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:

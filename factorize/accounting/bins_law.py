@@ -44,13 +44,16 @@ class BinsLaw(Law):
     def __init__(self, gram: BinGram) -> None:
         super().__init__(gram.steps, gram.bins, gram.sensitivity, signed=gram.signed)
         self.gram = gram.gram
+        self._largest = gram.gram.max(axis=1)
+        self._below = gram.gram - self._largest[:, None]
         self._order = 8
 
     def log_moment(self, multiplier: float, order: int) -> float:
         """Return log E*(m) at s = `multiplier`."""
         half = order / 2 / multiplier**2
-        largest = self.gram.max(axis=1)
-        rows = (order - 1) * (half * largest + np.log(np.exp(half * (self.gram - largest[:, None])).mean(axis=1)))
+        shares = half * self._below
+        np.exp(shares, out=shares)
+        rows = (order - 1) * (half * self._largest + np.log(shares.mean(axis=1)))
         top = float(rows.max())
         return top + math.log(float(np.exp(rows - top).mean()))
 

@@ -109,7 +109,7 @@ class Search:
                 break
         reason = ""
         for more in _RAISES:
-            level = self._bounded(more)
+            level = self._raised(more)
             pq, qp = self._law.bounds(self._noise(level)[1], level.epsilon)
             claim = self._claim(factors, level, (_bounded_by(pq), _bounded_by(qp)), 1)
             report = claim.tested(factors)
@@ -149,19 +149,15 @@ class Search:
     @cached_property
     def bounded(self) -> Level:
         """What bounds without samples give."""
-        return self._bounded(_RAISES[0])
-
-    def _bounded(self, more: float) -> Level:
         asked, law = self._asked, self._law
         if isinstance(asked, PrivacyTarget):
             assert asked.epsilon is not None and asked.delta is not None
-            return Level(law.sigma(asked.epsilon, asked.delta) * (1 + more), asked.epsilon, asked.delta)
+            return Level(law.sigma(asked.epsilon, asked.delta), asked.epsilon, asked.delta)
         multiplier = multiplier_of(asked.sigma, clip_norm=self._clip)
         if asked.delta is not None:
-            epsilon = max(law.epsilon(multiplier, asked.delta) * (1 + more), LEAST_EPSILON)
-            return Level(multiplier, min(epsilon, LARGEST_EPSILON), asked.delta)
+            return Level(multiplier, max(law.epsilon(multiplier, asked.delta), LEAST_EPSILON), asked.delta)
         assert asked.epsilon is not None
-        delta = law.delta(multiplier, asked.epsilon) * (1 + more)
+        delta = law.delta(multiplier, asked.epsilon)
         if delta >= 1:
             raise InvalidParameter(
                 f"sigma={asked.sigma!r} is too small for any delta below 1 at epsilon={asked.epsilon!r}; use more "
@@ -169,6 +165,15 @@ class Search:
                 field="sigma",
             )
         return Level(multiplier, asked.epsilon, delta)
+
+    def _raised(self, more: float) -> Level:
+        """Return what bounds without samples give, and a little more of the number that is not given."""
+        multiplier, epsilon, delta = self.bounded
+        if isinstance(self._asked, PrivacyTarget):
+            return Level(multiplier * (1 + more), epsilon, delta)
+        if self._asked.delta is not None:
+            return Level(multiplier, min(epsilon * (1 + more), LARGEST_EPSILON), delta)
+        return Level(multiplier, epsilon, min(delta * (1 + more), 1 - 2.0**-53))
 
     def _proposed(self, margin: float) -> Level | None:
         """Return what may be claimed with a margin; None where bounds say as much."""
