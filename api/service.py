@@ -39,7 +39,6 @@ from factorize.api.stored_forms import StoredForms
 from factorize.api.telemetry.log_context import about
 from factorize.api.telemetry.spans import current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, Pool
-from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
@@ -83,20 +82,21 @@ class SolverService:
 
     Args:
         settings: where they are.
-        solver: module of the workers that solve; see api/workers/worker.py.
+        pool: workers that others use too; by default the service has and ends its own.
 
     Raises:
         StoreUnavailable: store or database cannot be opened.
         InvalidParameter: a scheduler on a public address without TLS.
     """
 
-    def __init__(self, settings: Settings, *, solver: str = SOLVER) -> None:
+    def __init__(self, settings: Settings, *, pool: Pool | None = None) -> None:
         self.settings = settings
         if settings.scheduler is not None:
             secure(settings.scheduler, tls_of(settings.tls_ca, settings.tls_cert, settings.tls_key))
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
-        self.pool = Pool(settings.capacity_mb, settings.processors, (solver, PROVER))
+        self.pool = pool or Pool(settings.capacity_mb, settings.processors)
+        self._owns_pool = pool is None
         make = partial(made_form, self.pool, self.store, settings.max_solve_seconds)
         self.ledger = Ledger(ledger_url(settings))
         self.catalog = Catalog(self.ledger.engine, self.store)
@@ -136,7 +136,8 @@ class SolverService:
         """End the engine and close the ledger."""
         self.readiness.close()
         self.engine.close()
-        self.pool.close()
+        if self._owns_pool:
+            self.pool.close()
         with suppress(StoreUnavailable):  # the ledger may be what is gone
             self.audit.close()
         self.ledger.close()

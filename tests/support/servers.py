@@ -14,16 +14,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from described_answers import check_described
+from shared_processes import POOLS
 
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
-from factorize.api.workers.worker import SOLVER
+from factorize.api.workers.pool import Pool
+from factorize.api.workers.worker import PROVER, SOLVER
 
 ROOT = Path(__file__).parents[2]
 SLOW_SOLVER = "slow_solver"
@@ -133,10 +136,21 @@ class LiveService(Client):
         (self.folder / "go").touch()
 
 
+@cache
+def shared_pool(solver: str, memory_mb: int | None, processors: int | None) -> Pool:
+    """Return workers that end with this process."""
+    pool = Pool(memory_mb, processors, (solver, PROVER))
+    POOLS.append(pool)
+    return pool
+
+
 @contextmanager
 def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -> Iterator[LiveService]:
-    """Run a service in a thread of this process."""
-    service = SolverService(settings, solver=solver)
+    """Run a service in a thread of this process, with workers that services of other tests use too."""
+    pool = shared_pool(solver, settings.capacity_mb, settings.processors)
+    service = SolverService(
+        settings, pool=None if "://" in settings.store else pool
+    )  # buckets need a test's environment
     service.tracer_provider = spans_to
     running = server(settings, service=service)
     with listen(settings.host, 0) as listener:
@@ -175,7 +189,7 @@ def _environment() -> dict[str, str]:
 
 def main(store: str, speed: str, access: str) -> None:
     settings = Settings(store=store, port=0, require_keys=access == "keys", max_connections_per_address=4096)
-    service = SolverService(settings, solver=SLOW_SOLVER if speed == "slow" else SOLVER)
+    service = SolverService(settings, pool=Pool(modules=(SLOW_SOLVER, PROVER)) if speed == "slow" else None)
     with listen(settings.host, 0) as listener:
         print(address(listener), flush=True)
         server(settings, service=service).run(sockets=[listener])

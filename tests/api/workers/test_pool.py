@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from servers import serving_apart
 from specs import document_of
 
 from factorize.api.stages import Stages
@@ -199,3 +202,15 @@ def test_a_result_is_published_after_another_process_has_proved_it(tmp_path: Pat
         pool.close()
     assert manifest["files"][0]["proof"]["claims"] and seen[-2:] == ["prove", "store"]
     assert store.load(manifest["digest"]).shape("C") == (4, 4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_service_that_ends_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
+    with serving_apart(tmp_path / "store") as (client, process):
+        client.solve(document_of(5, "identity"))
+        processes = psutil.Process(process.pid).children(recursive=True)
+        assert len(processes) == 2, "a solver and a prover"
+        process.send_signal(number)
+        process.wait(600)
+        gone, alive = psutil.wait_procs(processes, 60)
+        assert len(gone) == 2 and not alive
