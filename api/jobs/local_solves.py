@@ -82,9 +82,7 @@ class LocalSolves:
 
     def close(self) -> None:
         """End what runs, and wait for that."""
-        running = set(self._running)
-        for future in running:
-            future.cancel()
+        running = [future for future in list(self._running) if not future.cancel()]
         if wait(running, END_SECONDS).not_done:
             _log.error("a worker has not ended within %g s; it ends with this process", END_SECONDS)
 

@@ -132,20 +132,24 @@ class Worker:
                 raise stopped(Ending.CANCELLED, memory_mb=0, seconds=0.0)
             if self._process is None:
                 self.answers, self._unread = 0, b""
-                self._errors = tempfile.TemporaryFile("ab+")
-                theirs, self._watch = os.pipe()
+                errors, (theirs, watch) = tempfile.TemporaryFile("ab+"), os.pipe()
                 try:
                     self._process = subprocess.Popen(
                         [sys.executable, "-P", "-m", "factorize.api.workers.worker_process", self._module, str(theirs)],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
-                        stderr=self._errors,
+                        stderr=errors,
                         env=_environment(),
                         pass_fds=(theirs,),
                         process_group=0,  # Ctrl-C in a terminal is for whoever asks
                     )
+                except BaseException:
+                    errors.close()
+                    os.close(watch)
+                    raise
                 finally:
                     os.close(theirs)
+                self._errors, self._watch = errors, watch
             return self._process
 
     def _asked(
