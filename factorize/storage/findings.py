@@ -6,28 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 KINDS = {
-    "damaged-blob": "a blob does not hash to its name",
-    "truncated-blob": "a blob is shorter than its manifest says",
-    "extended-blob": "a blob is longer than its manifest says",
-    "damaged-manifest": "a manifest does not hash to its name, or is not one",
-    "missing-blob": "a manifest names a file that is missing or damaged",
-    "missing-matrix": "a manifest's spec names a user's matrix that is missing or damaged",
-    "damaged-entry": "a spec entry does not hash to its own sha256, or is not one",
-    "dangling-entry": "a spec entry names a manifest that is missing or damaged",
-    "wrong-entry": "a spec entry disagrees with its place or with the manifest that it names",
-    "damaged-revocation": "a revocation does not hash to its own sha256, or is not one; it goes on revoking",
-    "missing-revocation": "a revocation stands under one of its two names only, or not for all that it reaches",
-    "not-a-file": "a symbolic link or something else stands where an object should be",
+    "damaged": "an object does not hash to its name or to its own sha256, is not what its place says, or is no file",
+    "missing": "a manifest's file, a user's matrix that its spec names, or a revocation's second record is not there",
+    "dangling": "a spec entry names a manifest that is missing or damaged",
     "unreadable": "an object cannot be read: permissions, or the disk",
-    "revoked": "a result that the operator has taken back",
-    "orphan-blob": "no manifest names this blob: a matrix that no spec uses yet, or what a crash left",
-    "orphan-manifest": "no spec entry names this manifest: a later answer to a spec, found by its own digest",
     "unindexed": "a spec entry is missing that a manifest calls for",
+    "revoked": "a result that the operator has taken back",
+    "orphan": "nothing names it: a matrix that no spec uses yet, a later answer to a spec, or what a crash left",
     "temporary": "a file on its way in, or what a crash left of one",
-    "writable": "an object has write permission",
     "foreign": "a file that is none of the store's",
 }
-ERRORS = frozenset(list(KINDS)[:13])
+ERRORS = frozenset(list(KINDS)[:4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +27,7 @@ class Finding:
         kind: one of `KINDS`.
         key: where.
         message: what is wrong and what to do.
-        action: what repair did: `quarantined`, `removed`, `rebuilt`, `protected`, or None.
+        action: what repair did: `quarantined`, `removed`, `rebuilt`, or None.
     """
 
     kind: str
@@ -78,12 +67,3 @@ class StoreReport:
         findings = [{**asdict(finding), "error": finding.error} for finding in self.findings]
         figures = {"objects": self.objects, "bytes": self.bytes, "seconds": self.seconds}
         return {"clean": self.clean, **figures, "findings": findings}
-
-
-def blob_kind(size: int, stated: int | None) -> str:
-    """What to call a blob that does not hash to its name."""
-    if stated is not None and size < stated:
-        return "truncated-blob"
-    if stated is not None and size > stated:
-        return "extended-blob"
-    return "damaged-blob"

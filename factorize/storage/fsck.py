@@ -20,7 +20,7 @@ from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
-from factorize.storage.findings import Finding, StoreReport, blob_kind
+from factorize.storage.findings import Finding, StoreReport
 from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
 from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.publication import QUARANTINE
@@ -123,7 +123,7 @@ class _Check:
     claims: dict[tuple[str, str], Revocation] = field(default_factory=dict)
     bases: dict[str, Revocation] = field(default_factory=dict)
     results: dict[str, _Result] = field(default_factory=dict)
-    awaited: dict[str, int | None] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
     by_family: dict[str, str] = field(default_factory=dict)
     by_spec: dict[str, str] = field(default_factory=dict)
 
@@ -146,10 +146,8 @@ class _Check:
             if not _PLACES[place].fullmatch(entry.key):
                 self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
             elif entry.kind != "file":
-                self._find("not-a-file", entry.key, f"a {entry.kind}, which is not followed", self._quarantine)
+                self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", self._quarantine)
             else:
-                if entry.writable:
-                    self._find("writable", entry.key, "an object never changes; make it read-only", self._protect)
                 yield entry
 
     def _check_revocations(self) -> None:
@@ -158,30 +156,30 @@ class _Check:
         damaged: dict[str, str] = {}
         for entry in self._listed(REVOKED):
             self.revoked.add(entry.key)
-            with self._reading(entry, "damaged-revocation"):
+            with self._reading(entry):
                 try:
                     sound[entry.key] = self.store.revocations.read(entry.key)
                 except CorruptObject as error:
                     damaged[entry.key] = f"{error}; it goes on revoking"
         for revocation in {one.digest: one for one in sound.values()}.values():
             for key in set(revocation.keys) - set(sound) - self.unread:
-                kind = "damaged-revocation" if key in damaged else "missing-revocation"
+                kind = "damaged" if key in damaged else "missing"
                 message = f"the revocation of {revocation.digest} is whole under its other name"
                 self._find(kind, key, message, partial(self._record, revocation))
                 damaged.pop(key, None)
             self.revoked |= set(revocation.keys)
             self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
         for key, message in damaged.items():
-            self._find("damaged-revocation", key, f"{message}; revoke the result again")
+            self._find("damaged", key, f"{message}; revoke the result again")
 
     def _read_manifest(self, entry: ObjectEntry) -> None:
-        with self._reading(entry, "damaged-manifest"):
+        with self._reading(entry):
             manifest = self._manifest(entry.key)
             own, file = SpecEntry.of(manifest), StoredFile.of(manifest)
             matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
             order = None if self._is_revoked(entry.key, manifest) else answer_order(manifest)
             self.results[own.digest] = _Result(own.spec_digest, hash(own), file.sha256, matrices, order)
-            self.awaited |= dict.fromkeys(matrices) | {file.sha256: file.bytes}
+            self.awaited |= {file.sha256, *matrices}
 
     def _is_revoked(self, key: str, manifest: dict[str, Any]) -> bool:
         """Whether a result is revoked, as it has to be if its like is: one that was stored meanwhile falls too."""
@@ -192,7 +190,7 @@ class _Check:
         like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest["solver"].get("cast_from", ""))
         if like is not None and not self._exists(own):
             message = f"its like {like.digest} was revoked"
-            self._find("missing-revocation", key, message, partial(self._revoke, manifest, like.reason))
+            self._find("missing", key, message, partial(self._revoke, manifest, like.reason))
         return like is not None
 
     def _check_blobs(self) -> None:
@@ -204,11 +202,11 @@ class _Check:
         def settle() -> None:
             entry, size = hashed.popleft()
             name = name_in(entry.key)
-            with self._reading(entry, blob_kind(entry.size, self.awaited.get(name))):
+            with self._reading(entry):
                 size.result()
                 if name not in self.awaited:
                     unnamed.append(entry.key)
-                self.awaited.pop(name, None)
+                self.awaited.discard(name)
 
         with ThreadPoolExecutor(2) as pool:
             for entry in self._listed(_BLOBS):
@@ -230,10 +228,10 @@ class _Check:
                 del self.results[digest]
                 if not self._exists(key):
                     continue  # the result was deleted since it was read
-                self._find("missing-blob", key, f"its file {result.file} is missing or damaged", self._quarantine)
+                self._find("missing", key, f"its file {result.file} is missing or damaged", self._quarantine)
             for sha256 in result.matrices:
                 if not self._there(sha256):
-                    self._find("missing-matrix", key, f"the matrix {sha256} is missing or damaged; upload it again")
+                    self._find("missing", key, f"the matrix {sha256} is missing or damaged; upload it again")
         if dropped:
             dropped -= {name for result in self.results.values() for name in (result.file, *result.matrices)}
         for sha256 in dropped:
@@ -241,10 +239,10 @@ class _Check:
                 self._find_orphan(blob_key(sha256))
 
     def _find_orphan(self, key: str) -> None:
-        self._find("orphan-blob", key, "no manifest names it")
+        self._find("orphan", key, "no manifest names it")
 
     def _check_entry(self, found: ObjectEntry) -> None:
-        with self._reading(found, "damaged-entry"):
+        with self._reading(found):
             entry = read_entry(self.store.index.read(found.key), found.key)
             result = self.results.get(entry.digest)
             if result is not None:
@@ -254,11 +252,11 @@ class _Check:
             gone = manifest in self.lost or not self._exists(manifest)
             if gone and self._exists(found.key):  # else both were deleted since the entry was read
                 message = f"its manifest {entry.digest} is missing or bad"
-                self._find("dangling-entry", found.key, message, self._quarantine)
+                self._find("dangling", found.key, message, self._quarantine)
 
     def _compare(self, key: str, entry: SpecEntry, result: _Result) -> None:
         if hash(entry) != result.entry or key not in entry.keys:
-            self._find("wrong-entry", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
+            self._find("damaged", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
             return
         by_place = self.by_spec if key == spec_key(entry.spec_digest) else self.by_family
         by_place[result.spec_digest] = entry.digest
@@ -275,7 +273,7 @@ class _Check:
         for digest, result in self.results.items():
             if digest not in (self.by_spec.get(result.spec_digest), self.by_family.get(result.spec_digest)):
                 key = manifest_key(digest)
-                self._find("orphan-manifest", key, "no spec entry names it; it is still found by its digest")
+                self._find("orphan", key, "no spec entry names it; it is still found by its digest")
 
     def _find_unindexed(self, spec_digest: str, digest: str) -> None:
         """Report the entries that are missing of a spec that a result answers."""
@@ -319,12 +317,12 @@ class _Check:
             return None
 
     @contextmanager
-    def _reading(self, entry: ObjectEntry, damaged: str) -> Iterator[None]:
+    def _reading(self, entry: ObjectEntry) -> Iterator[None]:
         """Count an object, and report what reading it raises."""
         try:
             yield
         except CorruptObject as error:
-            self._find(damaged, entry.key, str(error), self._quarantine)
+            self._find("damaged", entry.key, str(error), self._quarantine)
         except StoreUnavailable as error:
             self.unread.add(entry.key)
             self._find("unreadable", entry.key, str(error))
@@ -343,10 +341,6 @@ class _Check:
     def _quarantine(self, key: str) -> str:
         self.store.quarantine(key)
         return "quarantined"
-
-    def _protect(self, key: str) -> str:
-        self.store.objects.protect(key)
-        return "protected"
 
     def _enter(self, entry: SpecEntry, _key: str) -> str:
         self.store.enter(entry)

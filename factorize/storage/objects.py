@@ -25,7 +25,6 @@ class ObjectEntry:
         size: bytes.
         modified: seconds since 1970.
         kind: `file`, or what stands at an object's place instead.
-        writable: whether somebody may write to it.
         version: changes when the object is replaced or written to.
     """
 
@@ -33,7 +32,6 @@ class ObjectEntry:
     size: int
     modified: float
     kind: Kind
-    writable: bool
     version: tuple[int, ...]
 
 
@@ -96,9 +94,6 @@ class Objects(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object, or raise NotFound."""
-
-    def protect(self, key: str) -> None:
-        """Make an object read-only."""
 
     def refresh(self, key: str) -> None:
         """Make an object count as new, or raise NotFound."""

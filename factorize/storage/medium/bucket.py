@@ -107,9 +107,6 @@ class Bucket:
         self._calls.head(key)
         self._calls.delete(key)
 
-    def protect(self, key: str) -> None:
-        """Nothing: an object of a bucket has no write permission of its own."""
-
     def refresh(self, key: str) -> None:
         """Copy an object to a temporary name and back, within the bucket: no byte leaves it, and its time is now."""
         temporary = f"{STAGING}/{secrets.token_hex(8)}"
@@ -173,4 +170,4 @@ def entry_of(meta: Meta) -> ObjectEntry:
     modified = meta["last_modified"].timestamp()
     tag = int.from_bytes(hashlib.sha256(str(meta.get("e_tag")).encode()).digest()[:8], "big")
     version = (tag, meta["size"], int(modified * 1000))
-    return ObjectEntry(meta["path"], meta["size"], modified, "file", False, version)
+    return ObjectEntry(meta["path"], meta["size"], modified, "file", version)

@@ -144,12 +144,6 @@ class Directory:
             self._files.unlink(path)
             self._files.sync_directory(path.parent)
 
-    def protect(self, key: str) -> None:
-        """Make a file read-only."""
-        path = self.root / key
-        with reported(path, NotFound), closing(self._files, self._files.open(path)) as descriptor:
-            self._files.seal(descriptor)
-
     def refresh(self, key: str) -> None:
         """Set the file's time to now."""
         path = self.root / key

@@ -122,7 +122,7 @@ def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterato
 def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
     """Return what a file's status says of an object."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
-    return ObjectEntry(key, status.st_size, status.st_mtime, kind, bool(status.st_mode & 0o222), version_of(status))
+    return ObjectEntry(key, status.st_size, status.st_mtime, kind, version_of(status))
 
 
 def version_of(status: os.stat_result) -> tuple[int, ...]:

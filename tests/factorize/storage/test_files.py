@@ -126,7 +126,7 @@ def test_an_object_is_put_once(directory):
     assert read(directory, "a/b/c") == b"first"
     assert [entry.key for entry in directory.list()] == ["a/b/c"], "no temporary file stays"
     entry = directory.status("a/b/c")
-    assert (entry.kind, entry.size, entry.writable) == ("file", 5, False)
+    assert (entry.kind, entry.size) == ("file", 5) and (directory.root / "a/b/c").stat().st_mode & 0o222 == 0
 
 
 def test_an_object_is_written_whole_by_short_writes(tmp_path):
@@ -171,7 +171,7 @@ def test_nothing_stays_open(directory, tmp_path):
     put(directory, "a/b", b"data")
     assert read(directory, "a/b") == b"data"
     with directory.lock("a/b", exclusive=True):
-        directory.protect("a/b")
+        pass
     directory.refresh("a/b")
     directory.move("a/b", "a/c")
     directory.delete("a/c")
@@ -197,7 +197,7 @@ def test_moving_and_deleting(directory):
     assert read(directory, "quarantine/a/b.1") == b"data"
     directory.delete("quarantine/a/b.1")
     assert list(directory.list()) == []
-    for missing in (directory.delete, directory.status, directory.protect, lambda key: directory.move(key, "x")):
+    for missing in (directory.delete, directory.status, lambda key: directory.move(key, "x")):
         with pytest.raises(NotFound):
             missing("a/b")
     with pytest.raises(NotFound):
@@ -220,19 +220,6 @@ def test_a_move_is_durable_in_both_folders(tmp_path):
     Directory(tmp_path, Watched()).move("a/b", "quarantine/a/b")
     quarantine = tmp_path / "quarantine"
     assert set(synced) == {tmp_path / "a", quarantine / "a", quarantine, tmp_path}, "the new folders, and both names"
-
-
-def test_protecting_takes_the_write_permission_away(directory):
-    put(directory, "a", b"data")
-    path = directory.root / "a"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o444
-    for mode in (0o644, 0o464, 0o446, 0o666):
-        path.chmod(mode)
-        assert directory.status("a").writable
-    directory.protect("a")
-    assert not directory.status("a").writable and stat.S_IMODE(path.stat().st_mode) == 0o444
-    path.chmod(0o555)
-    assert not directory.status("a").writable
 
 
 def test_listing_is_sorted_and_follows_no_links(directory, tmp_path):
@@ -342,7 +329,6 @@ def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
         lambda: put(directory, "new/b", b"data"),
         lambda: read(directory, "old/a"),
         lambda: list(directory.list()),
-        lambda: directory.protect("old/a"),
         lambda: directory.move("old/a", "moved/a"),
         lambda: directory.delete("old/a"),
     ):

@@ -261,10 +261,10 @@ def test_fsck_mends_a_revocation_from_its_other_name(store):
     store.revoke(manifest["digest"], REASON)
     one, other = (path_of(store, revocation_key(n)) for n in (manifest["digest"], StoredFile.of(manifest).sha256))
     flip(one, 99)
-    assert sorted(kinds(store)) == ["damaged-revocation", "revoked"] and not fsck(store).clean
+    assert sorted(kinds(store)) == ["damaged", "revoked"] and not fsck(store).clean
     assert fsck(store, repair=True).clean and kinds(store) == ["revoked"]
     other.unlink()
-    assert sorted(kinds(store)) == ["missing-revocation", "revoked"]
+    assert sorted(kinds(store)) == ["missing", "revoked"]
     assert fsck(store, repair=True).clean and kinds(store) == ["revoked"]
     flip(one, 99)
     flip(other, 99)
@@ -300,7 +300,7 @@ def test_an_error_at_any_call_of_a_revocation_is_named_and_can_be_tried_again(tm
             open_store(tmp_path, files=failing(28, at)).revoke(digest, REASON)
         except StoreUnavailable as error:
             assert os.strerror(28) in str(error)
-        assert not [kind for kind in kinds(open_store(tmp_path)) if kind not in ("missing-revocation", "revoked")]
+        assert not [kind for kind in kinds(open_store(tmp_path)) if kind not in ("missing", "revoked")]
         at += 1
     open_store(tmp_path).revoke(digest, REASON)
     assert kinds(open_store(tmp_path)) == ["revoked"]
@@ -371,7 +371,7 @@ def test_a_record_that_is_none_goes_on_revoking(store, record):
     overwrite(path_of(store, revocation.keys[0]), seal(spoilt))
     with pytest.raises(Revoked, match="its record is damaged"):
         store.manifest(manifest["digest"])
-    assert "damaged-revocation" in kinds(store)
+    assert "damaged" in kinds(store)
     assert fsck(store, repair=True).clean
     with pytest.raises(Revoked, match=REASON):
         store.manifest(manifest["digest"])

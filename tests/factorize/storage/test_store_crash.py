@@ -138,7 +138,7 @@ def test_an_error_at_any_call_of_fsck_moves_nothing_that_is_sound(tmp_path):
         except StoreUnavailable:
             pass  # the listing itself
         else:
-            assert {finding.kind for finding in report.findings} <= {"unreadable", "orphan-manifest", "orphan-blob"}
+            assert {finding.kind for finding in report.findings} <= {"unreadable", "orphan"}
         assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
@@ -190,7 +190,7 @@ def test_a_removal_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
     for at in range(killed_at_every_call(action, tmp_path)):
         store = open_store(tmp_path / str(at))
         revoked.append(store.revocations.find(ANSWER.digest) is not None)
-        assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing-revocation"}
+        assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing"}
         assert store.load(PUT.digest).digest == PUT.digest
         with suppress(NotFound):
             ACTIONS[action](store)
@@ -253,7 +253,7 @@ def unsound(home: Path, tree: Tree, done: int) -> str | None:
         return f"the store does not open: {error}"
     errors = [finding for finding in fsck(store).findings if finding.error]
     # A revocation that had not returned may stand under one of its names; a repair, or revoking again, mends that.
-    if [finding for finding in errors if finding.kind != "missing-revocation" or done != 3]:
+    if [finding for finding in errors if finding.kind != "missing" or done != 3]:
         return str(errors)
     for step, put in enumerate((PUT, ANSWER, SECOND)):
         present = any(manifest["digest"] == put.digest for manifest in store.items())
