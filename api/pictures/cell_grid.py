@@ -65,6 +65,13 @@ class CellGrid:
         return self._affordable(self.rows.shape[0], 1)
 
     @property
+    def note(self) -> str:
+        """What was left out, for a title."""
+        if self.cells == self.rows.shape:
+            return ""
+        return " (largest entry per cell)" if self.exact else " (largest entry per cell, rows sampled)"
+
+    @property
     def _row_work(self) -> float:
         """Multiplications for a row."""
         return self.rows.shape[1] * work_per_entry(self.rows.factorization, self.rows.matrix)
@@ -73,7 +80,7 @@ class CellGrid:
         return rows * self.rows.shape[1] <= MOST_ENTRIES and rows * factor * self._row_work <= MOST_WORK
 
     def values(self) -> np.ndarray:
-        """Return the cells, float32, shape `cells`; NaN where all of a cell is above the diagonal."""
+        """Return the cells, shape `cells`; NaN where all of a cell is above the diagonal."""
         down, across = self.cells
         edges = _edges(self.rows.start, self.rows.stop, down)
         columns = _edges(*self.columns, across)
@@ -84,7 +91,7 @@ class CellGrid:
             cell = np.searchsorted(edges, np.arange(first, first + len(block)), side="right") - 1
             np.maximum.at(high, cell, np.maximum.reduceat(part, starts, axis=1))
             np.minimum.at(low, cell, np.minimum.reduceat(part, starts, axis=1))
-        found = np.where(high >= -low, high, low).astype("<f4")
+        found = np.where(high >= -low, high, low)
         if self._causal:
             found[columns[None, :-1] >= edges[1:, None]] = np.nan
         return found
@@ -117,6 +124,14 @@ class CellGrid:
 def _edges(first: int, end: int, cells: int) -> np.ndarray:
     """Return where cells begin, and the end; shape (cells + 1,)."""
     return first + np.arange(cells + 1) * (end - first) // cells
+
+
+def whole_matrix(factorization: Factorization, matrix: MatrixName, *, most: int = MOST_CELLS) -> CellGrid:
+    """Return the cells of a whole matrix, up to `most` on a side, and fewer down where rows take long to make."""
+    rows, n = factorization.shape(matrix)
+    affordable = min(MOST_ENTRIES / n, MOST_WORK / (_ROW_BY_ROW * n * work_per_entry(factorization, matrix))) / 2
+    down = min(rows, most, max(1, int(affordable)))
+    return CellGrid(RowBlocks(factorization, matrix, 0, rows), (0, n), (down, min(n, most)))
 
 
 def work_per_entry(factorization: Factorization, matrix: MatrixName) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorize.api.pictures.cell_grid import CellGrid, whole_matrix
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.objective import Mean, Weighted
@@ -19,40 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from factorize.factorization import Factorization, MatrixName
+    from factorize.factorization import Factorization
 
 FORMATS = (".png", ".pdf", ".svg")
-MAX_PIXELS = 512
 MAX_QUERIES = 2048
-_WHOLE_SIDE = 4096
 _BLOCK_BYTES = 1 << 26
 _SHOWN = 1e-4
 _EMPTY = "#eeeeee"
 _OURS, _BASELINE, _BOUND = "#1f5fa8", "#9a9a9a", "#c1440e"
-
-
-@dataclass(frozen=True)
-class Image:
-    """A matrix reduced to pixels.
-
-    Attributes:
-        pixels: shape (p, q); in each cell the entry of largest magnitude, NaN where all entries are above the diagonal.
-        rows: number of rows of the matrix.
-        columns: number of its columns.
-        exact: whether every entry of the matrix was looked at.
-    """
-
-    pixels: np.ndarray
-    rows: int
-    columns: int
-    exact: bool
-
-    @property
-    def note(self) -> str:
-        """What was left out, for the title."""
-        if self.pixels.shape == (self.rows, self.columns):
-            return ""
-        return " (largest entry per cell)" if self.exact else " (largest entry per cell, rows sampled)"
 
 
 def check_format(path: Path) -> None:
@@ -73,8 +48,8 @@ def draw(factorization: Factorization) -> Figure:
     figure = Figure(figsize=(12, 9.4), layout="constrained")
     FigureCanvasAgg(figure)
     (left, right), (below_left, below_right) = figure.subplots(2, 2, height_ratios=(1.3, 1))
-    draw_heatmap(left, image_of(factorization, "C"), "strategy matrix C")
-    draw_heatmap(right, image_of(factorization, "C_inv"), "noising matrix $C^{-1}$")
+    draw_heatmap(left, whole_matrix(factorization, "C"), "strategy matrix C")
+    draw_heatmap(right, whole_matrix(factorization, "C_inv"), "noising matrix $C^{-1}$")
     curve = error_curve(factorization)
     _beside_independent_noise(below_left, curve)
     _beside_bound(below_right, curve, factorization)
@@ -115,53 +90,21 @@ def _describe(document: dict[str, Any]) -> str:
     return f"{document['kind']} ({text})" if text else str(document["kind"])
 
 
-def image_of(factorization: Factorization, name: MatrixName, *, pixels: int = MAX_PIXELS) -> Image:
-    """Reduce a matrix to at most `pixels` x `pixels` cells, reading it by rows.
-
-    The entry of largest magnitude stands for its cell, so that a diagonal does not fade. Above n = 4096 only the
-    first and the last row of each cell are read.
-    """
-    rows, n = factorization.shape(name)
-    edges = np.unique(np.linspace(0, rows, min(rows, pixels) + 1).astype(int))
-    columns = np.unique(np.linspace(0, n, min(n, pixels) + 1).astype(int))
-    whole = max(rows, n) <= _WHOLE_SIDE
-    cells = np.empty((len(edges) - 1, len(columns) - 1))
-    for index, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        block = _block(factorization, name, int(start), int(stop), whole)
-        cells[index] = _largest(block, columns[:-1])
-    hidden = columns[None, :-1] >= edges[1:, None]  # the cell's first column is past its last row
-    cells[hidden] = np.nan
-    return Image(cells, rows, n, whole)
-
-
-def _block(factorization: Factorization, name: MatrixName, start: int, stop: int, whole: bool) -> np.ndarray:
-    if whole or stop - start <= 2:
-        return factorization.rows(name, start, stop)
-    ends = [factorization.rows(name, row, row + 1) for row in (start, stop - 1)]
-    return np.vstack(ends)
-
-
-def _largest(block: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the entry of largest magnitude per group of columns, sign kept, shape (len(starts),)."""
-    highest = np.maximum.reduceat(block.max(axis=0), starts)
-    lowest = np.minimum.reduceat(block.min(axis=0), starts)
-    return np.where(highest >= -lowest, highest, lowest)
-
-
-def draw_heatmap(axes: Axes, image: Image, name: str) -> None:
+def draw_heatmap(axes: Axes, grid: CellGrid, name: str) -> None:
     """Draw a reduced matrix with its colour bar."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
-    norm, colours, extend = _scale(image.pixels)
+    cells, (rows, columns) = grid.values(), grid.rows.shape
+    norm, colours, extend = _scale(cells)
     shown = axes.imshow(
-        np.ma.masked_invalid(image.pixels),
+        np.ma.masked_invalid(cells),
         norm=norm,
         cmap=colormaps[colours].with_extremes(bad=_EMPTY),
         interpolation="nearest",
-        extent=(0.5, image.columns + 0.5, image.rows + 0.5, 0.5),
+        extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
     )
-    axes.set_title(f"{name}{image.note}", fontsize=11)
+    axes.set_title(f"{name}{grid.note}", fontsize=11)
     axes.set_xlabel("column (step)")
     axes.set_ylabel("row (step)")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

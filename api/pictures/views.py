@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.api.pictures.factorization_plot import draw, draw_heatmap, image_of, summary
+from factorize.api.pictures.cell_grid import whole_matrix
+from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 
@@ -69,7 +70,7 @@ def _matrices(factorizations: Sequence[Factorization], matrices: Sequence[Matrix
     grid = figure.subplots(len(factorizations), len(matrices), squeeze=False)
     for factorization, row in zip(factorizations, grid, strict=True):
         for name, axes in zip(matrices, row, strict=True):
-            draw_heatmap(axes, image_of(factorization, name), _NAMES[name])
+            draw_heatmap(axes, whole_matrix(factorization, name), _NAMES[name])
         row[0].set_title(f"{_short(factorization)}\n{row[0].get_title()}", fontsize=10)
     return figure
 

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of
-from factorize.api.http.console.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
+from factorize.api.pictures.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
 from factorize.api.pictures.factorization_plot import bound_per_query, error_curve
 from factorize.api.results import Result
 from factorize.api.service import SolverService
@@ -54,7 +54,7 @@ async def get_cells(
     def make() -> tuple[Result, CellGrid, bytes]:
         result = result_of(service, name, caller)
         grid = grid_of(service, result, wanted, *asked)
-        return result, grid, grid.values().tobytes()
+        return result, grid, grid.values().astype("<f4").tobytes()
 
     async with working(request, "rows"):
         result, grid, body = await run_sync(make, limiter=heavy)

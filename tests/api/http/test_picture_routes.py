@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from servers import LiveService
 
-from factorize.api.http.console import cell_grid
-from factorize.api.http.console.cell_grid import CellGrid, work_per_entry
+from factorize.api.pictures import cell_grid
+from factorize.api.pictures.cell_grid import CellGrid, work_per_entry
 from factorize.api.row_blocks import RowBlocks
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import MatrixName
@@ -99,7 +99,7 @@ def test_of_what_is_too_much_the_ends_of_each_cell_are_looked_at(monkeypatch: py
     looked = np.zeros_like(matrix)
     looked[rows] = matrix[rows]
     expected = by_hand(looked, (0, 40), (0, 40), (4, 4))
-    np.testing.assert_array_equal(made.values(), expected.astype("<f4"))
+    np.testing.assert_array_equal(made.values(), expected)
     with pytest.raises(TooLarge, match="10 rows of 40 entries"):
         CellGrid(made.rows, (0, 40), (5, 4))
 
@@ -120,7 +120,7 @@ def test_a_strategy_without_end_is_shown_up_to_a_row() -> None:
     spec = {"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": {"kind": "nu_toeplitz", "nu": 0.1}}
     made = grid(spec, "C", 6, (0, 9), (6, 9))
     found = made.values()
-    np.testing.assert_array_equal(np.nan_to_num(found[:, :6]), made.rows.factorization.rows("C", 0, 6).astype("<f4"))
+    np.testing.assert_array_equal(np.nan_to_num(found[:, :6]), made.rows.factorization.rows("C", 0, 6))
     assert np.isnan(found[:, 6:]).all()
     with pytest.raises(InvalidParameter, match="columns"):
         CellGrid(made.rows, (3, 3), (1, 1))

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import (
     bound_per_query,
     check_format,
     draw,
     error_curve,
-    image_of,
     summary,
     title,
 )
@@ -47,31 +47,29 @@ def toeplitz(n: int, **parts: Any) -> Factorization:
 
 
 def test_small_matrices_are_shown_entry_by_entry() -> None:
-    image = image_of(toeplitz(5), "C")
+    grid = whole_matrix(toeplitz(5), "C")
     expected = np.array([[square_root(5)[i - j] if i >= j else math.nan for j in range(5)] for i in range(5)])
-    np.testing.assert_array_equal(image.pixels, expected)
-    assert image.exact and image.note == ""
+    np.testing.assert_array_equal(grid.values(), expected)
+    assert grid.exact and grid.note == ""
 
 
 @pytest.mark.parametrize("name", ["C", "C_inv", "B"])
 def test_cells_hold_the_entry_of_largest_magnitude(name: Any) -> None:
     factorization = toeplitz(50)
     whole = factorization.rows(name, 0, 50)
-    image = image_of(factorization, name, pixels=8)
-    edges = np.linspace(0, 50, 9).astype(int)
+    shown = whole_matrix(factorization, name, most=8).values()
+    edges = 50 * np.arange(9) // 8
     for i in range(8):
         for j in range(8):
             cell = whole[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
             largest = cell.flat[np.abs(cell).argmax()]
-            shown = image.pixels[i, j]
-            assert (math.isnan(shown) and j > i and largest == 0) or shown == largest
+            assert (math.isnan(shown[i, j]) and j > i and largest == 0) or shown[i, j] == largest
 
 
 def test_large_matrices_are_sampled_by_rows_and_say_so() -> None:
-    image = image_of(toeplitz(5000), "C", pixels=100)
-    assert image.pixels.shape == (100, 100)
-    np.testing.assert_array_equal(np.diagonal(image.pixels), 1.0)
-    assert not image.exact and "rows sampled" in image.note
+    grid = whole_matrix(toeplitz(100_000), "C")
+    assert grid.cells == (167, 512) and not grid.exact and "rows sampled" in grid.note
+    assert grid.values()[-1, -1] == 1.0
 
 
 def test_errors_are_those_of_the_decoder_at_the_certified_sensitivity() -> None:
