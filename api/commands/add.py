@@ -6,9 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Output, StoreUrl, argument, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results, read_spec
 from factorize.api.terminal.text import describe_manifest
@@ -21,13 +19,8 @@ if TYPE_CHECKING:
     from factorize.spec import Spec
     from factorize.structures.base import Matrix
 
-StrategyArgument = Annotated[
-    Path, typer.Argument(metavar="C.npy", help="The matrix: .npy or .safetensors.", show_default=False)
-]
-SpecOption = Annotated[
-    str,
-    typer.Option("--spec", metavar="SPEC", help="What it is for: a path, '-', or inline JSON.", show_default=False),
-]
+StrategyArgument = Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")]
+SpecOption = Annotated[str, option("--spec", metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")]
 
 
 def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:

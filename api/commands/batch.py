@@ -15,8 +15,9 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode, error_document, error_lines
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, remark
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, argument, option
+from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results, service_url
 from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
@@ -24,23 +25,20 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound, Service
 if TYPE_CHECKING:
     from factorize.api.batches.lanes import Ended, Numbered
     from factorize.api.measures.pace import Pace
-    from factorize.api.terminal.output import Display
+    from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
     from factorize.storage.store import Store
 
 
-List = Annotated[
-    Path, typer.Argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.", show_default=False)
-]
+List = Annotated[Path, argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be solved, and what it costs.")]
 Reports = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--report",
         metavar="FILE.csv|FILE.json",
         help="Write a row per spec with the numbers of its certificate; may be given twice.",
-        show_default=False,
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, Target
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, Target, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target, service_url
 from factorize.encoding import is_digest
@@ -16,27 +16,18 @@ from factorize.errors import CertificateError, InvalidParameter
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Of (epsilon, delta)-DP.", show_default=False)]
-Delta = Annotated[float | None, typer.Option("--delta", help="With --epsilon; else reported.", show_default=False)]
-Rho = Annotated[float | None, typer.Option("--rho", help="Of rho-zCDP.", show_default=False)]
-Mu = Annotated[float | None, typer.Option("--mu", help="Of mu-GDP.", show_default=False)]
+Epsilon = Annotated[float | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
+Delta = Annotated[float | None, option("--delta", help="With --epsilon; else reported.")]
+Rho = Annotated[float | None, option("--rho", help="Of rho-zCDP.")]
+Mu = Annotated[float | None, option("--mu", help="Of mu-GDP.")]
 Sigma = Annotated[
     float | None,
-    typer.Option(
-        "--sigma",
-        help="A given noise, for sums: with --delta, epsilon is found; with --epsilon, delta.",
-        show_default=False,
-    ),
+    option("--sigma", help="A given noise, for sums: with --delta, epsilon is found; with --epsilon, delta."),
 ]
 ClipNorm = Annotated[float, typer.Option("--clip-norm", help="Norm that contributions are clipped to.")]
-Divisor = Annotated[
-    int | None, typer.Option("--divisor", help="Fixed public divisor of means: sigma of means too.", show_default=False)
-]
+Divisor = Annotated[int | None, option("--divisor", help="Fixed public divisor of means: sigma of means too.")]
 BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size", help="Expected examples of a step, for the Poisson schemes; no divisor.", show_default=False
-    ),
+    int | None, option("--batch-size", help="Expected examples of a step, for the Poisson schemes; no divisor.")
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace_one.")]
 Sampling = Annotated[
@@ -48,16 +39,10 @@ Sampling = Annotated[
     ),
 ]
 DatasetSize = Annotated[
-    int | None,
-    typer.Option("--dataset-size", help="Public number of examples, for the Poisson schemes.", show_default=False),
+    int | None, option("--dataset-size", help="Public number of examples, for the Poisson schemes.")
 ]
 Bins = Annotated[
-    int | None,
-    typer.Option(
-        "--bins",
-        help="Of balls_in_bins and random_allocation. Default: the steps of an epoch.",
-        show_default=False,
-    ),
+    int | None, option("--bins", help="Of balls_in_bins and random_allocation. Default: the steps of an epoch.")
 ]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")

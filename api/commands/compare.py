@@ -5,52 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from factorize.api.comparing.comparison_text import text
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, SpecText, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, SpecText, StoreUrl, option
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import check_target, open_results, read_spec, service_url, written_whole
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
     from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.api.terminal.output import Display
+    from factorize.api.terminal.progress import Display
 
 Buffers = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--buffers",
         "--memory",
         metavar="VECTORS",
         help="Vectors of noise state that may be kept; several with commas, in one run.",
-        show_default=False,
     ),
 ]
-Bytes = Annotated[
-    float | None,
-    typer.Option("--bytes-per-parameter", help="The same budget in bytes (4 per number).", show_default=False),
-]
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Also the noise at this privacy.", show_default=False)]
-Delta = Annotated[float | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
-Dataset = Annotated[
-    int | None,
-    typer.Option("--dataset-size", help="With --batch-size: rows under sampling too.", show_default=False),
-]
-Batch = Annotated[int | None, typer.Option("--batch-size", help="Expected examples per step.", show_default=False)]
+Bytes = Annotated[float | None, option("--bytes-per-parameter", help="The same budget in bytes (4 per number).")]
+Epsilon = Annotated[float | None, option("--epsilon", help="Also the noise at this privacy.")]
+Delta = Annotated[float | None, option("--delta", help="With --epsilon.")]
+Dataset = Annotated[int | None, option("--dataset-size", help="With --batch-size: rows under sampling too.")]
+Batch = Annotated[int | None, option("--batch-size", help="Expected examples per step.")]
 Samplings = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--sampling",
         metavar="cyclic_poisson|balls_in_bins|random_allocation|poisson",
         help="What rows may count on, once for each; default: all, where sizes are given.",
-        show_default=False,
     ),
 ]
-Picture = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the table.", show_default=False)
-]
+Picture = Annotated[Path | None, option("--plot", metavar="FILE.png", help="Also draw the table.")]
 
 
 def compare(
@@ -109,13 +98,12 @@ def compare(
 
 def _memory(text: str | None) -> dict[str, Any]:
     """Return one budget as `buffers`, several as `budgets`."""
-    from factorize.api.recommending.training_question import read
+    from factorize.api.recommending.dialogue import read
 
     if text is None:
         return {}
     found = read("memory", text)
-    assert isinstance(found, tuple)
-    return {"budgets": list(found)} if len(found) > 1 else {"buffers": found[0]}
+    return {"budgets": found} if len(found) > 1 else {"buffers": found[0]}
 
 
 def _table(request: CompareRequest, service: str | None, store: str | None, shown: Display) -> dict[str, Any]:

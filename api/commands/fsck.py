@@ -9,7 +9,8 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode
 from factorize.api.terminal.options import Output, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
 
 if TYPE_CHECKING:

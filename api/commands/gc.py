@@ -7,30 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Output, StoreUrl, argument, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results
 
 if TYPE_CHECKING:
     from factorize.storage.gc import Removed
 
-Grace = Annotated[
-    float | None,
-    typer.Option("--grace", metavar="SECONDS", min=0, help="Spare what is younger (7 days).", show_default=False),
-]
+Grace = Annotated[float | None, option("--grace", metavar="SECONDS", min=0, help="Spare what is younger (7 days).")]
 Delete = Annotated[
-    list[str] | None,
-    typer.Option("--delete", metavar="DIGEST", help="Delete this result; may be given again.", show_default=False),
+    list[str] | None, option("--delete", metavar="DIGEST", help="Delete this result; may be given again.")
 ]
 Retention = Annotated[
-    float | None,
-    typer.Option("--retention", metavar="DAYS", min=0, help="Delete results older than that.", show_default=False),
+    float | None, option("--retention", metavar="DAYS", min=0, help="Delete results older than that.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")]
-Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="Of the result, not of its spec.", show_default=False)]
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="One line for everyone who asks for it.", show_default=False)
-]
+Digest = Annotated[str, argument(metavar="DIGEST", help="Of the result, not of its spec.")]
+Reason = Annotated[str, option("--reason", metavar="TEXT", help="One line for everyone who asks for it.")]
 MAX_LINES = 200
 
 

@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile
-from factorize.api.terminal.output import OutputForm, display, emit, show_event
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile, argument, option
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
     copy_stored,
     full_digest,
@@ -27,20 +26,14 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
 
 Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC|DIGEST",
-        help="A path, '-', inline JSON, or the digest or spec digest of a result.",
-        show_default=False,
-    ),
+    str, argument(metavar="SPEC|DIGEST", help="A path, '-', inline JSON, or the digest or spec digest of a result.")
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--dtype",
         metavar="float64|float32",
         help="Type of the file's matrices; float32 is rounded and certified anew where the result is stored.",
-        show_default=False,
     ),
 ]
 

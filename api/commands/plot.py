@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, ToFile, argument
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target, parse_matrices, service_url, written_whole
 from factorize.encoding import is_digest
@@ -15,10 +15,7 @@ from factorize.errors import InvalidParameter
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
-Targets = Annotated[
-    list[str],
-    typer.Argument(metavar="FILE|DIGEST...", help="Factor files or stored results.", show_default=False),
-]
+Targets = Annotated[list[str], argument(metavar="FILE|DIGEST...", help="Factor files or stored results.")]
 View = Annotated[str, typer.Option("--view", help="overview, matrices, coefficients or memory.")]
 Shown = Annotated[str, typer.Option("--matrices", metavar="C,C_inv,B", help="Matrices that --view matrices shows.")]
 

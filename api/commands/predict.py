@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Output, StoreUrl, argument, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target, read_spec_text
 from factorize.errors import InvalidSpec, Violation
 
-QuestionText = Annotated[
-    str, typer.Argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.", show_default=False)
-]
+QuestionText = Annotated[str, argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.")]
 About = Annotated[
     str | None,
-    typer.Option(
-        "--factorization",
-        metavar="FILE|DIGEST",
-        help="A factor file or a stored result, for questions about one.",
-        show_default=False,
-    ),
+    option("--factorization", metavar="FILE|DIGEST", help="A factor file or a stored result, for questions about one."),
 ]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from factorize.api.commands.calibrate import (
     Adjacency,
     BatchSize,
@@ -16,18 +14,17 @@ from factorize.api.commands.calibrate import (
     Sampling,
     check_sensitivity,
 )
-from factorize.api.terminal.options import Output, StoreUrl, Target
+from factorize.api.terminal.options import Output, StoreUrl, Target, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target, written_whole
 from factorize.errors import InvalidParameter
 
 _POINTS = 40
-Sigma = Annotated[float, typer.Option("--sigma", help="Of each entry of Z, for sums.", show_default=False)]
+Sigma = Annotated[float, option("--sigma", help="Of each entry of Z, for sums.")]
 Epsilons = Annotated[
-    str | None,
-    typer.Option("--epsilons", metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.", show_default=False),
+    str | None, option("--epsilons", metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.")
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw both curves: .png, .pdf or .svg.", show_default=False)]
+Plot = Annotated[Path | None, option("--plot", help="Draw both curves: .png, .pdf or .svg.")]
 
 
 def profile(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from factorize.api.terminal.options import Database, LogFormat, Output, StoreUrl
+from factorize.api.terminal.options import Database, LogFormat, Output, StoreUrl, option
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -15,23 +13,15 @@ if TYPE_CHECKING:
 
     from factorize.api.settings import Settings
 
-Host = Annotated[
-    str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.", show_default=False)
-]
-Port = Annotated[
-    int | None, typer.Option("--port", help="Port; 0 takes a free one. Default: 8000.", show_default=False)
-]
+Host = Annotated[str | None, option("--host", help="Address to listen on. Default: 127.0.0.1.")]
+Port = Annotated[int | None, option("--port", help="Port; 0 takes a free one. Default: 8000.")]
 Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler", metavar="ADDRESS", help="dask scheduler. Default: one in this process.", show_default=False
-    ),
+    str | None, option("--scheduler", metavar="ADDRESS", help="dask scheduler. Default: one in this process.")
 ]
 TlsCertificate = Annotated[
-    str | None,
-    typer.Option("--tls-certificate", metavar="FILE", help="Speak HTTPS: the certificate.", show_default=False),
+    str | None, option("--tls-certificate", metavar="FILE", help="Speak HTTPS: the certificate.")
 ]
-TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.", show_default=False)]
+TlsKey = Annotated[str | None, option("--tls-key", metavar="FILE", help="Its private key.")]
 
 
 def serve(

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, ServiceUrl, SpecText, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, remark, show_event
+from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, ServiceUrl, SpecText, StoreUrl, option
+from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,
@@ -29,9 +28,7 @@ from factorize.errors import InvalidParameter, NotFound
 if TYPE_CHECKING:
     from factorize.spec import Spec
 
-ToFile = Annotated[
-    Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
-]
+ToFile = Annotated[Path | None, option("--to", metavar="FILE", help="Also write the factor file there.")]
 
 
 def solve(

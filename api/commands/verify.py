@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
-from factorize.api.terminal.options import Explain, Output, StoreUrl
+from factorize.api.terminal.options import Explain, Output, StoreUrl, argument, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target
 from factorize.api.terminal.terms import explained
@@ -21,38 +21,29 @@ if TYPE_CHECKING:
 
 Exact = Annotated[bool, typer.Option("--exact", help="Check every claim in integers and rationals, from the bytes.")]
 Integers = Annotated[
-    bool,
-    typer.Option("--integers", help="With --exact: whole matrices as integers alone, never in doubles; slow."),
+    bool, typer.Option("--integers", help="With --exact: whole matrices as integers alone, never in doubles; slow.")
 ]
 OptionalTarget = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE|DIGEST",
-        help="A factor file, or the digest or spec digest of a stored result.",
-        show_default=False,
-    ),
+    str | None, argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result.")
 ]
 StrategyFile = Annotated[
-    Path | None,
-    typer.Option("--strategy", metavar="C.npy", help="A matrix of your own: .npy or .safetensors.", show_default=False),
+    Path | None, option("--strategy", metavar="C.npy", help="A matrix of your own: .npy or .safetensors.")
 ]
 ParticipationText = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--participation",
         metavar="JSON|SPEC",
         help="With --strategy: who takes part when, as JSON, or a spec that says so.",
-        show_default=False,
     ),
 ]
 Claim = Annotated[float, typer.Option("--claim", help="With --strategy: the sensitivity that you believe it has.")]
 CalibrationFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--calibration",
         metavar="CLAIM.json",
         help="A claim of privacy under balls-in-bins sampling, checked from the bytes of C.",
-        show_default=False,
     ),
 ]
 Seed = Annotated[

@@ -10,9 +10,9 @@ from html import escape
 from typing import Any
 
 from factorize.api.python.calls import bar_of
-from factorize.api.python.progress_line import progress_line
 from factorize.api.recommending.advice_text import advice_text
 from factorize.api.recommending.job_code import FRAMEWORKS
+from factorize.api.terminal.progress import python_display
 from factorize.errors import InvalidParameter, extras_named
 from factorize.keywords import WorkloadKind
 
@@ -106,40 +106,39 @@ def recommend(
         **words: fields of the workload and the objective (docs/spec.md).
 
     Raises:
-        InvalidParameter: a number outside its limits, or a field that follows from the job.
-        InvalidSpec: the workload or the objective is none.
+        InvalidSpec: a number outside its limits, or the workload or the objective is none.
+        InvalidParameter: a field that follows from the job, or a batch larger than the data set.
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
     from factorize.api.recommending.advice import advise
-    from factorize.api.recommending.training_question import TrainingQuestion, checked
+    from factorize.api.recommending.recommend_request import read_job
 
-    budgets = checked("memory", memory)
-    assert isinstance(budgets, tuple)
-    asked = TrainingQuestion(
-        examples=examples,
-        batch_size=batch_size,
-        epochs=epochs,
-        epsilon=epsilon,
-        delta=delta,
-        memory=budgets,
-        samplings=None if samplings is None else tuple(samplings),
-        parameters=parameters,
-        max_seconds=max_seconds,
+    asked = {
+        "examples": examples,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "epsilon": epsilon,
+        "delta": delta,
+        "memory": [memory] if isinstance(memory, int) else list(memory),
+        "samplings": None if samplings is None else list(samplings),
+        "parameters": parameters,
+        "max_seconds": max_seconds,
         **_parts(workload, words),
-    )
-    with extras_named("a recommendation"), progress_line("comparing", bar_of(progress)) as line:
-        told = progress if callable(progress) else line.count if line else _silent
+    }
+    job = read_job({name: value for name, value in asked.items() if value is not None})
+    with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
+        told = progress if callable(progress) else shown.count
 
         def report(done: int, total: int, name: str, _seconds: float) -> None:
             told(done, total, name)
 
-        return Advice(advise(asked, None, report, service))
+        return Advice(advise(job, None, report, service))
 
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
     """Return workload and objective as plain data."""
-    from factorize.api.recommending.training_question import about
+    from factorize.api.recommending.recommend_request import about
     from factorize.keywords import plain
     from factorize.plain_data.words import document_of_words
     from factorize.spec import Spec
@@ -152,7 +151,3 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[
     return about(
         document_of_words(Spec, {"workload": workload} | {name: plain(value) for name, value in words.items()})
     )
-
-
-def _silent(*_step: object) -> None:
-    """Take a report and do nothing with it."""

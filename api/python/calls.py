@@ -11,12 +11,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from factorize.api.python.comparison_table import ComparisonTable
-from factorize.api.python.progress_line import ProgressLine, progress_line
+from factorize.api.terminal.progress import Display, python_display, show_event
 from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter, extras_named
 from factorize.factorization import Factorization
@@ -24,9 +24,6 @@ from factorize.format.labels import describe_part
 from factorize.keywords import Part, SpecKeywords, WorkloadKind
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, parse_spec
-
-if TYPE_CHECKING:
-    from factorize.client.events import Event
 
 Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
@@ -67,10 +64,10 @@ def solve(
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
-    with extras_named("a solve"), progress_line(_label(asked), bar_of(progress)) as line:
-        told = progress if callable(progress) else line.step if line else _silent
+    with extras_named("a solve"), python_display(_label(asked), bar_of(progress)) as shown:
+        told = progress if callable(progress) else shown.report
         if service is not None:
-            found = _by_service(asked, service, line)
+            found = _by_service(asked, service, shown)
         elif store is not None:
             found = _by_store(asked, str(store), told)
         else:
@@ -146,10 +143,10 @@ def compare(
     }
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
-    with extras_named("a comparison"), progress_line(f"comparing for {_label(asked)}", bar_of(progress)) as line:
+    with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
         from factorize.api.comparing.child_comparison import comparison, told_by_events
 
-        told = progress if callable(progress) else line.count if line else _silent
+        told = progress if callable(progress) else shown.count
         if service is not None:
             from factorize.client.service import Service
 
@@ -175,14 +172,10 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
     return spec.canonical() if isinstance(spec, Spec) else parse_spec(spec if isinstance(spec, str) else dict(spec))
 
 
-def _by_service(spec: Spec, url: str, line: ProgressLine | None) -> Factorization:
+def _by_service(spec: Spec, url: str, shown: Display) -> Factorization:
     from factorize.client.opening import load
 
-    def tell(event: Event) -> None:
-        if line is not None and event.kind == "progress":
-            line.note(f"iteration {event.data.get('iteration', 0)}")
-
-    return load(spec, url=url, progress=tell)
+    return load(spec, url=url, progress=lambda event: show_event(shown, event))
 
 
 def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
@@ -201,7 +194,3 @@ def _label(spec: Spec) -> str:
 def bar_of(progress: object) -> bool | None:
     """Return whether a bar is drawn: None where people would see it, no where a function is told."""
     return False if callable(progress) else None if progress is None else bool(progress)
-
-
-def _silent(*_step: object) -> None:
-    """Take a report and do nothing with it."""

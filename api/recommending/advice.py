@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorize.api.comparing.comparison_text import chosen_of, name_of
 from factorize.api.recommending.job_code import FRAMEWORKS, job_code
-from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.api.recommending.recommend_request import RecommendRequest
 from factorize.errors import ConditionNotMet
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
 
 
-def advise(asked: TrainingQuestion, store: Store | None, report: Report, service: str | None = None) -> dict[str, Any]:
+def advise(asked: RecommendRequest, store: Store | None, report: Report, service: str | None = None) -> dict[str, Any]:
     """Return the advice as plain data (docs/cli.md has its fields).
 
     Args:
@@ -48,17 +48,17 @@ def table_of(
     return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=progress)
 
 
-def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest]:
+def request_of(asked: RecommendRequest) -> tuple[tuple[str, ...], CompareRequest]:
     """Return what is to be known of the job, and the comparison that answers the question; see `advise`."""
     from factorize.api.comparing.compare_request import read_request
 
     fixed = {"kind": "fixed_epochs", "epochs": asked.epochs}
     spec: dict[str, Any] = {
-        "workload": {"kind": "prefix", **asked.workload, "n": asked.steps},
+        "workload": {**(asked.workload or {"kind": "prefix"}), "n": asked.steps},
         "participation": {"kind": "single"} if asked.epochs == 1 else fixed,
     }
     if asked.objective:
-        spec["objective"] = dict(asked.objective)
+        spec["objective"] = asked.objective
     more: dict[str, Any] = {
         "epsilon": asked.epsilon,
         "delta": asked.delta,
@@ -69,7 +69,7 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
         "parameters": asked.parameters,
     }
     several = len(asked.memory) > 1
-    more |= {"budgets": list(asked.memory)} if several else {"buffers": asked.memory[0]}
+    more |= {"budgets": asked.memory} if several else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}
     request = read_request({"spec": spec, **given})
     left = asked.examples % asked.batch_size
@@ -83,16 +83,16 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
     return notes, request
 
 
-def _samplings(asked: TrainingQuestion) -> list[str] | None:
+def _samplings(asked: RecommendRequest) -> list[str] | None:
     """Return the schemes to compare: without random allocation where each example is in one step, which are bins."""
     if asked.samplings is not None:
-        return list(asked.samplings)
+        return asked.samplings
     from factorize.accounting.schemes import SAMPLINGS
 
     return [name for name in SAMPLINGS if name != "random_allocation"] if asked.epochs == 1 else None
 
 
-def advice_of(asked: TrainingQuestion, table: Mapping[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
+def advice_of(asked: RecommendRequest, table: Mapping[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
     """Return the advice that follows from a table; see `advise`."""
     chosen = table["recommendation"]
     if chosen is None:
@@ -131,7 +131,7 @@ def advice_of(asked: TrainingQuestion, table: Mapping[str, Any], notes: tuple[st
     }
 
 
-def _job(asked: TrainingQuestion, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _job(asked: RecommendRequest, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "examples": asked.examples,
         "batch_size": asked.batch_size,
@@ -140,7 +140,7 @@ def _job(asked: TrainingQuestion, spec: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon": asked.epsilon,
         "delta": asked.delta,
         "adjacency": "zero_out",
-        "memory": list(asked.memory),
+        "memory": asked.memory,
         "parameters": asked.parameters,
         "workload": spec["workload"]["kind"],
     }

@@ -1,15 +1,42 @@
-"""The dialogue of five questions: each is asked until its answer is one."""
+"""The dialogue of five questions about a training job: each is asked until its answer is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from factorize.api.recommending.training_question import QUESTIONS, DialogueQuestion, check_batch, read_all
+from factorize.api.recommending.recommend_request import DEFAULT_MEMORY, check_batch, check_field
 from factorize.errors import InvalidParameter
 
 Ask = Callable[[str], str]
 """Shows a question and returns what was typed; raises `InvalidParameter` where nobody types any more."""
+
+
+class DialogueQuestion(NamedTuple):
+    """A question of the dialogue.
+
+    Attributes:
+        text: what is asked.
+        names: of the answers, in the order in which they are typed.
+        default: shown, and taken where nothing is typed; empty where an answer has to be given.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    default: str = ""
+
+
+QUESTIONS = (
+    DialogueQuestion("How many examples are in the data set?", ("examples",)),
+    DialogueQuestion("How many examples are in a batch?", ("batch_size",)),
+    DialogueQuestion("How many epochs are trained?", ("epochs",), "1"),
+    DialogueQuestion("Which privacy, epsilon and delta (like 2, 1e-5)?", ("epsilon", "delta")),
+    DialogueQuestion(
+        "How many vectors of noise state may be kept, each as large as the model (several with commas)?",
+        ("memory",),
+        ",".join(map(str, DEFAULT_MEMORY)),
+    ),
+)
 
 
 def answers(given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -24,12 +51,21 @@ def answers(given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> 
     for question in QUESTIONS:
         missing = tuple(name for name in question.names if name not in found)
         if missing:
-            found |= _asked(question if missing == question.names else _alone(missing), found, ask, tell)
+            alone = DialogueQuestion(f"Which {missing[0]}?", missing)
+            found |= _asked(question if missing == question.names else alone, found, ask, tell)
     return found
 
 
-def _alone(names: tuple[str, ...]) -> DialogueQuestion:
-    return DialogueQuestion(f"Which {names[0]}?", names)
+def read(name: str, text: str) -> Any:
+    """Return an answer that was typed; `60_000` and `6e4` are whole numbers, too.
+
+    Raises:
+        InvalidParameter: it is outside the limits of its field.
+    """
+    several = [_number(part) for part in text.split(",") if part.strip()]
+    answer = several if name == "memory" else _number(text)
+    check_field(name, answer)
+    return answer
 
 
 def _asked(
@@ -39,9 +75,30 @@ def _asked(
     while True:
         typed = ask(shown)  # outside: what it raises where nobody types ends the dialogue
         try:
-            found = read_all(question, typed)
-            if isinstance(batch := found.get("batch_size"), int):
-                check_batch(before["examples"], batch)
-            return dict(found)
+            found = _read_all(question, typed.strip() or question.default)
+            if "batch_size" in found:
+                check_batch(before["examples"], found["batch_size"])
+            return found
         except InvalidParameter as error:
             tell(str(error))
+
+
+def _read_all(question: DialogueQuestion, typed: str) -> dict[str, Any]:
+    """Return the answers to a question, by name."""
+    if len(question.names) == 1:
+        return {question.names[0]: read(question.names[0], typed)}
+    parts = typed.strip("()").replace(",", " ").split()
+    if len(parts) != len(question.names):
+        wanted = " and ".join(question.names)
+        raise InvalidParameter(f"{typed!r} is not {wanted}; give {len(question.names)} numbers, like 2, 1e-5")
+    return {name: read(name, part) for name, part in zip(question.names, parts, strict=True)}
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return int(value) if abs(value) < 2**53 and value == int(value) else value
+    return text.strip()

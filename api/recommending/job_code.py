@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.api.recommending.recommend_request import RecommendRequest
 
 FRAMEWORKS = ("torch", "jax", "numpy")
 LONGEST_SPEC = 1200
@@ -19,7 +19,7 @@ SPEC_FILE = "spec.json"
 _SECRET = "secrets.randbits(128)"
 
 
-def job_code(framework: str, asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+def job_code(framework: str, asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code.
 
     Args:
@@ -47,7 +47,7 @@ def _imports(spec_lines: list[str], *more: str) -> list[str]:
     return [*plain, *more, "", *spec_lines]
 
 
-def _torch(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
     momentum = _momentum(spec)
     head = _imports(
@@ -78,7 +78,7 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
-def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     momentum = _momentum(spec)
     if sampling in ("poisson", "cyclic_poisson"):
         return _jax_sampled(asked, spec, sampling, momentum)
@@ -105,7 +105,7 @@ def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str
     )
 
 
-def _jax_sampled(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str, momentum: str) -> str:
+def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str, momentum: str) -> str:
     """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
     head = _imports(
         _spec_lines(spec),
@@ -129,7 +129,7 @@ def _jax_sampled(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str
     )
 
 
-def _sampled_lines(asked: TrainingQuestion, sampling: str, count: str, divided: bool = False) -> list[str]:
+def _sampled_lines(asked: RecommendRequest, sampling: str, count: str, divided: bool = False) -> list[str]:
     """Return the calibration and the order of the Poisson schemes."""
     divisor = f", divisor={asked.batch_size}" if divided else ""
     return [
@@ -140,7 +140,7 @@ def _sampled_lines(asked: TrainingQuestion, sampling: str, count: str, divided: 
     ]
 
 
-def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     if sampling in ("poisson", "cyclic_poisson"):
         module, name = "sampling", "CyclicPoisson"
         lines = _sampled_lines(asked, sampling, "len(data)")

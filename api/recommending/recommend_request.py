@@ -1,4 +1,4 @@
-"""The request for a recommendation over HTTP: the training job's questions as one JSON object, and its schema."""
+"""A training job that wants a mechanism: the one statement of its questions for HTTP, the command line and Python."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from factorize.api.recommending.training_question import (
-    DEFAULT_MEMORY,
-    MOST_BUDGETS,
-    MOST_MEMORY,
-    TrainingQuestion,
-)
-from factorize.errors import InvalidSpec, Violation
+from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.plain_data import Count, Frozen, Positive, read_union
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import KINDS
 
+DEFAULT_MEMORY = (4,)
+"""Vectors of noise state, where nobody says how many: what most of the gain takes."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Examples = Annotated[int, Field(ge=1, le=10**12)]
-_Vectors = Annotated[int, Field(ge=0, le=MOST_MEMORY)]
+_Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class RecommendRequest(Frozen):
-    """A training job that wants a mechanism; the fields are those of `TrainingQuestion`.
+    """A training job that wants a mechanism.
 
     Attributes:
         examples: in the data set.
@@ -45,52 +41,84 @@ class RecommendRequest(Frozen):
     epochs: Count = 1
     epsilon: Positive
     delta: _Delta
-    memory: Annotated[list[_Vectors], Field(min_length=1, max_length=MOST_BUDGETS)] = list(DEFAULT_MEMORY)
+    memory: Annotated[list[_Vectors], Field(min_length=1, max_length=8)] = list(DEFAULT_MEMORY)
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
     workload: dict[str, Any] | None = None
     objective: dict[str, Any] | None = None
     samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
     max_seconds: Positive | None = None
 
+    @property
+    def steps(self) -> int:
+        """Steps of the run: full batches of an epoch, times epochs."""
+        return self.epochs * (self.examples // self.batch_size)
+
 
 _ADAPTER: TypeAdapter[RecommendRequest] = TypeAdapter(RecommendRequest)
 
 
-def read_job(document: Mapping[str, Any]) -> TrainingQuestion:
+def read_job(document: Mapping[str, Any]) -> RecommendRequest:
     """Read a training job from plain data, and check its workload and objective at its number of steps.
 
     Raises:
         InvalidSpec: it is none; pointers to the fields.
-        InvalidParameter: an answer outside its limits.
+        InvalidParameter: a batch that is larger than the data set.
     """
     request = read_union(_ADAPTER, document, RecommendRequest)
-    parts = {name: part for name in ("workload", "objective") if (part := getattr(request, name)) is not None}
-    if "n" in parts.get("workload", {}):
+    check_batch(request.examples, request.batch_size)
+    workload = request.workload or {"kind": "prefix"}
+    if "n" in workload:
         raise InvalidSpec([Violation("/workload/n", "n follows from the job: its full batches, times its epochs")])
-    asked = TrainingQuestion(
-        examples=request.examples,
-        batch_size=request.batch_size,
-        epochs=request.epochs,
-        epsilon=request.epsilon,
-        delta=request.delta,
-        memory=tuple(sorted(set(request.memory))),
-        samplings=None if request.samplings is None else tuple(request.samplings),
-        parameters=request.parameters,
-        max_seconds=request.max_seconds,
-        **parts,
-    )
-    _check_parts(asked)
-    return asked
-
-
-def _check_parts(asked: TrainingQuestion) -> None:
-    if asked.workload.get("kind") == "matrix":
+    if workload.get("kind") == "matrix":
         told = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
         raise InvalidSpec([Violation("/workload/kind", told)])
-    spec: dict[str, Any] = {"workload": {**(asked.workload or {"kind": "prefix"}), "n": asked.steps}}
-    if asked.objective:
-        spec["objective"] = dict(asked.objective)
-    parse_spec(spec)
+    objective = {"objective": request.objective} if request.objective else {}
+    parse_spec({"workload": {**workload, "n": request.steps}, **objective})
+    return request.model_copy(update={"memory": sorted(set(request.memory))})
+
+
+def check_field(name: str, value: Any) -> None:
+    """Refuse the value of one field of a training job, whatever the others are.
+
+    Raises:
+        InvalidParameter: it is outside its limits.
+    """
+    try:
+        read_union(_ADAPTER, {name: value}, RecommendRequest)
+    except InvalidSpec as error:
+        wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
+        if wrong:
+            raise InvalidParameter(f"{name}: {wrong[0]}", field=name) from None
+
+
+def check_batch(examples: int, batch_size: int) -> None:
+    """Refuse a batch that is larger than the data set.
+
+    Raises:
+        InvalidParameter: it is.
+    """
+    if batch_size > examples:
+        raise InvalidParameter(
+            f"batch_size={batch_size} makes no full batch of {examples} examples; give at most {examples}",
+            field="batch_size",
+        )
+
+
+def about(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the workload and the objective of a spec of which nothing else is given.
+
+    Raises:
+        InvalidParameter: something else is.
+    """
+    other = [name for name in document if name not in ("workload", "objective")]
+    if other or "n" in document.get("workload", {}):
+        other = other or ["n"]
+        raise InvalidParameter(
+            f"{', '.join(other)} follows from the job, or is what is recommended; give a workload and an objective "
+            "alone",
+            field=other[0],
+        )
+    return dict(document)
 
 
 def schemas(reference: str) -> dict[str, Any]:

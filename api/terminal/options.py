@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from factorize.api.terminal.output import OutputForm
 from factorize.api.terminal.spec_command import complete_spec
 
+
+def option(*names: str, help: str, **more: Any) -> Any:
+    """Return a command's option whose default is not shown: it is none, or its help says what it is."""
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+def argument(*, metavar: str, help: str, **more: Any) -> Any:
+    """Return a command's argument, likewise."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
 StoreUrl = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--store",
         metavar="URL",
         help="Directory that results are kept in. Default: FACTORIZE_STORE, else the user's data folder.",
-        show_default=False,
     ),
 ]
 Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
 SpecText = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="SPEC",
         help="A path, '-' for stdin, inline JSON, or a workload with its fields as options: prefix --n 64.",
         autocompletion=complete_spec,
-        show_default=False,
     ),
 ]
 Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE|DIGEST",
-        help="A factor file, or the digest or spec digest of a stored result.",
-        show_default=False,
-    ),
+    str, argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result.")
 ]
 Matrices = Annotated[
-    str | None,
-    typer.Option(
-        "--matrices",
-        metavar="C,C_inv,B",
-        help="Matrices to write into the file; C is always there.",
-        show_default=False,
-    ),
+    str | None, option("--matrices", metavar="C,C_inv,B", help="Matrices to write into the file; C is always there.")
 ]
 Dtype = Annotated[
     str,
@@ -54,41 +52,32 @@ Dtype = Annotated[
         help="Type of the file's matrices: other numbers, with a digest and a certificate of their own.",
     ),
 ]
-ToFile = Annotated[Path, typer.Option("--to", metavar="FILE", help="File to write.", show_default=False)]
+ToFile = Annotated[Path, option("--to", metavar="FILE", help="File to write.")]
 Database = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--database",
         metavar="URL",
         help="Job ledger, sqlite:////FILE or postgresql+psycopg://... Default: SQLite in the store's directory.",
-        show_default=False,
     ),
 ]
 ServiceUrl = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--service",
         metavar="URL",
         envvar="FACTORIZE_SERVICE",
         help="A running service does it, with the store and the jobs of its own. Not with --store.",
-        show_default=False,
     ),
 ]
-MostSeconds = Annotated[
-    float | None,
-    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
-]
-ModelSize = Annotated[
-    int | None,
-    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
-]
+MostSeconds = Annotated[float | None, option("--max-seconds", help="Leave out mechanisms that would take longer each.")]
+ModelSize = Annotated[int | None, option("--parameters", help="Of the model: adds the seconds of a step's noise.")]
 LogFormat = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--log-format",
         metavar="text|json",
         help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
-        show_default=False,
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]

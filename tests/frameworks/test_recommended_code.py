@@ -11,7 +11,7 @@ import torch
 from jax import numpy as jnp
 
 from factorize.api.recommending.job_code import job_code
-from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.api.recommending.recommend_request import RecommendRequest
 from factorize.spec import parse_spec
 
 # Of jax_privacy's clipping, about optax; and of Opacus's hooks, about inputs without gradients.
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
 ]
 
-JOB = TrainingQuestion(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
+JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
 CASES = [
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {}),
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {"kind": "momentum", "momentum": 0.9}),

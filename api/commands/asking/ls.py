@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Output, StoreUrl, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.text import describe_gap, describe_part
@@ -15,10 +15,8 @@ from factorize.api.terminal.text import describe_gap, describe_part
 if TYPE_CHECKING:
     from factorize.storage.store import Store
 
-Workload = Annotated[
-    str | None, typer.Option("--workload", metavar="KIND", help="Only this kind of workload.", show_default=False)
-]
-Steps = Annotated[int | None, typer.Option("--n", help="Only those with so many steps.", show_default=False)]
+Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
+Steps = Annotated[int | None, option("--n", help="Only those with so many steps.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Results to list at most.")]
 SHORT = 12
 MANY = 1000

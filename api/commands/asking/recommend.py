@@ -6,55 +6,44 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, remark
+from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, StoreUrl, argument, option
+from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import check_target, read_spec_text, service_url, written_whole
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from factorize.api.recommending.training_question import TrainingQuestion
+    from factorize.api.recommending.recommend_request import RecommendRequest
 
 WorkloadText = Annotated[
     str | None,
-    typer.Argument(
+    argument(
         metavar="WORKLOAD",
         help="What the optimizer sums, with its fields as options and without --n: momentum --momentum 0.9; or JSON. "
         "Default: running sums.",
-        show_default=False,
     ),
 ]
-Examples = Annotated[str | None, typer.Option("--examples", help="In the data set.", show_default=False)]
-Batch = Annotated[str | None, typer.Option("--batch-size", help="Examples of a step.", show_default=False)]
-Epochs = Annotated[str | None, typer.Option("--epochs", help="Passes over the data.", show_default=False)]
-Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Of (epsilon, delta)-DP.", show_default=False)]
-Delta = Annotated[str | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
+Examples = Annotated[str | None, option("--examples", help="In the data set.")]
+Batch = Annotated[str | None, option("--batch-size", help="Examples of a step.")]
+Epochs = Annotated[str | None, option("--epochs", help="Passes over the data.")]
+Epsilon = Annotated[str | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
+Delta = Annotated[str | None, option("--delta", help="With --epsilon.")]
 Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory", metavar="VECTORS", help="Vectors of noise state; several with commas.", show_default=False
-    ),
+    str | None, option("--memory", metavar="VECTORS", help="Vectors of noise state; several with commas.")
 ]
 Samplings = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--sampling",
         metavar="fixed|cyclic_poisson|balls_in_bins|random_allocation|poisson",
         help="What the loader can do, once for each; default: all. A fixed order always counts.",
-        show_default=False,
     ),
 ]
 Code = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--code", metavar="torch|jax|numpy|none", help="Whose lines are printed; default: all.", show_default=False
-    ),
+    list[str] | None, option("--code", metavar="torch|jax|numpy|none", help="Whose lines are printed; default: all.")
 ]
-ToSpec = Annotated[
-    Path | None, typer.Option("--to", metavar="FILE.json", help="Also write the spec.", show_default=False)
-]
+ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also write the spec.")]
 
 
 def recommend(
@@ -87,8 +76,8 @@ def recommend(
     check_target(to)
     if service is not None:
         service = service_url(service, store)
-    more = {"samplings": sampling or None, "max_seconds": max_seconds}
-    asked = _question(typed, workload, more | {"parameters": parameters})
+    more = {"samplings": sampling or None, "max_seconds": max_seconds, "parameters": parameters}
+    asked = _question(typed, workload, more)
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
         found = advise(asked, _store(store), lambda done, total, name, _: shown.count(done, total, name), service)
@@ -98,19 +87,15 @@ def recommend(
     emit(output, found, advice_text(found, shown_code))
 
 
-def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> TrainingQuestion:
+def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> RecommendRequest:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.recommending.dialogue import answers
-    from factorize.api.recommending.training_question import TrainingQuestion, checked, read
+    from factorize.api.recommending.dialogue import answers, read
+    from factorize.api.recommending.recommend_request import read_job
 
     given = {name: None if text is None else read(name, text) for name, text in typed.items()}
     parts = _about(workload)
-    found = answers(given, _ask, remark)
-    if more["parameters"] is not None:
-        more["parameters"] = checked("parameters", more["parameters"])
-    if more["samplings"] is not None:
-        more["samplings"] = tuple(more["samplings"])
-    return TrainingQuestion(**found, **parts, **more)
+    more = {name: value for name, value in more.items() if value is not None}
+    return read_job({**answers(given, _ask, remark), **parts, **more})
 
 
 def _ask(shown: str) -> str:
@@ -129,8 +114,8 @@ def _ask(shown: str) -> str:
 
 
 def _about(workload: str | None) -> dict[str, Any]:
-    """Return workload and objective as plain data; see `training_question.about`."""
-    from factorize.api.recommending.training_question import about
+    """Return workload and objective as plain data; see `recommend_request.about`."""
+    from factorize.api.recommending.recommend_request import about
     from factorize.encoding import read_json
 
     if workload is None:

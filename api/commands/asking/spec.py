@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, SpecText, StoreUrl
+from factorize.api.terminal.options import Output, SpecText, StoreUrl, argument
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import read_spec
 from factorize.api.terminal.spec_command import SpecCommand
@@ -15,10 +15,7 @@ from factorize.api.terminal.text import describe_part
 from factorize.errors import InvalidParameter
 
 spec = typer.Typer(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")
-Kind = Annotated[
-    str | None,
-    typer.Argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.", show_default=False),
-]
+Kind = Annotated[str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")]
 PARTS = ("workload", "optimize_for", "participation", "objective", "mechanism", "sampling")
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, show_event
+from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, argument, option
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import service_url
 from factorize.errors import InvalidParameter
 
@@ -15,14 +16,9 @@ if TYPE_CHECKING:
     from factorize.client.service import Service
 
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
-Digest = Annotated[str, typer.Argument(metavar="SPEC_DIGEST", help="Names the job.", show_default=False)]
-State = Annotated[
-    str | None,
-    typer.Option("--state", metavar="STATE", help="queued, running, done, failed or cancelled.", show_default=False),
-]
-Workload = Annotated[
-    str | None, typer.Option("--workload", metavar="KIND", help="Only this kind of workload.", show_default=False)
-]
+Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
+State = Annotated[str | None, option("--state", metavar="STATE", help="queued, running, done, failed or cancelled.")]
+Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Jobs to list at most.")]
 
 

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from factorize.api.terminal.options import LogFormat, Output, StoreUrl
+from factorize.api.terminal.options import LogFormat, Output, StoreUrl, option
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.api.terminal.sources import open_results
 
 Scheduler = Annotated[
-    str,
-    typer.Option(
-        "--scheduler", metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.", show_default=False
-    ),
+    str, option("--scheduler", metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.")
 ]
-MemoryMb = Annotated[
-    int | None, typer.Option("--memory-mb", min=1, help="Memory for solves. Default: 80 %.", show_default=False)
-]
-Processors = Annotated[
-    int | None, typer.Option("--processors", min=1, help="Threads for solves. Default: all.", show_default=False)
-]
-Ca = Annotated[
-    str | None, typer.Option("--tls-ca", metavar="FILE", help="Authority's certificate.", show_default=False)
-]
-Cert = Annotated[
-    str | None, typer.Option("--tls-cert", metavar="FILE", help="This worker's certificate.", show_default=False)
-]
-Key = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.", show_default=False)]
+MemoryMb = Annotated[int | None, option("--memory-mb", min=1, help="Memory for solves. Default: 80 %.")]
+Processors = Annotated[int | None, option("--processors", min=1, help="Threads for solves. Default: all.")]
+Ca = Annotated[str | None, option("--tls-ca", metavar="FILE", help="Authority's certificate.")]
+Cert = Annotated[str | None, option("--tls-cert", metavar="FILE", help="This worker's certificate.")]
+Key = Annotated[str | None, option("--tls-key", metavar="FILE", help="Its private key.")]
 
 
 def worker(

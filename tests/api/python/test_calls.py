@@ -14,10 +14,9 @@ from specs import spec_of
 
 import factorize
 from factorize import Spec
-from factorize.api.python import progress_line as lines
 from factorize.api.python.calls import compare
 from factorize.api.python.comparison_table import ComparisonTable
-from factorize.api.python.progress_line import ProgressLine, TerminalLine, progress_line
+from factorize.api.terminal.progress import Bars, python_display
 from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
 from factorize.solution import Progress
 
@@ -102,6 +101,10 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         compare("prefix", n=8, epsilon=2.0)
 
 
+CLEARED = "\r\x1b[2K\x1b[?25h\r"
+"""An empty line, and the cursor."""
+
+
 class Terminal(io.StringIO):
     """A stderr that says it is a terminal."""
 
@@ -112,14 +115,16 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_a_bar_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
     monkeypatch.setenv("COLUMNS", "200")
-    with progress_line("prefix", None) as line:
-        assert line is not None
-        line.step(Progress(3, 1e-4, None, 1.0, seconds_left=3.0))
-        line.count(1, 2, "never: too soon after the last")
-    assert "[######..................] prefix: iteration 3, gap 1.00e-04, about 3 s left" in shown.getvalue()
-    assert "too soon" not in shown.getvalue() and shown.getvalue().endswith("\r\x1b[K")
-    with progress_line("prefix", False) as line:
-        assert line is None
+    with python_display("prefix", None) as bar:
+        assert isinstance(bar, Bars)
+        bar.report(Progress(3, 1e-4, None, 1.0, seconds_left=3.0))
+        bar._bars.refresh()
+    assert "prefix" in shown.getvalue() and "iteration 3, gap 1.00e-04, about 3 s left" in shown.getvalue()
+    assert shown.getvalue().endswith(CLEARED)
+    before = shown.getvalue()
+    with python_display("prefix", False) as bar:
+        bar.count(1, 2, "dense")
+    assert shown.getvalue() == before
 
 
 def test_a_notebook_shows_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +138,12 @@ def test_a_notebook_shows_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.display = lambda _html, display_id: Handle()  # type: ignore[attr-defined]
     for name, module in (("ipykernel", notebook), ("IPython", notebook), ("IPython.display", notebook)):
         monkeypatch.setitem(sys.modules, name, module)
-    with progress_line("a < b", None) as line:
-        assert line is not None
-        line.count(1, 4, "dense")
-    assert shown == ['<progress max="1" value="0.250"></progress> <code>a &lt; b: 1 of 4, dense</code>', ""]
+    with python_display("a < b", None) as bar:
+        bar.count(0, 4, "dense")
+    assert shown == [
+        '<progress max="1" value="0.000"></progress> <code>a &lt; b: 0 of 4, dense</code>',
+        "",
+    ]
 
 
 def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +152,7 @@ def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch)
     def end(*_step: Any) -> None:
         raise Cancelled("enough")
 
-    monkeypatch.setattr(ProgressLine, "step", end)
+    monkeypatch.setattr(Bars, "report", end)
     with pytest.raises(Cancelled, match="enough"):
         factorize.solve("prefix", n=6, mechanism="identity")
-    assert shown.getvalue().endswith("\r\x1b[K") and isinstance(lines.surface(), TerminalLine)
+    assert shown.getvalue().endswith(CLEARED)

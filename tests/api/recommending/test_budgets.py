@@ -11,7 +11,7 @@ from factorize.api.comparing.comparison_text import text
 from factorize.api.comparing.row_use import StepPace, measured
 from factorize.api.recommending.advice import advise
 from factorize.api.recommending.advice_text import advice_text
-from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.api.recommending.recommend_request import read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 
 
@@ -61,7 +61,7 @@ def test_rows_say_what_a_step_takes_and_what_the_loader_does() -> None:
 
 def test_advice_for_several_budgets_shows_each() -> None:
     usual: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
-    asked = TrainingQuestion(**usual, memory=(0, 2), samplings=("fixed",), parameters=10**6)
+    asked = read_job(usual | {"memory": [0, 2], "samplings": ["fixed"], "parameters": 10**6})
     found = advise(asked, None, lambda *_: None)
     assert [one["memory"] for one in found["budgets"]] == [0, 2]
     assert found["budgets"][0]["mechanism"] == "identity" and found["budgets"][1]["mechanism"] == found["mechanism"]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from factorize.api.commands.application import run
-from factorize.api.recommending.dialogue import answers
-from factorize.api.recommending.training_question import QUESTIONS, read
+from factorize.api.recommending.dialogue import QUESTIONS, answers, read
 
 NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
 
@@ -43,19 +42,22 @@ def test_five_questions_are_asked_until_each_has_an_answer() -> None:
         return next(typed)
 
     found = answers(dict.fromkeys(NAMES), ask, told.append)
-    assert found == dict(zip(NAMES, (60_000, 600, 1, 2.0, 1e-5, (1, 4, 16)), strict=True))
+    assert found == dict(zip(NAMES, (60_000, 600, 1, 2.0, 1e-5, [4, 16, 1]), strict=True))
     assert len(QUESTIONS) == 5 and len(dict.fromkeys(shown)) == 5 and len(shown) == 9
-    assert "examples='60k' is not a whole number of 1 or more; give the number of examples, like 60000" in told[0]
+    assert "examples: Input should be a valid integer; got '60k'" in told[0]
     assert "batch_size=70000 makes no full batch of 60000 examples; give at most 60000" in told[1]
-    assert "'2' is not epsilon and delta; give 2 numbers" in told[2] and "delta=2 is not between 0 and 1" in told[3]
+    assert (
+        "'2' is not epsilon and delta; give 2 numbers" in told[2]
+        and "delta: Input should be less than 1; got '2'" in told[3]
+    )
 
 
 def test_what_options_say_is_not_asked() -> None:
-    given = dict.fromkeys(NAMES) | {"examples": 100, "batch_size": 10, "epochs": 2, "epsilon": 1.0, "memory": (4,)}
+    given = dict.fromkeys(NAMES) | {"examples": 100, "batch_size": 10, "epochs": 2, "epsilon": 1.0, "memory": [4]}
     shown: list[str] = []
     found = answers(given, lambda text: shown.append(text) or "1e-6", shown.append)
     assert shown == ["Which delta? "] and found["delta"] == 1e-6
-    assert read("examples", "6e4") == 60_000 and read("memory", "8") == (8,)
+    assert read("examples", "6e4") == 60_000 and read("memory", "8") == [8]
 
 
 def test_the_command_asks_in_a_terminal(
@@ -74,7 +76,7 @@ def test_the_command_asks_in_a_terminal(
     assert out == "take it\n" and all(question.text in err for question in QUESTIONS)
     (question,) = asked
     assert (question.examples, question.batch_size, question.epochs) == (6000, 60, 1)
-    assert (question.epsilon, question.delta, question.memory) == (2.0, 1e-5, (4,))
+    assert (question.epsilon, question.delta, question.memory) == (2.0, 1e-5, [4])
     assert question.workload == {"kind": "momentum", "momentum": 0.9} and question.samplings is None
 
 
@@ -86,11 +88,11 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     assert run(["recommend", *OPTIONS, "--sampling", "poisson", "--to", str(to), "--output", "json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["spec"] == json.loads(to.read_text())
-    assert "examples" not in err and asked[0].samplings == ("poisson",) and asked[0].steps == 300
+    assert "examples" not in err and asked[0].samplings == ["poisson"] and asked[0].steps == 300
     assert (
-        run(["recommend", '{"workload": {"kind": "decay", "beta": 0.5}, "objective": {"kind": "max"}}', *OPTIONS]) == 0
+        run(["recommend", '{"workload": {"kind": "decay", "rate": 0.5}, "objective": {"kind": "max"}}', *OPTIONS]) == 0
     )
-    assert asked[1].workload == {"kind": "decay", "beta": 0.5} and asked[1].objective == {"kind": "max"}
+    assert asked[1].workload == {"kind": "decay", "rate": 0.5} and asked[1].objective == {"kind": "max"}
     assert run(["recommend", "identity", *OPTIONS]) == 0 and asked[2].workload == {"kind": "identity"}
     assert run(["recommend", *OPTIONS, "--parameters", "1000000"]) == 0 and asked[3].parameters == 10**6
 
@@ -98,9 +100,9 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--examples", "many"], "examples='many' is not a whole number of 1 or more"),
-        ([*OPTIONS, "--parameters", "0"], "parameters=0 is not a whole number of 1 or more"),
-        (["--memory", "a"], "memory='a' is not a whole number of 0 or more"),
+        (["--examples", "many"], "examples: Input should be a valid integer; got 'many'"),
+        ([*OPTIONS, "--parameters", "0"], "/parameters: Input should be greater than or equal to 1"),
+        (["--memory", "a"], "memory: Input should be a valid integer; got 'a'"),
         (["prefix", "--n", "8"], "n follows from the job"),
         (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
         (["--code", "rust"], "code='rust' is not one of torch, jax, numpy, none"),

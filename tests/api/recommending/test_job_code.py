@@ -9,10 +9,10 @@ import pytest
 
 from factorize.api.recommending import job_code as codes
 from factorize.api.recommending.job_code import FRAMEWORKS, job_code
-from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.api.recommending.recommend_request import RecommendRequest
 from factorize.spec import parse_spec
 
-JOB = TrainingQuestion(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
+JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
 BANDED = {"kind": "banded_square_root", "bands": 2}
 IDENTITY = {"kind": "identity"}
 

@@ -1,0 +1,237 @@
+"""Progress of solves and comparisons on stderr, or in a notebook.
+
+In a terminal it is drawn as bars by rich; where a command's stderr is no terminal it is a plain line now and then, so
+that logs stay readable; below a notebook's cell it is an HTML element.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from html import escape
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from factorize.api.terminal.text import describe_seconds, state_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from factorize.client.events import Event
+    from factorize.solution import Progress
+
+QUIET_SECONDS = 2.0
+"""In plain lines: seconds before the first line of one solve, and then between the first lines."""
+REMAINING_SECONDS = 10.0
+"""In plain lines: seconds between lines that say how long a list still takes."""
+_NOTEBOOK_SECONDS = 0.1
+
+
+class Display:
+    """The progress of one solve after the other; this one shows nothing.
+
+    Args:
+        total: number of solves, or None for a single one.
+    """
+
+    def __init__(self, total: int | None = None) -> None:
+        self._total, self._done, self._label = total, 0, ""
+        self._began = time.monotonic()
+
+    def start(self, label: str) -> None:
+        """Begin a solve."""
+        self._label = label
+
+    def report(self, progress: Progress) -> None:
+        """Show one step of it, with the share of the estimated time that has passed; the callback of solvers."""
+        left = progress.seconds_left
+        share = None if left is None else progress.seconds / max(progress.seconds + left, 1e-9)
+        step = f"iteration {progress.iteration}, " if progress.iteration else ""
+        self._show(step + state_text(progress), share)
+
+    def note(self, text: str) -> None:
+        """Show that something else than an iteration has moved on."""
+        self._show(text, None)
+
+    def count(self, done: int, total: int, text: str) -> None:
+        """Show how many of a known number of parts are done, and the time left if the others take as long."""
+        self._show(f"{done} of {total}, {text}{_left(self._began, done, total)}", done / max(total, 1))
+
+    def finish(self, line: str) -> None:
+        """End it; `line` says how, or is empty where the result itself will."""
+        self._done += 1
+
+    def _show(self, text: str, share: float | None) -> None:
+        """Show what is being done, and the share that is done, None where nobody knows it."""
+
+
+def _left(began: float, done: int, total: int) -> str:
+    """Return the time that the rest takes at the pace so far; empty where nothing is known or left."""
+    if not 0 < done < total:
+        return ""
+    return f", about {describe_seconds((time.monotonic() - began) / done * (total - done))} left"
+
+
+class Bars(Display):
+    """Bars in a terminal: one for the running solve, one for all of a list.
+
+    Args:
+        bars: the started bars.
+        total: number of solves, or None.
+    """
+
+    def __init__(self, bars: RichProgress, total: int | None) -> None:
+        super().__init__(total)
+        self._bars = bars
+        self._current: TaskID | None = None
+        self._all = None if total is None else bars.add_task("all specs", total=total, state=f"0 of {total}")
+
+    def start(self, label: str) -> None:
+        """Add a bar; it has no end until somebody knows one."""
+        self._current = self._bars.add_task(label, total=None, state="starting")
+
+    def _show(self, text: str, share: float | None) -> None:
+        if self._current is not None:
+            self._bars.update(self._current, state=text, completed=share, total=None if share is None else 1.0)
+
+    def finish(self, line: str) -> None:
+        """Replace the bar by its line."""
+        super().finish(line)
+        if self._current is not None:
+            self._bars.remove_task(self._current)
+            self._current = None
+        if line:
+            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if self._all is not None and self._total is not None:
+            state = f"{self._done} of {self._total}{_left(self._began, self._done, self._total)}"
+            self._bars.update(self._all, completed=self._done, state=state)
+
+
+class Lines(Display):
+    """Plain lines for logs: one per finished solve, and one now and then while it runs."""
+
+    def __init__(self, total: int | None) -> None:
+        super().__init__(total)
+        self._spoken, self._next, self._pause = self._began, 0.0, QUIET_SECONDS
+
+    def start(self, label: str) -> None:
+        """Stay silent at first: most solves end before there is anything to say."""
+        super().start(label)
+        self._pause = QUIET_SECONDS
+        self._next = time.monotonic() + self._pause
+
+    def _show(self, text: str, share: float | None) -> None:
+        """Write a line at growing distances: after 2 s, then 4 s later, up to a minute."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._pause = min(2 * self._pause, 60.0)
+            self._next = now + self._pause
+            _write(f"{self._label}: {text}")
+
+    def finish(self, line: str) -> None:
+        """Write the line with its number."""
+        super().finish(line)
+        if line:
+            _write(line if self._total is None else f"[{self._done}/{self._total}] {line}")
+        now = time.monotonic()
+        if self._total is not None and self._done < self._total and now >= self._spoken + REMAINING_SECONDS:
+            self._spoken = now
+            _write(f"all specs: {self._done} of {self._total}{_left(self._began, self._done, self._total)}")
+
+
+def _write(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class NotebookBar(Display):
+    """An element below a notebook's cell, drawn again in its place, with HTML's own bar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from IPython.display import HTML, display
+
+        self._html: Any = HTML
+        self._handle: Any = display(HTML(""), display_id=True)
+        self._next = 0.0
+
+    def _show(self, text: str, share: float | None) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _NOTEBOOK_SECONDS
+            value = "" if share is None else f' value="{share:.3f}"'
+            shown = f'<progress max="1"{value}></progress> <code>{escape(f"{self._label}: {text}")}</code>'
+            self._handle.update(self._html(shown))
+
+    def finish(self, line: str) -> None:
+        """Leave an empty element."""
+        self._handle.update(self._html(""))
+
+
+@contextmanager
+def display(total: int | None = None) -> Iterator[Display]:
+    """Show the solves of a command on stderr while the block runs.
+
+    Args:
+        total: number of solves for an overall bar; None for a single solve.
+    """
+    if not sys.stderr.isatty():
+        yield Lines(total)
+        return
+    with _rich() as bars:
+        yield Bars(bars, total)
+
+
+@contextmanager
+def python_display(label: str, wanted: bool | None) -> Iterator[Display]:
+    """Show a solve of Python while the block runs, and leave nothing behind.
+
+    Args:
+        label: what is done.
+        wanted: whether there is a bar; None for one where people would see it, in a terminal or a notebook. Without
+            rich (the extra `[cli]`) a terminal gets plain lines.
+    """
+    if wanted is False or (wanted is None and "ipykernel" not in sys.modules and not sys.stderr.isatty()):
+        yield Display()
+        return
+    with _rich() if find_spec("rich") and "ipykernel" not in sys.modules else nullcontext() as bars:
+        shown = Bars(bars, None) if bars else NotebookBar() if "ipykernel" in sys.modules else Lines(None)
+        shown.start(label)
+        try:
+            yield shown
+        finally:
+            shown.finish("")
+
+
+def _rich() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
+
+
+def show_event(shown: Display, event: Event) -> None:
+    """Show what a service says of a solve, and how far a download is."""
+    data = event.data
+    if event.kind == "download":
+        shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
+    elif event.kind == "progress":
+        shown.report(progress_of(data))
+
+
+def progress_of(event: Mapping[str, Any]) -> Progress:
+    """Return what a service says of a running solve."""
+    from factorize.solution import Progress
+
+    gaps = (event.get("relative_gap"), event.get("class_gap"))
+    phase, left = event.get("phase") or "refine", event.get("seconds_left")
+    return Progress(event.get("iteration") or 0, *gaps, event.get("seconds") or 0.0, phase, left)
