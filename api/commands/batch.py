@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
     from factorize.storage.store import Store
+
+    Solve = Callable[[Iterator[Numbered], Ended, Display, "list[Item]"], None]
 
 
 List = Annotated[Path, argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.")]
@@ -98,37 +100,33 @@ def batch(
     failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.batches.report_table import check_path
-    from factorize.api.measures.pace import measured_pace
+    from factorize.api.measures.pace import Pace, measured_pace
 
     reports = [check_path(path) for path in report or ()]
+    manifest: Callable[[str], dict[str, Any]] | None = None
+    solve: Solve | None = None
     if service is not None:
         from factorize.client.service import Service
 
-        return _remote(specs, Service(service_url(service, store)), dry_run, reports, output)
-    results = _results(store, create=not dry_run)
-    items = _expand(specs, results, measured_pace())
-    lanes = _lanes(items)
+        asked = Service(service_url(service, store))
+        items, lanes, manifest, solve = _expand(specs, None, Pace()), 1, asked.status, _by_service(asked)
+        if dry_run:
+            _price(specs, items, asked)
+    else:
+        results = _results(store, create=not dry_run)
+        items = _expand(specs, results, measured_pace())
+        lanes = _lanes(items)
+        if results is not None:
+            manifest, solve = results.manifest, _here(results, lanes)
     cost = _cost(items, lanes)
-    _show_expansion(items, cost)
-    interrupted = False
-    if not dry_run:
-        assert results is not None  # it was created
-        interrupted = _run(specs, items, results, lanes)
-    return _close(items, reports, results, output, cost, interrupted)
-
-
-def _close(
-    items: list[Item],
-    reports: list[Path],
-    results: Store | _ServedResults | None,
-    output: OutputForm,
-    cost: dict[str, float],
-    interrupted: bool,
-) -> int:
-    """Write the reports and the summary; the exit code."""
+    _show_expansion(items, cost if service is None or dry_run else None)
+    end = None if dry_run or solve is None else _run(specs, items, solve)
     for path in reports:
-        _write(path, items, results)
+        _write(path, items, manifest)
+    interrupted = isinstance(end, KeyboardInterrupt)
     emit(output, _summary_document(items, interrupted, cost), _summary(items))
+    if isinstance(end, ServiceUnreachable):
+        raise end
     if interrupted:
         remark("interrupted; what is finished is stored, and the same command goes on from there")
         return ExitCode.INTERRUPTED
@@ -193,19 +191,52 @@ def _cost(items: list[Item], lanes: int) -> dict[str, float]:
     return {"seconds": sum(item.seconds for item in waiting) / lanes, "bytes": sum(largest), "lanes": lanes}
 
 
-def _show_expansion(items: list[Item], cost: dict[str, float]) -> None:
-    for item in items:
+def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
+    """Say how many specs there are of each state; where the cost is known also which, and what the rest takes."""
+    for item in items if cost else ():
         remark(item.line())
     remark(f"{len(items)} specs: {_counts(items)}")
-    if any(item.state == "to solve" for item in items):
-        lanes = "1 at a time" if cost["lanes"] == 1 else f"{cost['lanes']:g} at a time"
+    if cost and any(item.state == "to solve" for item in items):
+        lanes = f"{cost['lanes']:g} at a time"
         remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
 
 
-def _run(path: Path, items: list[Item], results: Store, lanes: int) -> bool:
-    """Solve what is to be solved; return whether it was interrupted."""
-    from factorize.api.batches.lanes import BatchLanes
+def _here(results: Store, lanes: int) -> Solve:
+    """Return what solves specs in workers of this machine, and large ones in this process with all threads."""
 
+    def solve(planned: Iterator[Numbered], ended: Ended, shown: Display, items: list[Item]) -> None:
+        from factorize.api.batches.lanes import BatchLanes
+        from factorize.api.local import obtain
+
+        def large(one: Numbered) -> None:
+            shown.start(items[one.number].label)
+            began = time.monotonic()
+            outcome: dict[str, Any] | Exception
+            try:
+                outcome = obtain(one.plan, results, progress=shown.report)
+            except (FactorizeError, OSError, MemoryError) as error:
+                outcome = error
+            ended(one.number, outcome, time.monotonic() - began)
+
+        with BatchLanes(results, lanes, ended) as solving:
+            solving.solve(planned, large)
+
+    return solve
+
+
+def _by_service(service: Service) -> Solve:
+    """Return what posts specs to a service and waits for them."""
+
+    def solve(planned: Iterator[Numbered], ended: Ended, _shown: Display, _items: list[Item]) -> None:
+        from factorize.api.batches.remote_batch import Posted, RemoteBatch
+
+        RemoteBatch(service, ended).solve(Posted(one.number, one.plan.spec) for one in planned)
+
+    return solve
+
+
+def _run(path: Path, items: list[Item], solve: Solve) -> KeyboardInterrupt | ServiceUnreachable | None:
+    """Solve what is to be solved; return what has ended that early."""
     waiting = sum(item.state == "to solve" for item in items)
     try:
         with prompt_interrupt(), display(waiting) as shown:
@@ -213,14 +244,13 @@ def _run(path: Path, items: list[Item], results: Store, lanes: int) -> bool:
             def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
                 shown.finish(_ended(items[number], outcome, seconds))
 
-            with BatchLanes(results, lanes, ended) as solving:
-                solving.solve(_planned(path, items, ended), lambda one: _large(one, items, results, shown))
-    except KeyboardInterrupt:
+            solve(_planned(path, items, ended), ended, shown, items)
+    except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":
                 item.state = "not reached"
-        return True
-    return False
+        return error
+    return None
 
 
 def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> str:
@@ -228,7 +258,9 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
     if isinstance(outcome, Exception):
         item.state, item.error = "failed", outcome
         return f"failed  {item.label}: {'; '.join(error_lines(outcome))}"
-    item.state, item.digest = "solved", outcome["digest"]
+    item.state, item.digest = "solved" if seconds else "cached", outcome["digest"]
+    if not seconds:  # the service knew it
+        return ""
     return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
 
 
@@ -248,66 +280,18 @@ def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
         yield Numbered(number, planned, item.seconds, item.bytes)
 
 
-def _large(one: Numbered, items: list[Item], results: Store, shown: Display) -> None:
-    """Solve a large spec in this process, with all threads."""
-    from factorize.api.local import obtain
-
-    item = items[one.number]
-    shown.start(item.label)
-    began = time.monotonic()
-    outcome: dict[str, Any] | Exception
-    try:
-        outcome = obtain(one.plan, results, progress=shown.report)
-    except (FactorizeError, OSError, MemoryError) as error:
-        outcome = error
-    shown.finish(_ended(item, outcome, time.monotonic() - began))
-
-
-def _write(path: Path, items: list[Item], results: Store | _ServedResults | None) -> None:
+def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
     from factorize.api.batches.report_table import write_report
 
     def manifest(item: Item) -> dict[str, Any] | None:
         digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)
-        if digest is not None and results is not None:
+        if digest is not None and stored is not None:
             with suppress(FactorizeError):  # taken back or damaged meanwhile
-                return results.manifest(digest)
+                return stored(digest)
         return None
 
     write_report(path, ((item.document(), manifest(item)) for item in items))
-
-
-@dataclass(frozen=True)
-class _ServedResults:
-    """The results of a service, for the report."""
-
-    service: Service
-
-    def manifest(self, digest: str) -> dict[str, Any]:
-        """Return a manifest."""
-        return self.service.status(digest)
-
-
-def _remote(specs: Path, service: Service, dry_run: bool, reports: list[Path], output: OutputForm) -> int:
-    """Have a service solve the list."""
-    from factorize.api.measures.pace import Pace
-
-    items = _expand(specs, None, Pace())
-    lost = None
-    interrupted = False
-    if dry_run:
-        _price(specs, items, service)
-        _show_expansion(items, _cost(items, 1))
-    else:
-        remark(f"{len(items)} specs: {_counts(items)}")
-        try:
-            interrupted = _run_remote(specs, items, service)
-        except ServiceUnreachable as error:
-            lost = error
-    code = _close(items, reports, _ServedResults(service), output, _cost(items, 1), interrupted)
-    if lost is not None:
-        raise lost
-    return code
 
 
 def _price(path: Path, items: list[Item], service: Service) -> None:
@@ -319,32 +303,6 @@ def _price(path: Path, items: list[Item], service: Service) -> None:
             said = service.canonicalize(entry.spec)
             item.state = "cached" if said["known"] else item.state
             item.seconds, item.bytes = said["estimate"]["until_done"], said["estimate"]["bytes"]
-
-
-def _run_remote(path: Path, items: list[Item], service: Service) -> bool:
-    """Post what is to be solved and wait for it; return whether it was interrupted."""
-    from factorize.api.batches.remote_batch import Posted, RemoteBatch
-
-    waiting = sum(item.state == "to solve" for item in items)
-    try:
-        with prompt_interrupt(), display(waiting) as shown:
-
-            def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
-                line = _ended(items[number], outcome, seconds)
-                if items[number].state == "solved" and seconds == 0.0:
-                    items[number].state, line = "cached", ""
-                shown.finish(line)
-
-            planned = _planned(path, items, ended)
-            RemoteBatch(service, ended).solve(Posted(one.number, one.plan.spec) for one in planned)
-    except (KeyboardInterrupt, ServiceUnreachable) as error:
-        for item in items:
-            if item.state == "to solve":
-                item.state = "not reached"
-        if isinstance(error, ServiceUnreachable):
-            raise
-        return True
-    return False
 
 
 def _summary_document(items: list[Item], interrupted: bool, cost: dict[str, float]) -> dict[str, Any]:

@@ -770,7 +770,7 @@ def test_progress_is_drawn_in_a_terminal(factorize: CommandLine) -> None:
         assert process.stdout is not None
         out = process.stdout.read()
     assert process.returncode == 0
-    assert "all specs" in shown and "2/2" in shown and "\x1b[" in shown
+    assert "all specs" in shown and "2 of 2" in shown and "\x1b[" in shown
     assert "solved  line 1" in shown and "solved  line 2" in shown
     assert "\x1b[" not in out and "2 solved" in out
 
