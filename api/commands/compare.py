@@ -14,8 +14,7 @@ from factorize.api.terminal.sources import check_target, open_results, read_spec
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
-    from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.api.terminal.progress import Display
+    pass
 
 Buffers = Annotated[
     str | None,
@@ -63,6 +62,7 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
+    from factorize.api.comparing.child_comparison import comparison
     from factorize.api.comparing.compare_request import read_request
 
     if plot is not None:
@@ -86,7 +86,12 @@ def compare(
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
-        table = _table(request, service, store, shown)
+        table = comparison(
+            request,
+            None if service else opened_store(store),
+            lambda done, total, name, _: shown.count(done, total, name),
+            service and service_url(service, store),
+        )
         shown.finish("")
     if plot is not None:
         from factorize.api.pictures.comparison_plot import draw
@@ -104,18 +109,6 @@ def _memory(text: str | None) -> dict[str, Any]:
         return {}
     found = read("memory", text)
     return {"budgets": found} if len(found) > 1 else {"buffers": found[0]}
-
-
-def _table(request: CompareRequest, service: str | None, store: str | None, shown: Display) -> dict[str, Any]:
-    """Compare here, or have a service do it."""
-    from factorize.api.comparing.child_comparison import comparison, told_by_events
-
-    if service is None:
-        return comparison(request, opened_store(store), lambda done, total, name, _: shown.count(done, total, name))
-    from factorize.client.service import Service
-
-    asked = request.document() | {"spec": request.spec.document()}
-    return Service(service_url(service, store)).compare(asked, progress=told_by_events(shown.count))
 
 
 def opened_store(url: str | None) -> Any:

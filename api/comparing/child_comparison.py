@@ -13,27 +13,28 @@ Report = Callable[[int, int, str, float], None]
 """Told mechanisms done, their total, the one that runs, and seconds since the beginning."""
 
 
-def told_by_events(report: Callable[[int, int, str], None]) -> Callable[[Event], None]:
-    """Return what passes the progress events of a service on: mechanisms done, their total, the one that runs."""
-
-    def tell(event: Event) -> None:
-        if event.kind == "progress":
-            report(*(event.data[name] for name in ("done", "total", "mechanism")))
-
-    return tell
-
-
-def comparison(request: CompareRequest, store: Store | None, report: Report) -> dict[str, Any]:
+def comparison(
+    request: CompareRequest, store: Store | None, report: Report, service: str | None = None
+) -> dict[str, Any]:
     """Return the table as plain data.
 
     Args:
         request: what is asked.
         store: where a user's matrices are, if there is one.
         report: see `Report`; what it raises ends the comparison.
+        service: URL of a service that compares, in place of this process.
 
     Raises:
-        FactorizeError: from `solvers.compare`.
+        FactorizeError: from `solvers.compare`, or of the service.
     """
+    if service is not None:
+        from factorize.client.service import Service
+
+        def hear(event: Event) -> None:
+            if event.kind == "progress":
+                report(event.data["done"], event.data["total"], event.data["mechanism"], 0.0)
+
+        return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=hear)
     from factorize.api.comparing.row_use import with_use
     from factorize.privacy import PrivacyTarget
     from factorize.solvers.comparing.compare import CompareProgress, Sampling, compare

@@ -144,15 +144,11 @@ def compare(
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
-        from factorize.api.comparing.child_comparison import comparison, told_by_events
+        from factorize.api.comparing.child_comparison import comparison
 
         told = progress if callable(progress) else shown.count
-        if service is not None:
-            from factorize.client.service import Service
-
-            document = request.document() | {"spec": asked.document()}
-            return ComparisonTable(Service(service).compare(document, progress=told_by_events(told)))
-        return ComparisonTable(comparison(request, None, lambda done, total, name, _: told(done, total, name)))
+        table = comparison(request, None, lambda done, total, name, _: told(done, total, name), service)
+    return ComparisonTable(table)
 
 
 def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:

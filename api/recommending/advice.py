@@ -30,22 +30,10 @@ def advise(asked: RecommendRequest, store: Store | None, report: Report, service
         InvalidSpec: a workload or an objective that is none.
         FactorizeError: from the comparison.
     """
+    from factorize.api.comparing.child_comparison import comparison
+
     notes, request = request_of(asked)
-    return advice_of(asked, table_of(request, store, report, service), notes)
-
-
-def table_of(
-    request: CompareRequest, store: Store | None, report: Report, service: str | None = None
-) -> dict[str, Any]:
-    """Return the table of a comparison, made here or by a service; see `advise`."""
-    from factorize.api.comparing.child_comparison import comparison, told_by_events
-
-    if service is None:
-        return comparison(request, store, report)
-    from factorize.client.service import Service
-
-    progress = told_by_events(lambda done, total, mechanism: report(done, total, mechanism, 0.0))
-    return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=progress)
+    return advice_of(asked, comparison(request, store, report, service), notes)
 
 
 def request_of(asked: RecommendRequest) -> tuple[tuple[str, ...], CompareRequest]:

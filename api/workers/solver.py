@@ -88,12 +88,13 @@ def compare(request: Document, tell: Tell) -> Document:
 
 def recommend(request: Document, tell: Tell) -> Document:
     """Return the advice for a training job; `table` is the comparison that it rests on."""
-    from factorize.api.recommending.advice import advice_of, request_of, table_of
+    from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.recommending.advice import advice_of, request_of
     from factorize.api.recommending.recommend_request import read_job
 
     job = read_job(request["request"])
     notes, asked = request_of(job)
-    table = table_of(asked, None, _reporting(tell))
+    table = comparison(asked, None, _reporting(tell))
     return {**advice_of(job, table, notes), "table": table}
 
 

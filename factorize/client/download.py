@@ -115,7 +115,6 @@ def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: 
         if state.hexdigest() == stored.sha256:
             return
         file.truncate(0)
-        connection.close()
     raise CorruptObject(
         f"{connection.address} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
         "something between it and here changes them"
@@ -148,7 +147,6 @@ def _transfer(
                 position = 0
             _append(reply, stored, file, state, progress)
         except ServiceUnreachable:
-            connection.close()
             idle = 0 if file.tell() > position else idle + 1
             if idle == ATTEMPTS:
                 raise

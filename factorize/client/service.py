@@ -198,14 +198,15 @@ class Service:
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
-            else:
-                if "certificate" in document:
-                    return document
-                _refuse_ended(document)
-                news = document.get("progress")
-                if isinstance(news, dict) and news != told:
-                    progress(Event("progress", news))
-                    told = news
+                time.sleep(self.pause)
+                continue
+            if "certificate" in document:
+                return document
+            _refuse_ended(document)
+            news = document.get("progress")
+            if isinstance(news, dict) and news != told:
+                progress(Event("progress", news))
+                told = news
             time.sleep(pause)
             pause = min(self.pause, 2 * pause)
 

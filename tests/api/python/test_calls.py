@@ -83,7 +83,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     table |= {"samplings": [], "sampled_bounds": {}, "refused": []}
     asked: list[Any] = []
 
-    def comparison(request: Any, _store: None, report: Any) -> dict[str, Any]:
+    def comparison(request: Any, _store: None, report: Any, _service: None) -> dict[str, Any]:
         asked.append(request)
         report(1, 2, "identity", 0.1)
         return table

@@ -11,7 +11,8 @@ import pytest
 
 import factorize
 from factorize import parse_spec
-from factorize.api.recommending.advice import advise, request_of, table_of
+from factorize.api.comparing.child_comparison import comparison
+from factorize.api.recommending.advice import advise, request_of
 from factorize.api.recommending.advice_text import advice_text
 from factorize.api.recommending.recommend_request import RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
@@ -46,7 +47,7 @@ def silent(*_: Any) -> None:
 def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled: bool) -> None:
     asked = job(memory=[memory], **({} if sampled else {"samplings": ["fixed"]}))
     notes, request = request_of(asked)
-    table = table_of(request, None, silent)
+    table = comparison(request, None, silent)
     found = advise(asked, None, silent)
     feasible = [row for row in table["rows"] if row["noise_vectors"] <= memory]
     best = min(row["rmse_at_privacy"] for row in feasible)
