@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
-from factorize.certificate.sensitivity import keep_sensitivity
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, separated_evidence
@@ -44,11 +41,8 @@ _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a cl
 Found = dict[str, np.ndarray]
 
 
-class EvidenceSearch(Protocol):
-    """What returns the evidence that is searched meanwhile, or searches it."""
-
-    def __call__(self, report: Reporter, meanwhile: Callable[[], object] = ..., /) -> Found:
-        """Return the evidence; `meanwhile` is called if it is not there yet and another thread searches it."""
+EvidenceSearch = Callable[[Reporter], Found]
+"""Returns the evidence that is searched meanwhile, or searches it."""
 
 
 @contextmanager
@@ -63,7 +57,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
         own: whether the claim will bring its own.
     """
     if own or CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
-        yield lambda report, _meanwhile=_idle: evidence(spec, report)
+        yield lambda report: evidence(spec, report)
         return
     left = threading.Event()
 
@@ -71,9 +65,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
         if left.is_set():
             raise Cancelled("nobody asks for the evidence any more")
 
-    def found(report: Reporter, meanwhile: Callable[[], object] = _idle) -> Found:
-        if not search.done():
-            meanwhile()
+    def found(report: Reporter) -> Found:
         while wait([search], timeout=_LOOK_SECONDS).not_done:
             report(0, None)
         return search.result()
@@ -86,16 +78,10 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
             left.set()
 
 
-def _idle() -> None:
-    """Do nothing meanwhile."""
-
-
 def with_evidence(
     problem: Problem, solution: Solution, report: Reporter, found: EvidenceSearch | None = None
 ) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
-
-    While another thread searches it, the certificate's sensitivity is found ahead, which the claim alone decides.
 
     The solver's own is kept where it has solved for the workload that is evaluated on, and where there is no other.
 
@@ -108,8 +94,7 @@ def with_evidence(
     of_class = {name: array for name, array in solution.dual.items() if name.startswith(_OF_THE_CLASS)}
     if problem.evaluates_itself and len(of_class) < len(solution.dual):
         return solution
-    ahead = partial(keep_sensitivity, solution.strategy, problem.participation)
-    dual = evidence(problem.spec, report) if found is None else found(report, ahead)
+    dual = evidence(problem.spec, report) if found is None else found(report)
     return replace(solution, dual=dual | of_class) if dual else solution
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.certificate.gram_bounds import near_gram_blocks
-from factorize.certificate.sensitivity import sensitivity_kept
+from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
@@ -19,8 +17,7 @@ from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
-_ULP = 2.0**-52
-_NEAR_ULPS = 8  # left for the roundings of sums in doubles
+_ROOM = 2.0**-50  # for each product of a column and each step of a pattern: more than the checker leaves for rounding
 
 StepReport = Callable[[int, float | None], None]
 """What an iteration tells its step and its gap; it may raise `Cancelled`."""
@@ -89,25 +86,18 @@ class Problem:
         return self.spec.optimize_for is None
 
     def with_unit_sensitivity(self, strategy: np.ndarray) -> DenseMatrix:
-        """Return C scaled so that its certified sensitivity is at most 1, and within a few roundings of it.
+        """Return C scaled so that its certified sensitivity is at most 1, and within 1e-9 of it.
 
         Args:
-            strategy: lower-triangular, shape (n, n); given away, it may be scaled in place.
+            strategy: lower-triangular, shape (n, n); given away.
         """
-        patterns = self.participation.patterns(len(strategy))
-        near = 0.0 if patterns is None else near_gram_blocks(strategy, patterns)
-        if 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
-            strategy *= (1 - _NEAR_ULPS * _ULP) / math.sqrt(near)
+        n = len(strategy)
         strategy.setflags(write=False)
-        matrix = DenseMatrix(strategy)
-        for ulps in (2, 4, 8):
-            value = sensitivity_kept(matrix, self.participation).value
-            if 1 - 64 * _ULP <= value <= 1:
-                break
-            scaled = matrix.array * ((1 - ulps * _ULP) / value)
-            scaled.setflags(write=False)
-            matrix = DenseMatrix(scaled)
-        return matrix
+        plain = plain_sensitivity(DenseMatrix(strategy), self.participation)
+        room = (n + 8) * self.participation.spread(n).most * _ROOM
+        scaled = strategy * ((1 - room) / plain)
+        scaled.setflags(write=False)
+        return DenseMatrix(scaled)
 
 
 class Reporter:

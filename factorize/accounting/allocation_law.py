@@ -18,6 +18,8 @@ from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.payoff import log_call_ceiling
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.exact.sampling.allocation import largest_square
+from factorize.exact.strategy import Strategy
 from factorize.numbers.scalars import double_above
 from factorize.structures.endless import AnyStrategy
 
@@ -68,7 +70,8 @@ class AllocationLaw(Law):
             raise InvalidParameter(
                 f"bins={bins} do not divide n={n} steps into k blocks; give n / k for a k that divides n", field="bins"
             )
-        return cls(n, int(bins), double_above(held.largest_column(), "sensitivity"), signed=held.signed)
+        square = largest_square(Strategy(held.structure, held.tensors(), n))
+        return cls(n, int(bins), double_above(square, "sensitivity"), signed=held.signed)
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound by E L^m at its best m."""

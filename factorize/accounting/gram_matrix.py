@@ -73,9 +73,8 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         )
     matrix = matrix.finite()
     check_bins(bins, matrix.n)
-    column = matrix.column_above()
-    if column is not None:
-        gram = _of_column(column, bins)
+    if matrix.time_invariant:
+        gram = _of_column(np.abs(matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]), bins)
     else:
         gram = sum((block.T @ block for block in matrix.bin_sums(bins)), np.zeros((bins, bins)))
     gram = np.maximum(gram, gram.T) * (1 + _MARGIN)

@@ -15,7 +15,7 @@ from factorize.certificate.decoder import RESIDUAL_LIMIT, Decoded, decode
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
-from factorize.certificate.sensitivity import Sensitivity, certified_sensitivity, sensitivity_of
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import CertificateError, extras_named
 from factorize.exact.arithmetic.machine import require_mode
 from factorize.mechanisms import Banded
@@ -142,7 +142,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         many = spec.participation.free and "factors" in dual
         together = bool(dual) and _BOUND_BESIDE <= strategy.n <= (math.inf if many else LARGEST)
         bounding = _begun.pop(spec, dual) or (beside.submit(_lower_bound, spec, dual) if together else None)
-        sensitivity = certified_sensitivity(strategy, spec.participation)
+        sensitivity = sensitivity_of(strategy, spec.participation)
         decoder = decode(spec, strategy)
         loss = _losses(sensitivity.value, decoder)
         class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)

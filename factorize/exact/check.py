@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from factorize.errors import (
     FactorizeError,
     InvalidParticipation,
     InvalidStrategy,
-    TooLarge,
 )
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_mode, integers_only, require_mode
@@ -34,17 +31,13 @@ from factorize.exact.report import (
     SENSITIVITY,
     STRATEGY,
     Report,
-    attained,
     check_claim,
     stated_claims,
 )
 from factorize.exact.routes import Reach, Routes
 from factorize.exact.sensitivity import (
-    NODES,
-    TWO_STAGE,
     Bracket,
-    square_root_down,
-    square_root_up,
+    exactly,
     squared_sensitivity,
 )
 from factorize.exact.spec import check_known, check_known_objective
@@ -168,23 +161,8 @@ def _check_sensitivity(
     if value != claim["value"]:
         report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
     bracket = squared_sensitivity(strategy, spec["participation"])
-    _refuse_undecided(strategy, bracket, value, claim["kind"])
-    check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
+    check_claim(report, bracket, value, kind=claim["kind"])
     return bracket
-
-
-def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float, kind: str) -> None:
-    """Do not call false what is only not proved: selections among the nodes of a tree reach further than rows of X."""
-    by_selection = strategy.reading.by_nodes and bracket.rule in (NODES, TWO_STAGE)
-    if not by_selection or not math.isfinite(value) or (squared := Fraction(value) ** 2) < bracket.lower:
-        return
-    if squared >= bracket.upper and (kind != "exact" or attained(squared, bracket, strategy.n)):
-        return
-    low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
-    raise TooLarge(
-        f"the sensitivity {value!r} of this tree is between {low!r} and {high!r} by {bracket.rule}, and to select over "
-        "its nodes takes too long here: verify without exact arithmetic, or take fixed_epochs, or a smaller min_sep"
-    )
 
 
 def _brief(participation: Mapping[str, Any]) -> str:
@@ -214,8 +192,11 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
         raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
     strategy = Strategy("dense", {"": array}, n)
     report.prove("C is finite and lower-triangular bit by bit, with a positive diagonal")
-    bracket = squared_sensitivity(strategy, participation)
-    check_claim(report, bracket, claim, n=n, kind=None)
+    try:
+        bracket = squared_sensitivity(strategy, participation)
+    except NotEnclosed as reason:
+        raise CertificateError(str(reason)) from None
+    check_claim(report, exactly(strategy, participation, bracket, claim), claim, kind=None)
     report.warnings.extend(_warnings(strategy, array, participation))
     report.leave("the workload: whether C serves it, and how well; `factorize add` certifies that too")
     return report

@@ -121,7 +121,7 @@ def _columns(named: Named, normalization: str) -> str:
     if normalization == "none" and scale is not None:
         raise Contradiction("its columns have factors, and the mechanism is not normalised")
     if normalization == "columns" or scale is not None:
-        squares = approximation(named.strategy.column_norms)
+        squares = named.strategy.column_norms.values
         if np.ptp(squares) > 2 * named.near * squares.max():
             raise Contradiction("its columns have different norms, and the mechanism is normalised")
         return ", its columns of equal norm"

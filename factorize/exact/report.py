@@ -10,7 +10,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from factorize.exact.sensitivity import Bracket, square_root_down, square_root_up
+from factorize.exact.sensitivity import ATTAINED, Bracket, square_root_down, square_root_up
 
 _SHOWN = 16
 UNREACHED = "this checker has no rule that reaches it"
@@ -152,19 +152,13 @@ def _power(value: Fraction) -> dict[str, Any]:
     return {"integer": hex(value.numerator), "exponent": -(value.denominator.bit_length() - 1)}
 
 
-def attained(squared: Fraction, bracket: Bracket, n: int) -> bool:
-    """Return whether a pattern attains a squared sensitivity but for roundings of a claim in double precision."""
-    return squared <= bracket.lower * (1 + Fraction(1, 2**32) + Fraction(n, 2**51))
-
-
-def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind: str | None) -> None:
+def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | None) -> None:
     """Compare a claimed sensitivity with the bracket, squares of rationals against each other.
 
     Args:
         report: receives the findings.
         bracket: of the squared sensitivity.
         claim: the stated value.
-        n: side of C; a claim in double precision allows for n roundings.
         kind: `exact` or `upper_bound` as stated; None where nothing is stated.
     """
     report.sensitivity = describe_bracket(bracket)
@@ -174,7 +168,6 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind:
     squared = Fraction(claim) ** 2
     least = square_root_up(bracket.upper)
     report.sensitivity["claim"] = claim
-    report.sensitivity["overstated_ulps"] = round((claim - least) / math.ulp(least)) if least else None
     if squared < bracket.lower:
         report.refute(
             f"the sensitivity is understated: claimed {claim!r}, and {_witness(bracket)} attains "
@@ -184,15 +177,14 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind:
         return
     report.require(
         squared >= bracket.upper,
-        f"sensitivity {claim!r} is not below the true one ({_says(bracket)}; overstated by "
-        f"{report.sensitivity['overstated_ulps']} units in the last place)",
+        f"sensitivity {claim!r} is not below the true one ({_says(bracket)})",
         f"the sensitivity {claim!r} is not supported: {_says(bracket)}",
         of=SENSITIVITY,
     )
     if kind == "exact":
         report.require(
-            attained(squared, bracket, n),
-            f"the sensitivity is exact: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
+            squared <= bracket.lower * (1 + ATTAINED),
+            f"the sensitivity is exact within 1e-9: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
             f"the sensitivity is claimed to be exact, and {_says(bracket)}",
             of=SENSITIVITY,
         )
@@ -205,7 +197,7 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, n: int, kind:
 def _says(bracket: Bracket) -> str:
     upper = square_root_up(bracket.upper)
     if bracket.exact:
-        return f"it is {upper!r} by {bracket.rule}"
+        return f"it is {upper!r} within 1e-9 by {bracket.rule}"
     return f"it is between {square_root_down(bracket.lower)!r} and {upper!r} by {bracket.rule}"
 
 

@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.exact.arithmetic.epoch_sums import LargestPatterns, largest_patterns
-from factorize.exact.arithmetic.integers import WIDTH, Limbs, Numbers, integers, product
+from factorize.exact.arithmetic.integers import Limbs, Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.arithmetic.selections import deciding_rows
-from factorize.exact.arithmetic.slices import gram_blocks
+from factorize.exact.arithmetic.near import Columns, Near, U, share
 from factorize.exact.structures import READINGS
-from factorize.exact.structures.base import LARGEST_WHOLE, Selection, toeplitz_array
+from factorize.exact.structures.base import LARGEST_WHOLE, toeplitz_array
 from factorize.format.names import COLUMN_SCALE
 
 __all__ = ["LARGEST_WHOLE", "Strategy"]
@@ -142,74 +140,36 @@ class Strategy:
         return self.reading.bandwidth
 
     @cached_property
-    def column_norms(self) -> Numbers:
-        """Squared norms of the columns, exact where entries are stored."""
+    def column_norms(self) -> Near:
+        """Squared norms of the columns."""
+        diagonal = self.reading.diagonal
+        if self.bandwidth == 1 and self.scale is None and (diagonal == 1).all():
+            return Near(np.ones(self.n), 0.0)
         norms = self.reading.column_norms()
-        return norms if self.factors is None else norms.scaled(self.factors).scaled(self.factors)
+        return norms if self.scale is None else Near(norms.values * self.scale**2, share(norms.off, roundings=3))
 
-    def _pairs(self, left: np.ndarray | slice, right: np.ndarray | slice) -> Numbers:
-        """Products of the factors of some columns and of others."""
-        assert self.factors is not None
-        values = self.factors.values
-        return Numbers(np.multiply.outer(values[left], values[right]), 2 * self.factors.exponent)
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns in doubles.
+
+        Raises:
+            TooLarge, NotEnclosed: see `Reading.near_columns`.
+        """
+        found = self.reading.near_columns(indices)
+        if self.scale is None:
+            return found
+        values = found.values * self.scale[indices]
+        lost = U * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
+        return Columns(values, lost * (1 + 2.0**-20))
+
+    @property
+    def near_series(self) -> Near | None:
+        """The first column of a Toeplitz matrix in doubles, without the columns' factors."""
+        return self.reading.near_series
 
     @property
     def whole(self) -> Limbs:
         """All of C without its columns' factors; see `Reading.whole` for the limit."""
         return self.reading.whole
-
-    def gram(self, indices: np.ndarray) -> Numbers:
-        """Return the Gram matrix of some columns."""
-        found = self.reading.gram(indices)
-        return found if self.factors is None else found.scaled(self._pairs(indices, indices))
-
-    def largest_patterns(self, epochs: int) -> LargestPatterns | None:
-        """Return which patterns of fixed epochs may have the largest sum of Gram entries; None if not told."""
-        stored = self.array if self.scale is None else None
-        return None if stored is None else largest_patterns(stored, epochs)
-
-    def grams(self, patterns: np.ndarray) -> list[Numbers]:
-        """Return the Gram matrices of patterns of columns, shape (patterns, k): by slices where C is stored doubles."""
-        stored = self.array if self.scale is None else None
-        if stored is not None:
-            try:
-                found = gram_blocks(stored, patterns)
-            except NotEnclosed:
-                pass
-            else:
-                if not found.radius or self.n > LARGEST_WHOLE:
-                    return [found._replace(values=values) for values in found.values]
-        return [self.gram(pattern) for pattern in patterns]
-
-    def selection(self, separation: int, most: int) -> Selection | None:
-        """Return what the structure tells of steps that are some distance apart; None for nothing."""
-        return None if self.scale is not None else self.reading.selection(separation, most)
-
-    def deciding_rows(self, separation: int, most: int) -> np.ndarray | None:
-        """Return which rows of |C^T C| a best selection may take; None if not told."""
-        return deciding_rows(self._nearly, separation, most)
-
-    @property
-    def _nearly(self) -> np.ndarray:
-        """All of C but for a power of two, each entry off by at most a rounding for each limb and one for its factor.
-
-        Limbs of an entry have one sign, so that no sum of them is smaller than what it rounds.
-        """
-        found = np.zeros(self.whole.parts.shape[1:])
-        for part in self.whole.parts:
-            found = found * 2.0**WIDTH + part
-        if self.scale is None:
-            return found
-        return np.asarray(found * np.ldexp(self.scale, -int(np.frexp(self.scale.max())[1])))
-
-    def gram_rows(self, indices: np.ndarray) -> Numbers:
-        """Return some rows of C^T C, each with the radius of all."""
-        found = product(self.whole.take(slice(None), indices).transpose(), self.whole)
-        if self.factors is None:
-            return found
-        largest = int(max(self.factors.values)) ** 2
-        scaled = found.scaled(self._pairs(indices, slice(None)))
-        return scaled._replace(radius=found.radius * largest)
 
     def numbers(self) -> Numbers:
         """Return every entry of C; see `whole` for the limit."""

@@ -107,3 +107,22 @@ def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray
     step = padded.strides[0]
     view = np.lib.stride_tricks.as_strided(padded[n - 1 - start :], (stop - start, n), (-step, step), writeable=False)
     return np.ascontiguousarray(view)
+
+
+def pattern_sums(column: np.ndarray, separation: int, most: int) -> np.ndarray:
+    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel.
+
+    Args:
+        column: shape (n,).
+        separation: b.
+        most: largest number of terms.
+    """
+    total, terms, size = np.zeros_like(column), 0, 1
+    doubled = column.copy()
+    while size <= most and terms * separation < len(column):
+        if most & size:
+            total[terms * separation :] += doubled[: len(column) - terms * separation]
+            terms += size
+        doubled[size * separation :] += doubled[: max(len(column) - size * separation, 0)].copy()
+        size *= 2
+    return total

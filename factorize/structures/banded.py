@@ -8,12 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.rounding import UNIT
-from factorize.numbers.wide import Wide, of_doubles, squares
 from factorize.structures.base import StoredMatrix, rows_at_once
 from factorize.workloads.state_space import StateSpace
-
-_COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
 class BandedMatrix(StoredMatrix):
@@ -88,17 +84,6 @@ class BandedMatrix(StoredMatrix):
         """Sums of squares down the bands."""
         return np.einsum("dj,dj->j", self.bands, self.bands)
 
-    def enclosed_column_norms(self) -> Wide:
-        """Sums of squares down the bands."""
-        blocks = []
-        for start in range(0, self.n, _COLUMNS):
-            some = self.bands[:, start : start + _COLUMNS]
-            total = of_doubles(np.zeros(some.shape[1]))
-            for band in some:
-                total = total.plus(squares(band))
-            blocks.append(total)
-        return Wide(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
-
     def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
         """Add band by band."""
         n, at_once = self.n, rows_at_once(bins, self.n)
@@ -108,7 +93,7 @@ class BandedMatrix(StoredMatrix):
             for d, band in enumerate(self.bands):
                 inside = t[t >= d]
                 sums[inside - start, (inside - d) % bins] += np.abs(band[inside - d])
-            yield sums * (1 + len(self.bands) * UNIT)
+            yield sums
 
     def bandwidth(self) -> int:
         """Position of the last band that is not all zero, plus one."""

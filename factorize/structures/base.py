@@ -7,50 +7,17 @@ both by `right_solve`. Rows, products and column norms come from the structure i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
-from factorize.errors import CertificateError, TooLarge
-from factorize.numbers.series import series_product, series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, largest, looseness, of_constants, sizes_above
+from factorize.errors import TooLarge
+from factorize.numbers.series import series_product, series_quotient
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
-_ENTRIES = 4096  # up to here computed entries are enclosed one by one
 _NUMBERS = 1 << 22  # of one block of rows
-_TIGHT = 2.0**-40  # errors of column norms, relative to the largest one, that may still be called exact
-
-RowReader = Callable[[int, int], np.ndarray]
-"""Gives rows start..stop-1, shape (stop - start, n), of two row numbers."""
-
-
-class Bound(NamedTuple):
-    """A squared sensitivity over some patterns, by a rule of a structure's own.
-
-    Attributes:
-        squared: never below the true value, rounding included.
-        exact: whether it is the true value up to relative 1e-11.
-        rule: how it was found.
-    """
-
-    squared: float
-    exact: bool
-    rule: str
-
-
-class FallingPattern(NamedTuple):
-    """The sum of columns 0, b, 2b, ... of a Toeplitz matrix, the worst pattern where its coefficients fall.
-
-    Attributes:
-        squared: its squared norm from above; where they do not fall, that of columns that majorise them.
-        falls: whether the coefficients are not negative and do not increase.
-    """
-
-    squared: Fraction
-    falls: bool
 
 
 class Matrix(ABC):
@@ -89,27 +56,6 @@ class Matrix(ABC):
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared 2-norm of each column, shape (n,), in ordinary floating point."""
 
-    @abstractmethod
-    def enclosed_column_norms(self) -> Wide:
-        """Return the squared norm of each column, shape (n,), as wide numbers (numbers/wide.py).
-
-        Raises:
-            CertificateError: double precision does not enclose them.
-        """
-
-    def largest_column(self) -> Fraction:
-        """Return the squared norm of the largest column from above; it raises as `enclosed_column_norms`."""
-        return largest(self.enclosed_column_norms())
-
-    @abstractmethod
-    def enclosed_entries(self) -> Wide:
-        """Return C, shape (n, n): its doubles where they are stored, and enclosed where they are computed.
-
-        Raises:
-            TooLarge: n is above the limit for an n x n array.
-            CertificateError: double precision does not enclose them.
-        """
-
     @property
     def signed(self) -> bool:
         """Whether C may have a negative entry; a structure that cannot tell may."""
@@ -120,62 +66,17 @@ class Matrix(ABC):
         """Whether C is Toeplitz by what is stored, and so its inverse."""
         return False
 
-    def column_above(self) -> np.ndarray | None:
-        """Return the first column of |C| from above, shape (n,), if C is Toeplitz; else None."""
-        column = self.coefficients()
-        return None if column is None else np.abs(column)
-
-    def rows_above(self) -> RowReader:
-        """Return what gives rows of |C|, from above.
-
-        Raises:
-            TooLarge: n is above the limit of entries that are enclosed one by one.
-            CertificateError: doubles do not enclose them.
-        """
-        column = self.column_above()
-        if column is not None:
-            return lambda start, stop: toeplitz_rows(column, start, stop)
-        if self.n > _ENTRIES:
-            raise TooLarge(
-                f"the entries of this signed {self.structure} C are enclosed one by one, and n={self.n} is above "
-                f"{_ENTRIES}; use buffers without negative numbers, a Toeplitz or a banded C, or fewer steps"
-            )
-        whole = sizes_above(self.enclosed_entries())
-        return lambda start, stop: whole[start:stop]
-
     def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the n x b matrix of sums of |C|'s columns j, j + b, ..., for each bin j.
-
-        Entries are from above but for the n / b roundings of a plain sum, which the caller adds
-        (accounting/column_sums.py). It raises as `rows_above`.
-        """
-        n, epochs = self.n, -(-self.n // bins)
-        rows, at_once = self.rows_above(), rows_at_once(n, n)
+        """Yield blocks of rows of the n x b matrix of sums of |C|'s columns j, j + b, ..., for each bin j."""
+        n, epochs, at_once = self.n, -(-self.n // bins), rows_at_once(self.n, self.n)
         for start in range(0, n, at_once):
             stop = min(start + at_once, n)
             padded = np.zeros((stop - start, epochs * bins))
-            padded[:, :n] = rows(start, stop)
+            padded[:, :n] = np.abs(self.rows(start, stop))
             yield padded.reshape(stop - start, epochs, bins).sum(axis=1)
 
     def _holds_negative(self) -> bool:
         return any(bool((part < 0).any()) for part in self.tensors().values())
-
-    def _tight(self, norms: Wide | None, reason: str) -> Wide:
-        """Return computed column norms that may be called exact.
-
-        Args:
-            norms: None where doubles enclose nothing.
-            reason: why they are not enclosed, where they are not.
-
-        Raises:
-            CertificateError: they may not, with the reason and the remedy.
-        """
-        if norms is None or not looseness(norms) <= _TIGHT:
-            raise CertificateError(
-                f"the column norms of this {self.structure} matrix with n={self.n} are not enclosed in doubles: "
-                f"{reason}; scale its states, or store the matrix as a dense one"
-            )
-        return norms
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
@@ -183,14 +84,6 @@ class Matrix(ABC):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
         """Return the squared row norms of A C^-1, shape (n,), if this structure has a recursion for them; else None."""
-        return None
-
-    def fixed_order_bound(self, epochs: int) -> Bound | None:
-        """Return the squared sensitivity for `epochs` passes in a fixed order, if this structure has a rule for it."""
-        return None
-
-    def separated_bound(self, min_sep: int, most: int) -> Bound | None:
-        """Return the squared sensitivity for at most `most` steps `min_sep` apart, if this structure has a rule."""
         return None
 
     def coefficients(self) -> np.ndarray | None:
@@ -206,10 +99,6 @@ class Matrix(ABC):
         """Return the product with the series of the first column if the matrix is Toeplitz, else None."""
         column = self.coefficients()
         return None if column is None else series_product(series, column)
-
-    def falling_pattern(self, separation: int, most: int) -> FallingPattern | None:
-        """Return the sum of columns 0, b, 2b, ..., at most `most` of them, if the matrix is Toeplitz; else None."""
-        return None
 
     def column_scaling(self) -> tuple[Matrix, np.ndarray]:
         """Return the matrix whose columns are scaled, and the scales, shape (n,): itself and ones, but for `scaled`."""
@@ -251,18 +140,10 @@ class Matrix(ABC):
 class StoredMatrix(Matrix):
     """A matrix whose entries are stored doubles, or exact zeros: nothing is computed."""
 
-    def enclosed_entries(self) -> Wide:
-        """The stored doubles."""
-        return of_constants(self.dense())
-
     @property
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()
-
-    def rows_above(self) -> RowReader:
-        """The sizes of the stored doubles."""
-        return lambda start, stop: np.abs(self.rows(start, stop))
 
 
 def rows_at_once(width: int, n: int) -> int:

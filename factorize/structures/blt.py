@@ -10,16 +10,13 @@ BLTs (2024), algorithms 2 and 3, for the recursions of C and C^-1.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import refuse_coinciding
-from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import Wide
 from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
 
@@ -61,14 +58,7 @@ class BltMatrix(ComputedToeplitz):
 
     @cached_property
     def _column(self) -> np.ndarray:
-        try:
-            column = self.wide_column().high
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import multiply_blt
-
-            unit = np.eye(1, self.n)
-            multiply_blt(self.theta, self.omega, unit, column := np.empty((1, self.n)))
-            column = column[0]
+        column = self.times(np.eye(1, self.n)[0])
         column.setflags(write=False)
         return column
 
@@ -79,31 +69,6 @@ class BltMatrix(ComputedToeplitz):
     def column(self) -> np.ndarray:
         """Return the first column, each entry rounded once, shape (n,)."""
         return self._column
-
-    @property
-    def falls(self) -> bool:
-        """Whether c_1 <= 1, decided exactly; the other coefficients fall by construction."""
-        return sum(map(Fraction, self.omega.tolist())) <= 1
-
-    def leading_pattern(self, separation: int, most: int) -> Fraction:
-        """Return the squared norm of the sum of columns 0, b, 2b, ..., from above: b steps apart, at most `most`.
-
-        It is the squared sensitivity where the coefficients fall (KL24, Theorem 2); with c_1 > 1 that of the column
-        (c_1, c_1, c_2, ...), which majorises the first one.
-        """
-        column = self.wide_column()
-        if not self.falls and self.n > 1:
-            for part in column:
-                part[0] = part[1]
-        return leading_pattern(column, separation, most)
-
-    def wide_column(self) -> Wide:
-        """Return the first column to about thirty digits, with a bound on what is lost."""
-        from factorize.structures.kernels.blt import wide_column
-
-        column = Wide(np.empty(self.n), np.empty(self.n), np.empty(self.n))
-        wide_column(self.theta, self.omega, *column)
-        return column
 
     def divide(self, series: np.ndarray) -> np.ndarray:
         """Return the series over that of C: one recursion with `buffers` states."""

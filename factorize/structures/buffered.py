@@ -7,13 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.rounding import UNIT
-from factorize.numbers.wide import Wide, looseness, of_doubles
 from factorize.structures.base import Matrix, rows_at_once
 from factorize.workloads.state_space import StateSpace
-
-_UNSEEN = 2.0**-54  # errors relative to the largest norm that no double shows
-_ENTRIES = 4096  # up to here C is enclosed entry by entry where its recurrence does not enclose column norms
 
 
 class BufferedMatrix(Matrix):
@@ -105,43 +100,13 @@ class BufferedMatrix(Matrix):
         column_norms(*self._arrays, norms)
         return norms
 
-    def enclosed_column_norms(self) -> Wide:
-        """By the recurrence; where that loses much (transitions that grow), from the enclosed entries one by one."""
-        from factorize.numbers.wide_kernels import column_norms
-
-        high, low, error = np.empty(self.n), np.empty(self.n), np.empty(self.n)
-        found = [Wide(high, low, error)] if column_norms(*self._arrays, high, low, error) else []
-        if self.n <= _ENTRIES and not any(looseness(norms) < _UNSEEN for norms in found):
-            found.append(self._norms_by_entries())
-        reason = f"its transitions grow too much, or its states cancel (entries are used to n={_ENTRIES})"
-        return self._tight(min(found, key=looseness, default=None), reason)
-
-    def _norms_by_entries(self) -> Wide:
-        total, found = of_doubles(np.zeros(self.n)), self.enclosed_entries()
-        for i in range(self.n):
-            row = found.take(np.array(i))
-            total = total.plus(row.times(row))
-        return total
-
-    def enclosed_entries(self) -> Wide:
-        """One recurrence per row."""
-        from factorize.numbers.wide_kernels import fill
-
-        found = Wide(*np.zeros((3, self.n, self.n)))
-        fill(*self._arrays, found.high, found.low, found.error)
-        return found
-
     @property
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()
 
     def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """By the recurrence where nothing is subtracted: each entry is a sum of products of few factors per step.
-
-        A product that has passed k steps has lost at most (states + 4) k roundings, so steps x that is what all may
-        lose.
-        """
+        """By the recurrence where nothing is subtracted."""
         return super().bin_sums(bins) if self.signed else self._carried_sums(bins)
 
     def _carried_sums(self, bins: int) -> Iterator[np.ndarray]:
@@ -150,11 +115,10 @@ class BufferedMatrix(Matrix):
         n, groups, size = self._arrays[2].shape
         states = np.zeros((bins, groups, size))
         at_once = rows_at_once(bins, n)
-        slack = 1 + (n + 2) * (size + groups * size + 4) * UNIT
         for start in range(0, n, at_once):
             out = np.empty((min(at_once, n - start), bins))
             carried_sums(*self._arrays, start, states, out)
-            yield out * slack
+            yield out
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^3)."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from fractions import Fraction
+from collections.abc import Iterator
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import right_solve
-from factorize.numbers.wide import Wide, add_into, largest, of_constants, of_doubles, squares, sum_above
-from factorize.structures.base import RowReader, StoredMatrix, check_dense
+from factorize.structures.base import StoredMatrix, check_dense
 
-_FEW = 64  # columns that are summed one by one; more go all together
-_LONG = 4096  # steps whose squares take longer to add in numpy than compiled code to import
 _HIGH = 256  # rows above whose diagonal is looked at one time
-_ROWS = 16  # whose squares are made at once: what they need beside stays in the cache
 
 
 class DenseMatrix(StoredMatrix):
@@ -37,10 +30,6 @@ class DenseMatrix(StoredMatrix):
     def __init__(self, array: np.ndarray) -> None:
         self.array = check_strategy(array)
         self.n = len(self.array)
-
-    def enclosed_entries(self) -> Wide:
-        """The array itself, which cannot be written."""
-        return of_constants(self.array)
 
     def whole(self) -> np.ndarray:
         """The array itself."""
@@ -63,33 +52,10 @@ class DenseMatrix(StoredMatrix):
         """Sums of squares down the columns."""
         return np.einsum("ij,ij->j", self.array, self.array)
 
-    def rows_above(self) -> RowReader:
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
         """Those of an array that is not too large to go through."""
         check_dense(self.n)
-        return super().rows_above()
-
-    def enclosed_column_norms(self) -> Wide:
-        """Add the squares row by row; they are made for some rows at once, or all by compiled code to the same bits."""
-        total = of_doubles(np.zeros(self.n))
-        add_squares = _compiled(self.n)
-        if add_squares is not None:
-            add_squares(self.array, *total)
-            return total
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, self.n, _ROWS):
-                stop = min(start + _ROWS, self.n)
-                terms = squares(self.array[start:stop, :stop])
-                for i in range(start, stop):
-                    add_into(total.take(slice(0, i + 1)), terms.take(i - start, slice(0, i + 1)))
-        return total
-
-    def largest_column(self) -> Fraction:
-        """Only columns that may be the largest are summed again."""
-        norms = self.column_norms_squared()
-        close = np.flatnonzero(norms >= norms.max() * (1 - 2 * (self.n + 8) * 2.0**-52))
-        if len(close) > _FEW:
-            return largest(self.enclosed_column_norms())
-        return max((sum_above(squares(self.array[j:, j])) for j in close), default=Fraction(0))
+        return super().bin_sums(bins)
 
     @cached_property
     def _bands(self) -> int:
@@ -98,17 +64,6 @@ class DenseMatrix(StoredMatrix):
     def bandwidth(self) -> int:
         """Counted on exact zeros."""
         return self._bands
-
-
-def _compiled(n: int) -> Callable[..., None] | None:
-    """Return the compiled sum where it is worth its import, or is there already; None in a training image."""
-    if n <= _LONG and "numba" not in sys.modules:
-        return None
-    try:
-        from factorize.numbers.wide_kernels import add_squares
-    except ModuleNotFoundError:
-        return None
-    return cast("Callable[..., None]", add_squares)
 
 
 def check_strategy(array: np.ndarray) -> np.ndarray:

@@ -15,9 +15,7 @@ import numpy as np
 
 from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, UnsupportedProblem
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
-from factorize.numbers.pattern_sums import leading_pattern
-from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import of_doubles
+from factorize.numbers.series import pattern_sums, toeplitz_rows
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
@@ -195,8 +193,8 @@ class EndlessNuToeplitz(EndlessMatrix):
                 field="/mechanism/nu",
             )
         column = strategy_coefficients(steps, self.nu)
-        found = leading_pattern(of_doubles(column), separation, most)
-        roundings = Fraction(math.ceil(steps * (1 - 2 * math.log1p(-self.nu))) + 64, 1 << 52)
+        found = Fraction(math.fsum((pattern_sums(column, separation, most) ** 2).tolist()))
+        roundings = Fraction(math.ceil(steps * (1 - 2 * math.log1p(-self.nu))) + 160, 1 << 52)
         exact = Fraction(self.nu)
         last = Fraction(max(float(column[kept - 1]), 1e-290)) ** 2
         return (found + most**2 * last / (exact * (2 - exact))) * (1 + roundings) ** 2, False

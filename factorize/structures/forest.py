@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from factorize.errors import InvalidStrategy
@@ -53,11 +51,6 @@ class Forest:
         totals = np.bincount(pair[right], weights=values[right], minlength=int(pair[-1]) + 1)
         left = np.flatnonzero(~right)
         return left, totals[pair[left]]
-
-    @cached_property
-    def non_negative(self) -> bool:
-        """Whether no entry is negative, so that worst-case contributions all point the same way."""
-        return not (self.nodes < 0).any()
 
 
 def level_count(restart: int) -> int:

@@ -1,58 +1,23 @@
-"""Toeplitz strategies whose coefficients are computed from a few numbers, and enclosed where a guarantee rests on them.
+"""Toeplitz strategies whose coefficients are computed from a few numbers: sums of positive terms alone.
 
 Besides the buffered one (structures/blt.py) that is the inverse of a matrix with few diagonals: what is stored is C^-1,
-so that the noise of a step is a sum over the last few draws, and C is what that noise protects, to the last digit.
+so that the noise of a step is a sum over the last few draws, and C is what that noise protects.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import SMALLEST_SCALE, fading
-from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, running_sums, sizes_above, sum_above
-from factorize.structures.base import FallingPattern, Matrix
-
-_AT_ONCE = 1 << 14  # coefficients: the intermediate arrays stay in the cache
-_FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not
+from factorize.structures.base import Matrix
 
 
 class ComputedToeplitz(Matrix):
-    """A lower-triangular Toeplitz matrix with non-negative coefficients, known to about thirty digits."""
-
-    @abstractmethod
-    def wide_column(self) -> Wide:
-        """Return the first column to about thirty digits, with a bound on what is lost."""
-
-    @property
-    @abstractmethod
-    def falls(self) -> bool:
-        """Whether the coefficients do not increase, as far as a sensitivity in double precision can tell."""
-
-    @abstractmethod
-    def leading_pattern(self, separation: int, most: int) -> Fraction:
-        """Return the squared norm of the sum of columns 0, b, 2b, ..., from above; of a majorant, unless they fall."""
-
-    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
-        """By the enclosed coefficients."""
-        return FallingPattern(self.leading_pattern(separation, most), self.falls)
-
-    def enclosed_column_norms(self) -> Wide:
-        """Sums of the first squares."""
-        column = self.wide_column()
-        return running_sums(column.times(column)).take(slice(None, None, -1))
-
-    def largest_column(self) -> Fraction:
-        """The first one."""
-        column = self.wide_column()
-        parts = (column.take(slice(at, at + _AT_ONCE)) for at in range(0, self.n, _AT_ONCE))
-        return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
+    """A lower-triangular Toeplitz matrix with non-negative coefficients."""
 
     @property
     def time_invariant(self) -> bool:
@@ -63,14 +28,6 @@ class ComputedToeplitz(Matrix):
     def signed(self) -> bool:
         """No coefficient is negative."""
         return False
-
-    def column_above(self) -> np.ndarray:
-        """The enclosed column."""
-        return sizes_above(self.wide_column())
-
-    def enclosed_entries(self) -> Wide:
-        """Slide over the enclosed column."""
-        return Wide(*(toeplitz_rows(part, 0, self.n) for part in self.wide_column()))
 
 
 class InverseBandedToeplitz(ComputedToeplitz):
@@ -107,41 +64,11 @@ class InverseBandedToeplitz(ComputedToeplitz):
     @cached_property
     def _column(self) -> np.ndarray:
         try:
-            column = self.wide_column().high
+            column = self.times(np.eye(1, self.n)[0])
         except ModuleNotFoundError:
             column = series_quotient(np.eye(1, self.n)[0], self.noising)
         column.setflags(write=False)
         return column
-
-    def wide_column(self) -> Wide:
-        """By the recursion, in pairs of doubles."""
-        from factorize.numbers.wide_kernels import fading_column
-
-        column = Wide(np.empty(self.n), np.empty(self.n), np.empty(self.n))
-        fading_column(-self.noising, *column)
-        return column
-
-    @cached_property
-    def falls(self) -> bool:
-        """Decided on the enclosed coefficients, down to 1e-200."""
-        column = self.wide_column()
-        kept = self._kept(column)
-        drops = -(np.diff(column.high[:kept]) + np.diff(column.low[:kept]))
-        return bool((drops * (1 - 2.0**-50) >= column.error[: kept - 1] + column.error[1:kept]).all())
-
-    @staticmethod
-    def _kept(column: Wide) -> int:
-        """Count up to the last coefficient that has not faded: a zero before a larger one is a rise, not the end."""
-        return int(np.flatnonzero(column.high >= _FADED)[-1]) + 1
-
-    def leading_pattern(self, separation: int, most: int) -> Fraction:
-        """Of the coefficients while they fall, then of the largest that is still to come (KL24, Theorem 2)."""
-        column = self.wide_column()
-        kept = self._kept(column) if self.falls else 0
-        above = np.nextafter((column.high + np.abs(column.low) + column.error) * (1 + 2.0**-50), np.inf)
-        column.high[kept:] = np.maximum.accumulate(above[::-1])[::-1][kept:]
-        column.low[kept:] = column.error[kept:] = 0.0
-        return leading_pattern(column, separation, most)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the column."""

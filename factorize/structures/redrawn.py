@@ -12,16 +12,13 @@ the same equations, with all earlier rows at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.wide import Wide
-from factorize.structures.base import Bound, Matrix
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
-_VARIANCES = 256  # columns of A K at a time
+_AT_ONCE = 256  # columns of A K, or rows of C
 
 
 class RedrawnMatrix(Matrix):
@@ -105,28 +102,11 @@ class RedrawnMatrix(Matrix):
         return out
 
     def column_norms_squared(self) -> np.ndarray:
-        """Solve for every column."""
-        from factorize.structures.kernels.redrawn_columns import column_norms
-
-        return column_norms(self.parts).high
-
-    def enclosed_column_norms(self) -> Wide:
-        """Solve for every column."""
-        from factorize.structures.kernels.redrawn_columns import column_norms
-
-        return self._tight(column_norms(self.parts), "its inverse is too ill-conditioned")
-
-    def enclosed_entries(self) -> Wide:
-        """Solve for every column."""
-        from factorize.structures.kernels.redrawn_columns import entries
-
-        return entries(self.parts)
-
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Solve for every column."""
-        from factorize.structures.kernels.redrawn_columns import bin_sums
-
-        yield bin_sums(self.parts, bins)
+        """Solve for every row."""
+        norms = np.zeros(self.n)
+        for start in range(0, self.n, _AT_ONCE):
+            norms += (self.rows(start, min(start + _AT_ONCE, self.n)) ** 2).sum(axis=0)
+        return norms
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Columns of A K, one recurrence of both states each; O(n^2 (buffers + states^2)) in time, O(n) in memory."""
@@ -134,16 +114,10 @@ class RedrawnMatrix(Matrix):
 
         variances = np.zeros(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        for start in range(0, self.n, _VARIANCES):
-            stop = min(start + _VARIANCES, self.n)
+        for start in range(0, self.n, _AT_ONCE):
+            stop = min(start + _AT_ONCE, self.n)
             output_variances(*self.parts, follow, feed, read, through, start, stop, variances)
         return variances
-
-    def fixed_order_bound(self, epochs: int) -> Bound:
-        """Absolute Gram sums of the patterns {c, c + b, ...}, whose columns are solved for pattern by pattern."""
-        from factorize.structures.kernels.redrawn_columns import fixed_order_bound
-
-        return fixed_order_bound(self.parts, epochs)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The parts of K."""

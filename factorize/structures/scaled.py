@@ -7,12 +7,8 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.format.shapes import SCALES
-from factorize.numbers.rounding import UNIT
-from factorize.numbers.wide import Wide, of_constants, product, squares
-from factorize.structures.base import Matrix, RowReader
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace, scaling
-
-_NUMBERS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
 class ColumnScaled(Matrix):
@@ -63,35 +59,10 @@ class ColumnScaled(Matrix):
         """Those of the inner matrix times the squared scale."""
         return self.inner.column_norms_squared() * self.scale**2
 
-    def enclosed_column_norms(self) -> Wide:
-        """Those of the inner matrix times the squared scale."""
-        return self.inner.enclosed_column_norms().times(squares(self.scale))
-
-    def enclosed_entries(self) -> Wide:
-        """Multiply the columns; a few rows at a time, up to their diagonal, so that what is between stays in cache."""
-        inner, n = self.inner.enclosed_entries(), self.n
-        stored = not (inner.low.any() or inner.error.any())
-        found, factors = Wide(*np.zeros((3, n, n))), of_constants(self.scale)
-        start = 0
-        while start < n:
-            stop = min(start + max(1, _NUMBERS // (start + 1)), n, 2 * start + 1)
-            block = slice(start, stop), slice(0, stop)
-            some = inner.take(*block)
-            scaled = product(some.high, self.scale[:stop]) if stored else some.times(factors.take(slice(0, stop)))
-            for whole, part in zip(found, scaled, strict=True):
-                whole[block] = part
-            start = stop
-        return found
-
     @property
     def signed(self) -> bool:
         """Scales are positive."""
         return self.inner.signed
-
-    def rows_above(self) -> RowReader:
-        """Scale the inner rows."""
-        inner, scale = self.inner.rows_above(), self.scale * (1 + 2 * UNIT)
-        return lambda start, stop: inner(start, stop) * scale
 
     def column_scaling(self) -> tuple[Matrix, np.ndarray]:
         """The inner matrix and the scales."""

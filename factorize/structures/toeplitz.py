@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, of_doubles, running_sums, squares, sum_above
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.base import FallingPattern, StoredMatrix
+from factorize.structures.base import StoredMatrix
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
@@ -84,13 +81,6 @@ class ToeplitzMatrix(StoredMatrix):
         bands[np.arange(self.n) + np.arange(len(self.column))[:, None] >= self.n] = 0.0
         return BandedMatrix(bands).decoder_errors(workload)
 
-    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
-        """Of the non-increasing majorant max_{s >= t} |c_s|, which the coefficients are where they fall."""
-        column = self.coefficients()
-        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
-        squared = leading_pattern(of_doubles(majorant), separation, most)
-        return FallingPattern(squared, bool((column == majorant).all()))
-
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the inverse's column."""
         return toeplitz_rows(self.inverse_coefficients, start, stop)
@@ -102,14 +92,6 @@ class ToeplitzMatrix(StoredMatrix):
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""
         return np.cumsum(self.coefficients() ** 2)[::-1]
-
-    def enclosed_column_norms(self) -> Wide:
-        """Sums of the first squares."""
-        return running_sums(squares(self.coefficients())).take(slice(None, None, -1))
-
-    def largest_column(self) -> Fraction:
-        """The first one."""
-        return sum_above(squares(self.coefficients()))
 
     def bandwidth(self) -> int:
         """Position of the last non-zero coefficient, plus one."""

@@ -16,10 +16,8 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.names import LARGEST_WHOLE_TREE
-from factorize.numbers.wide import Wide, running_sums, squares
-from factorize.structures.base import Bound, StoredMatrix
+from factorize.structures.base import StoredMatrix
 from factorize.structures.forest import Forest
-from factorize.structures.tree_sensitivity import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
 
 
@@ -92,24 +90,6 @@ class TreeMatrix(StoredMatrix):
             norms[left] += totals
         return norms
 
-    def enclosed_column_norms(self) -> Wide:
-        """The same, the right sibling's rows as differences of running sums."""
-        forest = self.forest
-        leaves, n = forest.leaves(), forest.n
-        steps = np.arange(n)
-        total = squares(forest.nodes[0])
-        for level, weights in enumerate(forest.nodes[1:]):
-            sums = running_sums(squares(weights))
-            left = np.flatnonzero(leaves >> level & 1 == 0)
-            parent = steps[left] - leaves[left] + (leaves[left] >> level + 1 << level + 1)
-            end = np.minimum(steps[left] - leaves[left] + forest.restart, n)  # of the tree
-            first, last = (np.minimum(parent + (size << level), end) - 1 for size in (1, 2))
-            minus = Wide(-sums.high[first], -sums.low[first], sums.error[first])
-            more = total.take(left).plus(sums.take(last).plus(minus))
-            for whole, part in zip(total, more, strict=True):
-                whole[left] = part
-        return total
-
     def bandwidth(self) -> int:
         """The longest reach of a row."""
         reach = np.ones(self.n, dtype=np.int64)
@@ -117,14 +97,6 @@ class TreeMatrix(StoredMatrix):
             far = (self.forest.leaves() & ((2 << j) - 1)) + 1
             reach = np.where(weights != 0, np.maximum(reach, far), reach)
         return int(reach.max())
-
-    def fixed_order_bound(self, epochs: int) -> Bound | None:
-        """Sums over the patterns {c, c + b, ...}; exact, O(n log n log b)."""
-        return fixed_order_bound(self.forest, epochs) if self.forest.non_negative else None
-
-    def separated_bound(self, min_sep: int, most: int) -> Bound | None:
-        """Dynamic programme over the tree; exact where the Gram matrix is a sum over tree nodes."""
-        return separated_bound(self.forest, min_sep, most) if self.forest.non_negative else None
 
 
 def read_tree(nodes: np.ndarray, restart: np.ndarray, whole: np.ndarray | None) -> TreeMatrix:

@@ -16,8 +16,8 @@ import numpy as np
 
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.exact.sensitivity import square_root_up
 from factorize.numbers.scalars import MAX_STEPS
-from factorize.numbers.wide import root_above
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.clip import Rows, clipped_sum
 from factorize.training.correlated_noise import standard_row
@@ -69,7 +69,7 @@ def sketch_calibration(
 
     total = lengths.total
     participation = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
-    value = root_above(Fraction(total))  # C = I: every column has norm 1, and an example is in all of them
+    value = square_root_up(Fraction(total))  # C = I: every column has norm 1, and an example is in all of them
     sensitivity = Sensitivity(value, "exact", "banded: sums of column norms", participation)
     return calibrate(sensitivity, target, clip_norm=1.0, divisor=examples, adjacency=adjacency)
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import InvalidParameter
+from factorize.exact.sensitivity import square_root_up
 from factorize.format.claims import CertifiedFactors, certified
-from factorize.numbers.wide import root_above
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
 from factorize.training.correlated_noise import FactorizationNoise
 
@@ -110,5 +110,5 @@ def stamped_sensitivity(one: CertifiedSensitivity, stamps: int, *, once: bool = 
         )
     copies = 1 if once else stamps
     whole = {"kind": "single"} if copies * epochs == 1 else {"kind": "fixed_epochs", "epochs": copies * epochs}
-    value = one.value if copies == 1 else root_above(Fraction(one.value) ** 2 * copies)
+    value = one.value if copies == 1 else square_root_up(Fraction(one.value) ** 2 * copies)
     return Sensitivity(value, "upper_bound", f"{copies} blocks on the diagonal, each: {one.rule}", whole)

@@ -53,7 +53,6 @@ def test_a_cast_has_a_certificate_of_its_own(document: dict[str, Any], tmp_path:
         report = check_factor_file(sealed(*parts(made)))
         assert report.supported, report.failed
         assert any("stored as float32" in text for text in report.checked)
-        assert report.sensitivity["overstated_ulps"] <= 1 or made.certificate.sensitivity.kind == "upper_bound"
     narrow.save(tmp_path / "narrow.safetensors")
     again = load(tmp_path / "narrow.safetensors")
     assert again.digest == narrow.digest and again.tensors().keys() == narrow.tensors().keys()

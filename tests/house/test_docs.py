@@ -55,13 +55,15 @@ def test_every_structure_is_documented() -> None:
 def sensitivity_rules() -> set[str]:
     """What the code may write into `sensitivity.rule`."""
     found: set[str] = set()
-    for name in ("certificate/sensitivity", "structures/tree_sensitivity", "structures/kernels/redrawn_columns"):
+    for name in ("exact/sensitivity", "certificate/sensitivity"):
         for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                texts = [node.value] if node.targets[0].id.lower().endswith("rule") else []
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Sensitivity", "Found"):
+                texts = [node.value] if node.targets[0].id in ("rule", "TWO_STAGE") else []
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Bracket", "_attained_by_all"):
                 texts = node.args[2:3]
+            elif isinstance(node, ast.Call):
+                texts = [keyword.value for keyword in node.keywords if keyword.arg == "rule"]
             constants = (part for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant))
             found |= {part.value for part in constants if isinstance(part.value, str)}
     return found

@@ -14,13 +14,13 @@ from golden.make import HERE
 from structure_cases import strategies
 
 from factorize import Spec, certify, load, parse_spec, solvers
-from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
+from factorize.certificate.sensitivity import SERVED, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.exact.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.exact.participation import KINDS as EXACT_PARTICIPATIONS
-from factorize.exact.participation import allowed
+from factorize.exact.participation import Allowed, AllowedKind, allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
@@ -117,7 +117,7 @@ class TestWorkloads:
 class TestParticipations:
     def test_every_register_has_the_same_kinds(self) -> None:
         kinds = set(get_args(AnyParticipation))
-        assert {kind for rule in RULES for kind in rule.serves} == kinds
+        assert set(SERVED) == kinds
         names = {kind.named() for kind in kinds}
         assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
         assert set(EXACT_PARTICIPATIONS) == set(KINDS_OF_PARTICIPATION) == names
@@ -151,14 +151,19 @@ class TestParticipations:
             def patterns(self, n: int) -> np.ndarray:
                 return np.arange(n).reshape(2, n // 2).T
 
+        class HalvesAllowed(AllowedKind):
+            def allowed(self, given: Any, n: int) -> Allowed:
+                return Allowed(n // 2, 2, True)
+
         alike = parse_spec(
             ASKED | {"participation": {"kind": "fixed_epochs", "epochs": 2}, "mechanism": {"kind": "dense"}}
         )
         solved = solvers.solve(alike)
         asked = alike.model_copy(update={"participation": Halves()})
-        with pytest.raises(UnsupportedProblem, match="use fixed_epochs, min_sep, single, or add a rule"):
+        with pytest.raises(UnsupportedProblem, match="use fixed_epochs, min_sep, single, or prove one"):
             certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
-        monkeypatch.setattr("factorize.certificate.sensitivity.RULES", (*RULES, Rule((Halves,), gram_of_patterns)))
+        monkeypatch.setattr("factorize.certificate.sensitivity.SERVED", (*SERVED, Halves))
+        monkeypatch.setitem(EXACT_PARTICIPATIONS, "halves", HalvesAllowed())
         found = certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
         assert found.sensitivity.value == solved.certificate.sensitivity.value
         assert found.loss.objective == solved.certificate.loss.objective
@@ -265,8 +270,8 @@ class TestStructures:
         source = noise_source(strategy.structure, tensors, N, "")
         assert source.cost.vectors == (source.recurrence().vectors if isinstance(source, Streamable) else N)
         assert Strategy(strategy.structure, tensors, N).n == N
-        norms, found = strategy.column_norms_squared(), strategy.enclosed_column_norms()
-        np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)
+        found = Strategy(strategy.structure, tensors, N).column_norms
+        np.testing.assert_allclose(strategy.column_norms_squared(), found.values, rtol=1e-12)
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
     def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from pages import blocks
 from safetensors.numpy import load_file, save_file
@@ -23,7 +22,7 @@ def test_a_stranger_checks_a_result_and_sees_one_that_is_spoilt(
     assert told[0] == "sensitivity at most 1: True"
     assert float(told[1].split()[1]) == pytest.approx(factors.certificate.loss.rmse, rel=1e-9)
     c = load_file("C.safetensors")["C"]
-    c[40, 9] = np.nextafter(c[40, 9], 2) + 1e-12
+    c[40, 9] = c[40, 9] + 1e-9
     save_file({"C": c}, "C.safetensors")
     exec(page, {})
     assert capsys.readouterr().out.startswith("sensitivity at most 1: False")

@@ -135,7 +135,7 @@ def _two_decays(document: Document) -> Program:
 ''',
             ),
             Change("factorize/participation.py", " | MinSep\n", " | Halves"),
-            Change(RULES, "    Rule((FixedEpochs,), gram_of_patterns),", "    Rule((Halves,), gram_of_patterns),\n"),
+            Change(RULES, ", MinSep)\n", ", Halves"),
             Change(RULES, "MinSep, Participation, Single\n", "Halves, "),
             Change(
                 EXACT_PARTICIPATIONS,

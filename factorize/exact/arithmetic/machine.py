@@ -75,6 +75,15 @@ def check_products() -> None:
     """
     if _INTEGERS_ONLY.get():
         raise NotEnclosed("integers were asked for")
+    probe_products()
+
+
+def probe_products() -> None:
+    """Return if `check_products` does, whoever asked for integers: of a sensitivity there is no other proof.
+
+    Raises:
+        NotEnclosed: they are not.
+    """
     check_mode()
     reason = _fault()
     if reason:

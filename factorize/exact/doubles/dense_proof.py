@@ -45,7 +45,7 @@ def inverse_ahead(strategy: Strategy, longest: int) -> Iterator[Inverse | None]:
         strategy: C.
         longest: n for which whole matrices are multiplied.
     """
-    whole = strategy.array is not None and strategy.column is None and not strategy.reading.by_nodes
+    whole = strategy.array is not None and strategy.column is None and strategy.structure != "tree"
     array = strategy.doubles if whole and _AHEAD <= strategy.n <= min(longest, LONGEST_IN_PAIRS) else None
     if array is None:
         yield None

@@ -44,7 +44,7 @@ def check_endless(
     value = float.fromhex(claim["hex"])
     if value != claim["value"]:
         report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
-    check_claim(report, limit(entry["structure"], parts, spec["participation"]), value, n=1, kind=claim["kind"])
+    check_claim(report, limit(entry["structure"], parts, spec["participation"]), value, kind=claim["kind"])
     report.require(
         all(loss is None for loss in claims["loss"].values()),
         "the losses are stated as infinite, which prefix sums without end have under every strategy",

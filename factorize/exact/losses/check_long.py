@@ -244,7 +244,9 @@ def _noising(file: FactorFile, strategy: Strategy, bracket: Bracket) -> noising.
     if rows is None:
         return "it is not evaluated at this size for a C of this structure"
     norms, most = strategy.column_norms, allowed(file.manifest["spec"]["participation"], strategy.n).most
-    norm = Fraction(square_root_up(norms.fraction(int(norms.values.sum()) + strategy.n * norms.radius)))
+    norm = Fraction(
+        square_root_up(Fraction(float(norms.values.sum())) * (1 + 2 * Fraction(norms.off) + Fraction(1, 2**20)))
+    )
     return noising.by_rows(Fraction(rows[1]), norm, most, bracket.upper)
 
 

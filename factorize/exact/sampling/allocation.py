@@ -195,5 +195,9 @@ def largest_square(strategy: Strategy) -> Fraction:
             f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
             field="sampling",
         )
-    norms = strategy.column_norms
-    return norms.fraction(max(norms.values) + norms.radius)
+    diagonal, factors = np.broadcast_arrays(
+        strategy.reading.diagonal, np.ones(1) if strategy.scale is None else strategy.scale
+    )
+    rounded = diagonal * factors
+    near = np.flatnonzero(rounded >= rounded.max() * (1 - 2.0**-50))
+    return max((Fraction(float(diagonal[i])) * Fraction(float(factors[i]))) ** 2 for i in near)

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.near import Near
 from factorize.exact.structures.base import StoredReading, placed
 from factorize.exact.structures.dense import norms
 
@@ -56,7 +56,7 @@ class BandedReading(StoredReading):
         """Diagonals up to the last one that is not all zero."""
         return int(np.flatnonzero(self._bands.any(axis=1))[-1]) + 1
 
-    def column_norms(self) -> Numbers:
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
         return norms(self._bands)
 

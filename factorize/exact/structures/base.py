@@ -13,8 +13,9 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from factorize.errors import TooLarge
-from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, split
+from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, split
 from factorize.exact.arithmetic.intervals import reciprocals
+from factorize.exact.arithmetic.near import Columns, Near, share
 from factorize.exact.spec.programs import Program
 
 LARGEST_WHOLE = 2048
@@ -62,18 +63,6 @@ class KeptNumbers(NamedTuple):
     redraws: int
 
 
-class Selection(NamedTuple):
-    """What a structure tells of all selections of some steps that are some distance apart.
-
-    Attributes:
-        upper: no selection has a larger squared norm of C u, contributions of every sign and dimension included.
-        pattern: steps of one that may attain it.
-    """
-
-    upper: Fraction
-    pattern: tuple[int, ...]
-
-
 class Reading(ABC):
     """C by its structure.
 
@@ -82,10 +71,7 @@ class Reading(ABC):
         scalable: whether a factor for each column may stand beside them.
         n: side.
         computed: whether the entries are computed from what is stored, and so enclosed.
-        unit_diagonal: whether every diagonal entry is 1, without a radius.
-        by_majorant: whether a Toeplitz column that is enclosed this closely is told monotone by its majorant.
         by_diagonals: whether C is stored by its diagonals.
-        by_nodes: whether the certificate selects patterns by nodes, which tell more than rows of C^T C.
         monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
         column: the first column of a Toeplitz matrix, where it is stored.
         memory: what C keeps, where it is stored as buffers.
@@ -95,10 +81,7 @@ class Reading(ABC):
     scalable: ClassVar[bool] = False
     n: int
     computed: ClassVar[bool] = False
-    unit_diagonal: ClassVar[bool] = False
-    by_majorant: ClassVar[bool] = False
     by_diagonals: ClassVar[bool] = False
-    by_nodes: ClassVar[bool] = False
     monotone: bool = False
     column: np.ndarray | None = None
     memory: KeptNumbers | None = None
@@ -161,9 +144,27 @@ class Reading(ABC):
         """The columns of a C that may be too long to be had whole, where only its inverse is stored."""
         return None
 
+    @property
+    def near_series(self) -> Near | None:
+        """The first column of a Toeplitz matrix in doubles."""
+        return None
+
     @abstractmethod
-    def column_norms(self) -> Numbers:
-        """Squared norms of the columns."""
+    def column_norms(self) -> Near:
+        """Squared norms of the columns.
+
+        Raises:
+            NotEnclosed: rounding leaves too much open.
+        """
+
+    @abstractmethod
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns in doubles.
+
+        Raises:
+            TooLarge: n is above the limit of a structure whose columns are solved for.
+            NotEnclosed: rounding leaves too much open.
+        """
 
     @cached_property
     def whole(self) -> Limbs:
@@ -178,23 +179,6 @@ class Reading(ABC):
 
     @abstractmethod
     def _whole(self) -> Limbs: ...
-
-    @abstractmethod
-    def columns(self, indices: np.ndarray) -> Limbs:
-        """Return some columns, shape (n, len(indices))."""
-
-    def gram(self, indices: np.ndarray) -> Numbers:
-        """Return the Gram matrix of some columns."""
-        chosen = self.columns(indices)
-        return product(chosen.transpose(), chosen)
-
-    def affords_patterns(self, most: int) -> bool:
-        """Whether Gram matrices of all patterns of `most` steps are affordable where C is too long to be had whole."""
-        return not self.computed and self.n * self.n * most <= 1 << 30
-
-    def selection(self, separation: int, most: int) -> Selection | None:  # noqa: ARG002  trees know more than C^T C
-        """Return what is known of at most `most` steps `separation` or more apart, beside entries of C^T C."""
-        return None
 
     def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
         """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""
@@ -238,22 +222,18 @@ class StoredReading(Reading):
         """All of C."""
         return self.entries_of(np.arange(self.n)) if self.array is None else self.array
 
-    def columns(self, indices: np.ndarray) -> Limbs:
-        """Return some columns."""
-        return limbs(self.entries_of(indices))
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns as they are."""
+        return Columns(self.entries_of(indices), np.zeros(len(indices)))
 
     def _whole(self) -> Limbs:
-        return self.columns(np.arange(self.n))
+        return limbs(self.entries_of(np.arange(self.n)))
 
 
 class ComputedReading(Reading):
     """A C whose entries are enclosed."""
 
     computed = True
-
-    def columns(self, indices: np.ndarray) -> Limbs:
-        """Return some columns."""
-        return self.whole.take(slice(None), indices)
 
 
 class ComputedToeplitzReading(ComputedReading):
@@ -264,9 +244,19 @@ class ComputedToeplitzReading(ComputedReading):
     def series(self) -> Numbers:
         """The first column."""
 
-    def column_norms(self) -> Numbers:
+    @property
+    @abstractmethod
+    def near_series(self) -> Near:
+        """The first column in doubles."""
+
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
-        return prefix_norms(self.series)
+        return prefix_norms(self.near_series)
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns: the series, from their diagonals on."""
+        values = placed([self.near_series.values] * len(indices), indices, self.n)
+        return Columns(values, self.near_series.off * 2 * np.sqrt(np.einsum("ij,ij->j", values, values)))
 
     def _whole(self) -> Limbs:
         cut = split(self.series)
@@ -323,8 +313,6 @@ def toeplitz_array(column: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(padded, n)[::-1]
 
 
-def prefix_norms(series: Numbers) -> Numbers:
+def prefix_norms(series: Near) -> Near:
     """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
-    sums = np.cumsum(series.values**2)[::-1]
-    lost = 2 * series.radius * int(abs(series.values).sum()) + len(sums) * series.radius**2
-    return Numbers(sums, 2 * series.exponent, lost)
+    return Near(np.cumsum(series.values**2)[::-1], share(2 * series.off, roundings=len(series.values) + 4))

@@ -15,7 +15,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers
-from factorize.exact.arithmetic.intervals import PLACES, dyadic, shifted
+from factorize.exact.arithmetic.intervals import PLACES, NotEnclosed, dyadic, shifted
+from factorize.exact.arithmetic.near import Near, share
 from factorize.exact.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
 
 LARGEST_HEAD = 1 << 20
@@ -96,8 +97,6 @@ class BltReading(ComputedToeplitzReading):
     parts = frozenset({"theta", "omega"})
     scalable = True
 
-    unit_diagonal = True
-
     def __init__(self, decays: Decays, n: int) -> None:
         self.n, self._decays = n, decays
         self.monotone = decays.monotone
@@ -126,6 +125,19 @@ class BltReading(ComputedToeplitzReading):
     def series(self) -> Numbers:
         """The first column."""
         return series(self._decays, self.n)
+
+    @cached_property
+    def near_series(self) -> Near:
+        """The first column: sums of positive terms, each of as many factors as steps."""
+        if not self._decays.nonnegative:
+            raise NotEnclosed("a decay or a scale is negative, so that coefficients may cancel")
+        column = np.zeros(self.n)
+        column[0] = 1.0
+        for decay, scale in zip(*self._decays, strict=True):
+            powers = np.full(self.n - 1, decay)
+            powers[:1] = 1.0
+            column[1:] += scale * np.cumprod(powers)
+        return Near(column, share(roundings=self.n + len(self._decays.scale) + 2))
 
     @cached_property
     def buffers(self) -> Buffers:

@@ -16,13 +16,16 @@ import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.arithmetic.integers import Limbs, Numbers, mantissas, split
-from factorize.exact.arithmetic.intervals import PLACES, shifted
+from factorize.exact.arithmetic.intervals import PLACES, NotEnclosed, shifted
+from factorize.exact.arithmetic.near import Columns, Near, U, share
 from factorize.exact.structures.base import Buffers as Buffers
 from factorize.exact.structures.base import ComputedReading, KeptNumbers
 
 LARGEST_WHOLE = 2048
 _STEPS = 4096  # whose numbers are Python integers at the same time
 _WIDEST = 1 << (PLACES - 80)
+_LOOSE = 2.0**-40  # share of a column norm that may be left open
+_ROOT_TINY = 1e-150  # more than what underflows; its square does not
 
 Real = tuple[int, int]
 """mantissa and exponent of a double"""
@@ -115,40 +118,63 @@ class CongruencePlan(NamedTuple):
         return [entry + units if a == b else entry for (a, b), entry in zip(self.pairs, matrix, strict=True)]
 
 
-def column_norms(given: Buffers) -> Numbers:
-    """Return the squared column norms: diagonal_j^2 + input_j . P_j input_j with P_{j-1} = T_j^T (P_j + o_j o_j^T) T_j.
+def column_norms(given: Buffers) -> Near:
+    """Return the squared column norms.
 
     Raises:
-        TooLarge: the transitions grow so much that 256 places do not enclose the norms.
+        NotEnclosed: the transitions grow so much that doubled precision does not enclose them.
     """
-    n, groups, states = given.inputs.shape
-    size, plan = groups * states, CongruencePlan.of(groups, states)
-    gentle = states == 1 and bool((np.abs(given.transition) <= 1).all())
-    gram, lost = [0] * len(plan.pairs), [0] * len(plan.pairs)
-    norms, widest, steady = np.empty(n, dtype=object), 0, 0
-    for j, (diagonal, transition, feed, out) in zip(range(n - 1, -1, -1), _backwards(given), strict=True):
-        number, exponent = diagonal[0]
-        norms[j] = shifted(number * number, 2 * exponent + PLACES) + plan.quadratic(gram, feed)
-        most = steady * _length(feed) if gentle else plan.quadratic(lost, feed)
-        widest = max(widest, most + 2 * size * size + 2)
-        if widest > _WIDEST:
-            raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
-        for k, (a, b) in enumerate(plan.pairs):
-            (x, e), (y, f) = out[a], out[b]
-            gram[k] += shifted(x * y, e + f + PLACES)
-        gram = plan.move(gram, transition)
-        # Each entry was cut by less than 1 + states^2 units: a matrix of norm at most size times that.
-        if gentle:
-            steady += 2 * size
-        else:
-            moved = plan.move(plan.with_diagonal(lost, size), transition)
-            lost = plan.with_diagonal(moved, 2 * size * states * states)
-    return Numbers(norms, -PLACES, widest)
+    from factorize.exact.structures.kernels import column_norms as compiled_norms
+
+    ends = np.empty((2, len(given.diagonal)))
+    fine = compiled_norms(*given.balanced(), ends) and np.isfinite(ends).all()
+    loose = float(((ends[1] - ends[0]) / ends[0]).max()) if fine and (ends[0] > 0).all() else np.inf
+    if not loose < _LOOSE:
+        raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")
+    return Near(ends[1], share(loose, roundings=8))
 
 
-def _length(vector: list[Real]) -> int:
-    """Return at least the squared norm."""
-    return sum(shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
+def near_columns(given: Buffers, indices: np.ndarray) -> Columns:
+    """Return some columns: their states move on together, and what each step rounds moves on with them.
+
+    A step k rounds the states of a column by a vector d_k, which reaches row i as output . Phi_ik d_k. By Cauchy and
+    Schwarz all of them together change it by at most sqrt(output . W output) sqrt(sum |d_k|^2), W = sum Phi Phi^T.
+
+    Raises:
+        NotEnclosed: the transitions grow so much that W is not known.
+    """
+    diagonal, transition, inputs, outputs = given.balanced()
+    n, groups, s = inputs.shape
+    order = np.argsort(indices, kind="stable")
+    starts = indices[order]
+    states, drift, far = np.zeros((groups, s, len(starts))), np.zeros(len(starts)), np.zeros(len(starts))
+    values, reach = np.zeros((n, len(starts))), np.zeros((groups, s, s))
+    begun = 0
+    for i in range(int(starts[0]), n):
+        step = transition[i]
+        if begun:
+            moved = step @ states[:, :, :begun]
+            sizes = (s + 2) * U * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
+            drift[:begun] += np.einsum("gac,gac->c", sizes, sizes)
+            spread, widest = float(np.abs(step).sum()), float(np.abs(reach).max())
+            if not (s + 4) * 2.0**-50 * spread**2 * widest < 0.5:
+                raise NotEnclosed("the transitions grow so much that doubles do not enclose the entries of C")
+            reach = step @ reach @ step.swapaxes(1, 2) + np.eye(s)  # twice it covers its own rounding
+            states[:, :, :begun] = moved
+            row, size = outputs[i].reshape(-1), np.abs(outputs[i])
+            flat = moved.reshape(groups * s, begun)
+            values[i, :begun] = row @ flat
+            length = float(np.einsum("ga,gab,gb->", outputs[i], reach, outputs[i]))
+            length = max(length, 0.0) + 2.0**-40 * float(np.einsum("ga,gab,gb->", size, np.abs(reach), size))
+            own = (groups * s + 4) * U * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
+            far[:begun] += (np.sqrt(2.0 * length * drift[:begun]) + own) ** 2
+        while begun < len(starts) and starts[begun] == i:
+            values[i, begun] = diagonal[i]
+            states[:, :, begun] = inputs[i]
+            begun += 1
+    found, slack = np.empty_like(values), np.empty_like(far)
+    found[:, order], slack[order] = values, np.sqrt(far) * (1 + 2.0**-20)
+    return Columns(found, slack)
 
 
 def entries(given: Buffers) -> Numbers:
@@ -234,9 +260,13 @@ class BufferedReading(ComputedReading):
         """Whether an entry may be negative, by the signs of the numbers."""
         return not self._numbers.nonnegative
 
-    def column_norms(self) -> Numbers:
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
         return column_norms(self._numbers)
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns."""
+        return near_columns(self._numbers, indices)
 
     def _whole(self) -> Limbs:
         return split(entries(self._numbers))

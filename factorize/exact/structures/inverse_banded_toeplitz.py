@@ -15,6 +15,7 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic
+from factorize.exact.arithmetic.near import Near, share
 from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 from factorize.exact.structures.base import ComputedToeplitzReading, compiled
 
@@ -77,9 +78,6 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     parts = frozenset({"inverse_coefficients"})
     scalable = True
 
-    unit_diagonal = True
-    by_majorant = True  # enclosed to 2^-240: where it falls, the majorant is the column
-
     def __init__(self, renewal: Renewal, n: int) -> None:
         self.n, self._renewal = n, renewal
         self.monotone = renewal.monotone
@@ -108,6 +106,14 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     def series(self) -> Numbers:
         """The first column."""
         return self._renewal.series(self.n)
+
+    @cached_property
+    def near_series(self) -> Near:
+        """The first column: sums of positive terms, which meet two roundings at most for each step that they reach."""
+        from factorize.exact.structures.kernels import renewal
+
+        renewal(self._renewal.weights, column := np.empty(self.n))
+        return Near(column, share(roundings=2 * self.n + 2) if self._renewal.weights.any() else 0.0)
 
     def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
         """Write variances with the diagonals of C^-1 as statements, and noise in place of C^-1 y; see `Reading`."""

@@ -14,22 +14,23 @@ bound (exact/structures/redrawn_kernels.py), and the same holds with Frobenius n
 
 from __future__ import annotations
 
-from fractions import Fraction
+import math
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact.arithmetic.integers import Limbs, Numbers, mantissas, split, squares
-from factorize.exact.arithmetic.intervals import PLACES, reciprocals
+from factorize.exact.arithmetic.integers import Limbs, Numbers, mantissas, split
+from factorize.exact.arithmetic.intervals import PLACES, NotEnclosed, reciprocals
+from factorize.exact.arithmetic.near import Columns, Near, share
 from factorize.exact.spec.programs import Program
-from factorize.exact.structures import base
 from factorize.exact.structures.base import ComputedReading, KeptNumbers, compiled
 
 LARGEST = 2048
 LARGEST_BY_COLUMNS = 16_384
 _WIDEST = 1 << (PLACES - 80)
+_AT_ONCE = 64  # columns, so that a row of them stays in the cache
 _SLACK = 2.0**-50  # of a sum of two doubles
 _ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `LARGEST_BY_COLUMNS` positive ones
 
@@ -137,7 +138,8 @@ class ByColumns:
         given: K.
 
     Raises:
-        TooLarge: n is above the limit, or pairs of doubles do not enclose C.
+        TooLarge: n is above the limit.
+        NotEnclosed: pairs of doubles do not enclose C.
     """
 
     def __init__(self, given: RedrawnInverse) -> None:
@@ -145,77 +147,47 @@ class ByColumns:
         if self.n > LARGEST_BY_COLUMNS:
             raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST_BY_COLUMNS}; got n={self.n}")
         if max(float(np.abs(part).max()) for part in given[:4]) > 1e100 or given.direct[0].min() < 1e-100:
-            raise TooLarge("a number of C^-1 is beyond 1e100, which pairs of doubles do not enclose")
+            raise NotEnclosed("a number of C^-1 is beyond 1e100, which pairs of doubles do not enclose")
         self._given = given
         self._reciprocals = reciprocals(given.direct[0])
 
-    def _columns(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _solved(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from factorize.exact.structures.redrawn_kernels import columns
 
         decay, output, inputs, direct, lag = self._given
-        high, low, defects = *np.zeros((2, self.n, len(indices))), np.empty(len(indices))
-        starts = indices.astype(np.int64)
+        order = np.argsort(indices, kind="stable")
+        starts = indices[order].astype(np.int64)
+        high, low, defects = *np.zeros((2, self.n, len(starts))), np.empty(len(starts))
         if not columns(decay, output, inputs, direct, self._reciprocals, lag, starts, high, low, defects):
-            raise TooLarge("C has entries above 1e100, or the inverse that is stored is not finite")
-        return high, low, np.sqrt(defects) * _ABOVE
+            raise NotEnclosed("C has entries above 1e100, or the inverse that is stored is not finite")
+        back = np.argsort(order)
+        return high[:, back], low[:, back], np.sqrt(defects[back]) * _ABOVE
 
     @cached_property
-    def _norms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every column: the squared norm of what was computed as a pair, its error, and how far C may be from it."""
-        norms, errors, defects = np.empty((self.n, 2)), np.empty(self.n), np.empty(self.n)
-        for j in range(self.n):
-            high, low, (defects[j],) = self._columns(np.array([j]))
-            ((norms[j],),), ((errors[j],),) = _products(high, low)
-        rest = float(np.sqrt((defects**2).sum())) * _ABOVE
+    def _size(self) -> float:
+        """At least the Frobenius norm of C."""
+        squares = defects = 0.0
+        for start in range(0, self.n, _AT_ONCE):
+            high, low, apart = self._solved(np.arange(start, min(start + _AT_ONCE, self.n)))
+            squares += float(((np.abs(high) + np.abs(low)) ** 2).sum())
+            defects += float((apart**2).sum())
+        rest = math.sqrt(defects) * _ABOVE
         if not rest < 0.5:
-            raise TooLarge(
-                f"what C^-1 makes of its computed inverse differs from I by {rest:.3g}: no bound on C follows"
+            raise NotEnclosed(
+                f"C^-1 is too ill-conditioned: what it makes of its computed inverse differs from I by {rest:.3g}"
             )
-        whole = float(np.sqrt(norms[:, 0].sum() + errors.sum())) / (1 - rest) * _ABOVE
-        return norms, errors, defects * whole * _ABOVE
+        return math.sqrt(squares) / (1 - rest) * _ABOVE
 
-    def column_norms(self) -> Numbers:
-        """Return the squared norms of all columns."""
-        norms, errors, far = self._norms
-        return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * _ABOVE + far) * far).max()))
+    def columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns."""
+        high, low, defects = self._solved(indices)
+        return Columns(high, (np.sqrt((low**2).sum(axis=0)) + defects * self._size) * _ABOVE)
 
     def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
         """Return both ends of the magnitudes of one column, shape (n,)."""
-        high, low, _ = self._columns(np.array([column]))
-        size, off = np.abs(high[:, 0]), np.abs(low[:, 0]) + self._norms[2][column]
-        return np.maximum(size - off * _ABOVE, 0.0) * (1 - _SLACK), (size + off * _ABOVE) * (1 + _SLACK)
-
-    def gram(self, indices: np.ndarray) -> Numbers:
-        """Return the Gram matrix of some columns."""
-        norms, _, far = (part[indices] for part in self._norms)
-        high, low, _ = self._columns(indices)
-        found, error = _products(high, low)
-        sizes = np.sqrt(norms[:, 0]) * _ABOVE
-        mixed = np.multiply.outer(sizes, far)
-        return _numbers(found, float((error + mixed + mixed.T + np.multiply.outer(far, far)).max()))
-
-
-def _products(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inner products of columns as pairs of doubles, and what each may be off by."""
-    from factorize.exact.structures.redrawn_kernels import products
-
-    k = high.shape[1]
-    found, error = np.empty((k, k, 2)), np.empty((k, k))
-    products(high, low, found, error)
-    return found, error
-
-
-def _numbers(pairs: np.ndarray, error: float) -> Numbers:
-    """Pairs of doubles in units of 2^-256, cut, and with a bound on what they are off by."""
-    high, low = (mantissas(pairs[..., part]) for part in (0, 1))
-    values: Any = 0
-    for numbers, exponents in (high, low):
-        shift = (exponents + PLACES).astype(object)
-        parts = numbers.astype(object)
-        values = values + ((parts << np.maximum(shift, 0)) >> np.maximum(-shift, 0))
-    return Numbers(
-        np.asarray(values, dtype=object), -PLACES, int(Fraction(error) * (1 + Fraction(1, 2**20)) * 2**PLACES) + 3
-    )
+        values, far = self.columns(np.array([column]))
+        size = np.abs(values[:, 0])
+        return np.maximum(size - far[0] * _ABOVE, 0.0) * (1 - _SLACK), (size + far[0] * _ABOVE) * (1 + _SLACK)
 
 
 class RedrawnReading(ComputedReading):
@@ -251,20 +223,19 @@ class RedrawnReading(ComputedReading):
         """A C that is too long to be had whole."""
         return ByColumns(self._inverse)
 
-    def column_norms(self) -> Numbers:
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
-        return self.by_columns.column_norms() if self.n > base.LARGEST_WHOLE else squares(self.whole)
+        blocks = [self.near_columns(np.arange(i, min(i + _AT_ONCE, self.n))) for i in range(0, self.n, _AT_ONCE)]
+        lengths = np.concatenate([np.sqrt((values**2).sum(axis=0)) for values, _ in blocks])
+        loose = float((np.concatenate([far for _, far in blocks]) / lengths).max())
+        return Near(lengths**2, share(3 * loose, roundings=2 * self.n + 16))
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns."""
+        return self.by_columns.columns(indices)
 
     def _whole(self) -> Limbs:
         return split(entries(self._inverse))
-
-    def gram(self, indices: np.ndarray) -> Numbers:
-        """Return the Gram matrix of some columns."""
-        return self.by_columns.gram(indices) if self.n > base.LARGEST_WHOLE else super().gram(indices)
-
-    def affords_patterns(self, most: int) -> bool:  # noqa: ARG002  columns are solved for once
-        """Whether columns can be solved for."""
-        return self.n <= LARGEST_BY_COLUMNS
 
     def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
         """Write variances column by column; see `Reading`."""

@@ -81,23 +81,6 @@ def columns(decay, output, inputs, direct, reciprocals, lag, starts, high, low, 
 
 
 @numba.njit(cache=True, nogil=True)
-def products(high, low, found, error):
-    """Write the inner products of columns, pairs of shape (k, k, 2), and what each may be off by, shape (k, k)."""
-    n, k = high.shape
-    for a in range(k):
-        for b in range(a + 1):
-            h, rest, size = 0.0, 0.0, 0.0
-            for i in range(n):
-                if high[i, a] != 0.0 and high[i, b] != 0.0:
-                    th, tl = _times(high[i, a], low[i, a], high[i, b], low[i, b])
-                    h, rest = _plus(h, rest, th, tl)
-                    size += abs(th) + _LEAST
-            found[a, b, 0], found[a, b, 1] = h, rest
-            found[b, a] = found[a, b]
-            error[a, b] = error[b, a] = _ONE * (n + 1) * size
-
-
-@numba.njit(cache=True, nogil=True)
 def variances(decay, output, inputs, direct, lag, states, targets, sources, counts, program, read, ends):
     """Write squared row norms of A K from below and above, shape (2, n), column by column; see losses/variances.py.
 

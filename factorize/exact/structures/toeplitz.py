@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject
 from factorize.exact.arithmetic.integers import Numbers, integers
+from factorize.exact.arithmetic.near import Near
 from factorize.exact.structures.base import StoredReading, placed, prefix_norms
 
 
@@ -60,9 +61,14 @@ class ToeplitzReading(StoredReading):
         """The first column."""
         return integers(self._column)
 
-    def column_norms(self) -> Numbers:
+    @property
+    def near_series(self) -> Near:
+        """The first column."""
+        return Near(self._column, 0.0)
+
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
-        return prefix_norms(self.series)
+        return prefix_norms(self.near_series)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

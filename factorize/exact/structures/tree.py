@@ -13,12 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from factorize.errors import CorruptObject
-from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import reciprocals
+from factorize.exact.arithmetic.near import Near, share
 from factorize.exact.spec.programs import Program
 from factorize.exact.structures import base
-from factorize.exact.structures.base import Selection, StoredReading, compiled
-from factorize.exact.structures.tree_selections import node_selection
+from factorize.exact.structures.base import StoredReading, compiled
 
 
 class TreeNodes(NamedTuple):
@@ -52,27 +51,18 @@ class TreeNodes(NamedTuple):
                     out[rows, place] = self.nodes[j + 1, rows]
         return out
 
-    def column_norms(self) -> Numbers:
-        """Return the squared norms of the columns, exactly: level by level, sums over the right siblings."""
+    def column_norms(self) -> Near:
+        """Return the squared norms of the columns: level by level, sums over the right siblings."""
         n = self.nodes.shape[1]
         steps = np.arange(n)
-        leaves = steps % self.restart
-        found = integers(self.nodes[0])
-        found = Numbers(found.values**2, 2 * found.exponent)
+        leaves, found = steps % self.restart, self.nodes[0] ** 2
         for j in range(len(self.nodes) - 1):
             sides = (steps - leaves) * 2 + (leaves >> j)  # one number for each block of this level; siblings: ^ 1
-            rows = np.flatnonzero(leaves >> j & 1)
-            level = integers(self.nodes[j + 1, rows])
-            starts = np.flatnonzero(np.diff(sides[rows], prepend=-1))
-            sums = np.add.reduceat(level.values**2, starts)
+            sums = np.bincount(sides, weights=np.where(leaves >> j & 1, self.nodes[j + 1], 0.0) ** 2)
             left = np.flatnonzero(leaves >> j & 1 == 0)
-            place = np.searchsorted(sides[rows[starts]], sides[left] ^ 1)
-            inside = np.minimum(place, len(starts) - 1)
-            paired = sides[rows[starts]][inside] == sides[left] ^ 1
-            unit = min(found.exponent, 2 * level.exponent)
-            found = found.at(unit)
-            found.values[left[paired]] += sums[inside[paired]] << (2 * level.exponent - unit)
-        return found
+            inside = (sides[left] ^ 1) < len(sums)
+            found[left[inside]] += sums[sides[left[inside]] ^ 1]
+        return Near(found, share(roundings=n + len(self.nodes) + 4))
 
     @property
     def bandwidth(self) -> int:
@@ -112,8 +102,6 @@ class TreeReading(StoredReading):
 
     parts = frozenset({"tree.nodes", "tree.restart"})
 
-    by_nodes = True
-
     def __init__(self, tree: TreeNodes) -> None:
         self.n, self._tree = tree.nodes.shape[1], tree
 
@@ -146,13 +134,9 @@ class TreeReading(StoredReading):
         """The longest reach of a row."""
         return self._tree.bandwidth
 
-    def column_norms(self) -> Numbers:
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
         return self._tree.column_norms()
-
-    def selection(self, separation: int, most: int) -> Selection | None:
-        """Select over the nodes."""
-        return None if self.array is None else node_selection(self.array, self._tree.restart, separation, most)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

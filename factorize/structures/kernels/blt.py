@@ -5,8 +5,6 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from factorize.numbers.double_double import add, multiply
-
 
 @numba.njit(cache=True, nogil=True)
 def divide_rows(theta, omega, block, out):
@@ -106,25 +104,3 @@ def _transform(theta, follow, cov, half, image, moved):
             for c in range(states):
                 entry += half[a, buffers + c] * follow[b, c]
             cov[a, buffers + b] = entry
-
-
-@numba.njit(cache=True, nogil=True)
-def wide_column(theta, omega, high, low, error):
-    """Write c_t = sum_r omega_r theta_r^(t-1) as pairs of doubles, and what they may be off by.
-
-    Each power is the one before times theta; a step loses 2^-98 of it at most, and all terms are positive.
-    """
-    buffers, n = theta.shape[0], high.shape[0]
-    power_high, power_low = np.ones(buffers), np.zeros(buffers)
-    cut = 1e-240 * (1.0 + omega.sum())
-    high[0], low[0], error[0] = 1.0, 0.0, 0.0
-    for t in range(1, n):
-        h, rest = 0.0, 0.0
-        for b in range(buffers):
-            if power_high[b] < 1e-250:  # below the range in which products of halves are without error
-                continue
-            first, second = multiply(omega[b], 0.0, power_high[b], power_low[b])
-            h, rest = add(h, rest, first, second)
-            power_high[b], power_low[b] = multiply(power_high[b], power_low[b], theta[b], 0.0)
-        high[t], low[t] = h, rest
-        error[t] = (t + 2 * buffers) * 2.0**-98 * h + cut

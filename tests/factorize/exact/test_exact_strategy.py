@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.exact import strategy as strategies
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.strategy import Strategy
@@ -134,6 +133,17 @@ def enclosed(found: Numbers, true: Any, computed: bool) -> None:
     assert float(radius) < 1e-40 if computed else radius == 0
 
 
+def near(found: Strategy, columns: list[tuple[Fraction, ...]]) -> None:
+    """Columns and their norms are as near as they say."""
+    chosen, norms = np.array([3, 0, 2]), found.column_norms
+    values, far = found.near_columns(chosen)
+    for place, j in enumerate(chosen):
+        apart = sum((Fraction(float(x)) - y) ** 2 for x, y in zip(values[:, place], columns[j], strict=True))
+        assert apart <= Fraction(float(far[place])) ** 2 and far[place] < 1e-13
+        square = sum(y * y for y in columns[j])
+        assert abs(Fraction(float(norms.values[j])) - square) <= Fraction(norms.off) * square and norms.off < 1e-13
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_structures(name: str, scaled: bool) -> None:
@@ -151,19 +161,12 @@ def test_structures(name: str, scaled: bool) -> None:
     factors = [Fraction(s) if scaled else Fraction(1) for s in SCALE]
     whole = [[x * f for x, f in zip(row, factors, strict=True)] for row in fractions(case.whole)]
     columns = list(zip(*whole, strict=True))
-    gram = [[sum(a * b for a, b in zip(c, d, strict=True)) for d in columns] for c in columns]
     enclosed(found.numbers(), whole, computed)
-    enclosed(found.column_norms, [gram[j][j] for j in range(N)], computed)
-    enclosed(found.gram_rows(np.array([3, 1])), [gram[3], gram[1]], computed)
-    assert found.gram_rows(np.array([1])).radius == found.gram_rows(np.arange(N)).radius
-    near = found._nearly
-    units = np.array(whole, dtype=float) * (near[0, 0] / float(whole[0][0]))
-    assert np.allclose(near, units, rtol=1e-15, atol=0) and np.frexp(near[0, 0] / float(whole[0][0]))[0] == 0.5
-    if scaled:  # of factors only their ratios are taken, so that their squares stay within the range of doubles
-        tensors = case.tensors | {"column_scale": np.ldexp(np.array(SCALE), 500)}
-        assert (Strategy("scaled", tensors, N)._nearly == near).all()
-    chosen = [0, 2, 3]
-    enclosed(found.gram(np.array(chosen)), [[gram[i][j] for j in chosen] for i in chosen], computed)
+    if name == "blt with signs":
+        with pytest.raises(NotEnclosed, match="negative"):
+            _ = found.column_norms
+    else:
+        near(found, columns)
     if found.toeplitz is not None:
         enclosed(found.toeplitz, [row[0] for row in whole], computed)
 
@@ -217,32 +220,5 @@ def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Strategy("tree", case.tensors, N)
     array = np.array(case.whole)
     assert found.array is None and (found.bandwidth, found.signed) == (4, False)
-    enclosed(found.gram(np.array([0, 3])), (array.T @ array)[np.ix_([0, 3], [0, 3])], False)
-    enclosed(found.column_norms, (array**2).sum(axis=0), False)
+    near(found, [tuple(map(Fraction, column)) for column in array.T.tolist()])
     assert Strategy("tree", case.tensors | {"tree.nodes": -case.tensors["tree.nodes"] * [[-1.0], [1], [1]]}, N).signed
-
-
-def test_gram_matrices_with_factors_are_those_of_what_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices are for stored doubles without factors; where they say nothing, integers do."""
-    array = np.tril(np.arange(1.0, 17.0).reshape(4, 4))
-    scale, patterns = np.array([1.0, 0.5, 4.0, 2.0]), np.array([[0, 2], [1, 3]])
-    plain = Strategy("dense", {"": array}, 4)
-    scaled = Strategy("scaled", {"": array, "column_scale": scale}, 4)
-    asked: list[int] = []
-    blocks = strategies.gram_blocks
-
-    def counted(*given: Any) -> Numbers:
-        asked.append(len(asked))
-        return blocks(*given)
-
-    def refused(*given: Any) -> Numbers:
-        raise NotEnclosed("entries are too far apart")
-
-    for way, times in ((counted, 1), (refused, 1)):
-        monkeypatch.setattr(strategies, "gram_blocks", way)
-        for c, whole in ((plain, array), (scaled, array * scale)):
-            for pattern, gram in zip(patterns, c.grams(patterns), strict=True):
-                true = whole[:, pattern].T @ whole[:, pattern]
-                assert gram.radius == 0
-                assert [[gram.fraction(int(v)) for v in row] for row in gram.values] == true.tolist()
-        assert len(asked) == times

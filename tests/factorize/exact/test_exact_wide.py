@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +13,6 @@ from specs import solved
 
 from factorize import parse_spec
 from factorize.exact import check, check_factor_file, claims, routes
-from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.losses import check_whole, residual
 from factorize.exact.report import (
@@ -31,7 +29,6 @@ from factorize.exact.report import (
     STRATEGY,
     Status,
 )
-from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
 from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
@@ -74,24 +71,6 @@ def test_losses_that_cancel_in_doubles_are_not_proved() -> None:
         report = check_factor_file(sealed(manifest, tensors))
         assert report.status(LOSS) is not Status.PROVED
         assert report.status(SENSITIVITY) is Status.PROVED, "1, whatever column spans many places"
-
-
-@pytest.mark.parametrize("structure", ["dense", "banded"])
-@pytest.mark.parametrize("integers", [False, True])
-def test_a_column_that_spans_many_places_gives_no_other_a_radius(structure: str, integers: bool) -> None:
-    """Against fractions: columns of 1 place, of 150 and of 1000."""
-    array = np.tril(np.random.default_rng(1).random((6, 6)))
-    array[:, 2], array[4:, 3] = np.tril(np.ones((6, 6)))[:, 2], (1e-45, 1e-300)
-    parts_of = (
-        {"": array}
-        if structure == "dense"
-        else {"bands": np.array([[*np.diagonal(array, -d), *[0.0] * d] for d in range(6)])}
-    )
-    with integers_only() if integers else nullcontext():
-        found = Strategy(structure, parts_of, 6).column_norms
-    assert found.radius == 0
-    norms = [sum((Fraction(entry) ** 2 for entry in column), Fraction(0)) for column in array.T.tolist()]
-    assert [found.fraction(int(value)) for value in found.values] == norms
 
 
 def test_losses_below_the_normal_numbers_are_not_proved() -> None:

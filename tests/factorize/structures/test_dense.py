@@ -149,8 +149,8 @@ def test_a_zero_rate_drops_its_column():
     rates = [1.0, 0.5, 0.0, 0.25, 0.0]
     found = solved({"kind": "schedule", "n": 5, "learning_rates": rates}, "dense")
     strategy = found.strategy.dense()
-    assert np.allclose(strategy[:, [2, 4]], np.eye(5)[:, [2, 4]], rtol=0, atol=1e-14)
-    assert np.allclose(strategy[[2, 4]], np.eye(5)[[2, 4]], rtol=0, atol=1e-14)
+    assert np.allclose(strategy[:, [2, 4]], np.eye(5)[:, [2, 4]], rtol=0, atol=1e-12)
+    assert np.allclose(strategy[[2, 4]], np.eye(5)[[2, 4]], rtol=0, atol=1e-12)
     remaining = solved(user(spec_of(found.spec.workload.document()).workload.dense()[:, [0, 1, 3]]), "dense")
     assert found.certificate.loss.objective == pytest.approx(remaining.certificate.loss.objective, rel=1e-9)
 

@@ -15,11 +15,13 @@ from factorize import load
 from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures import redrawn
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
-from factorize.structures.kernels import redrawn_columns
 from factorize.structures.layouts import build_matrix
 from factorize.structures.redrawn import RedrawnMatrix, read_redrawn
 
@@ -73,81 +75,24 @@ class TestDefinition:
         assert np.array_equal(matrix.rows(0, 2), [[1, 0], [-6, 2]])
 
 
-class TestEnclosure:
+class TestSensitivity:
     @given(SHAPES, st.data())
-    def test_entries(self, shape, data):
+    def test_columns_are_as_near_as_they_say(self, shape, data):
         matrix = made(shape, data)
         exact = cases.strategy(cases.inverse(matrix))
         try:
-            found = redrawn_columns.entries(matrix.parts)
-        except CertificateError:
+            values, far = Strategy("redrawn", matrix.tensors(), matrix.n).near_columns(np.arange(matrix.n))
+        except NotEnclosed:
             assert np.abs(doubles(exact)).max() * np.abs(matrix.inverse_rows(0, matrix.n)).max() > 1e10
             return
-        high, low, error = (cases.fractions(part) for part in found)
-        assert (abs(exact - high - low) <= error).all()
-
-    @given(SHAPES, st.data())
-    def test_defects_bound_what_the_inverse_makes_of_the_columns(self, shape, data):
-        matrix = made(shape, data)
-        starts = np.arange(matrix.n)
-        try:
-            found = redrawn_columns.Columns(matrix.parts, starts)
-        except CertificateError:
-            return
-        product = cases.inverse(matrix) @ (cases.fractions(found.high) + cases.fractions(found.low))
-        rest = product - cases.fractions(np.eye(matrix.n))
-        assert (((rest**2).sum(axis=0)) <= cases.fractions(found.defects) ** 2).all()
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_column_norms(self, seed):
-        matrix = cases.likely(24, seed=seed)
-        exact = (cases.strategy(cases.inverse(matrix)) ** 2).sum(axis=0)
-        found = redrawn_columns.column_norms(matrix.parts)
-        high, low, error = (cases.fractions(part) for part in found)
-        assert (abs(exact - high - low) <= error).all()
-        assert (found.error < 1e-26).all()
-        np.testing.assert_allclose(matrix.column_norms_squared(), doubles(exact), rtol=1e-14)
-
-    def test_losses_whose_squares_underflow_are_not_forgotten(self):
-        """Entries of 1e-160: products of them are below the normal range, and so are the squares of what they lose."""
-        tiny, inputs, direct = np.full((6, 1), 1e-160), np.full((2, 6, 1), 1e-160), np.zeros((2, 6))
-        inputs[1, :3], direct[0] = 0, 1
-        matrix = RedrawnMatrix(tiny * 1e160, tiny, inputs, direct, 3)
-        exact = cases.strategy(cases.inverse(matrix))
-        high, low, error = (cases.fractions(part) for part in redrawn_columns.entries(matrix.parts))
-        assert (abs(exact - high - low) <= error).all()
-        assert exact[2, 0] != 0 and high[2, 0] + low[2, 0] != exact[2, 0]
+        assert (((exact - cases.fractions(values)) ** 2).sum(axis=0) <= cases.fractions(far) ** 2).all()
 
     def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
         matrix = cases.cancelling(3)
         exact = cases.strategy(cases.inverse(matrix))
-        high, low, error = (cases.fractions(part) for part in redrawn_columns.entries(matrix.parts))
-        off = abs(exact - high - low)
-        assert (off <= error).all() and 0 < off[5, 0] and abs(exact[5, 0]) < 2**8
-
-    def test_what_the_columns_are_off_by_is_in_every_bound(self, monkeypatch):
-        """Defects of 1e-6: C - Y = C R is at most the norm of C times that."""
-        matrix = cases.likely(24)
-        dense, before = matrix.dense(), matrix.fixed_order_bound(4).squared
-        far = np.linalg.norm(dense, 2) * 1e-6
-
-        class Off(redrawn_columns.Columns):
-            def __init__(self, *args):
-                super().__init__(*args)
-                self.defects = self.defects + 1e-6
-
-        monkeypatch.setattr(redrawn_columns, "Columns", Off)
-        assert matrix.fixed_order_bound(4).squared >= (np.sqrt(before) + 4 * far) ** 2
-        norms = np.linalg.norm(dense, axis=0)
-        assert (redrawn_columns.column_norms(matrix.parts).error >= (norms + far) ** 2 - norms**2 - 1e-15).all()
-        rows = np.linalg.norm(dense, axis=1)
-        assert (redrawn_columns.entries(matrix.parts).error >= rows[:, None] * 1e-6 * (1 - 1e-12)).all()
-
-    def test_a_large_matrix_is_enclosed_too(self):
-        matrix = cases.likely(600, redraws=3)
-        found = redrawn_columns.entries(matrix.parts)
-        assert found.error.max() < 1e-25
-        np.testing.assert_allclose(found.high, matrix.dense(), atol=1e-13)
+        values, far = Strategy("redrawn", matrix.tensors(), matrix.n).near_columns(np.arange(matrix.n))
+        off = ((exact - cases.fractions(values)) ** 2).sum(axis=0)
+        assert (off <= cases.fractions(far) ** 2).all() and 0 < off[0] and abs(exact[5, 0]) < 2**8
 
     def test_an_inverse_out_of_reach_is_refused(self):
         """With x_i = y_i + 2^60 (y_0 + ... + y_{i-1}) entries of C reach 2^60^(n - 1)."""
@@ -161,81 +106,41 @@ class TestEnclosure:
         with pytest.raises(CertificateError, match="ill-conditioned"):
             sensitivity_of(matrix, EPOCHS)
 
-
-@pytest.mark.parametrize("participation", [Single(), MinSep(kind="min_sep", min_sep=9)])
-def test_a_norm_known_to_a_few_digits_is_not_called_exact(participation):
-    """The defect's bound may be a good part of the norm; then the value is safe, and nothing like the true one."""
-    n, ones = 9, np.ones((9, 1))
-    inputs, direct = np.ones((2, n, 1)), np.ones((2, n))
-    inputs[1, :2], direct[1, :2] = 0, 0
-    with pytest.raises(CertificateError, match="ill-conditioned"):
-        sensitivity_of(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2), participation)
-
-
-def squared(columns: np.ndarray) -> Fraction:
-    return abs(columns.T @ columns).sum()
-
-
-class TestSensitivity:
-    @pytest.mark.parametrize("seed", range(4))
-    def test_single(self, seed):
-        matrix = cases.likely(24, seed=seed)
-        true = (cases.strategy(cases.inverse(matrix)) ** 2).sum(axis=0).max()
-        found = sensitivity_of(matrix, Single())
-        assert found.kind == "exact"
-        assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
+    @pytest.mark.parametrize("participation", [Single(), MinSep(kind="min_sep", min_sep=9)])
+    def test_a_norm_known_to_a_few_digits_is_refused(self, participation):
+        n, ones = 9, np.ones((9, 1))
+        inputs, direct = np.ones((2, n, 1)), np.ones((2, n))
+        inputs[1, :2], direct[1, :2] = 0, 0
+        with pytest.raises(CertificateError, match="is not known"):
+            sensitivity_of(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2), participation)
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_fixed_epochs(self, seed):
+    def test_by_enumeration(self, seed):
         matrix = cases.likely(24, seed=seed, redraws=3)
         c = cases.strategy(cases.inverse(matrix))
-        true = max(squared(c[:, j::6]) for j in range(6))
-        found = sensitivity_of(matrix, EPOCHS)
-        assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
-        own = matrix.fixed_order_bound(4)
-        assert true <= Fraction(own.squared) <= true * (1 + Fraction(1, 2**51))
-        plain = max((c[:, j::6].sum(axis=1) ** 2).sum() for j in range(6))
-        assert own.exact or plain < true
-
-    def test_beyond_gram_blocks_of_the_whole(self, monkeypatch):
-        """The rule for long matrices, at a length where both are at hand."""
-        matrix = cases.likely(240)
-        whole = sensitivity_of(matrix, EPOCHS)
-        monkeypatch.setattr("factorize.certificate.sensitivity._GRAM_BESIDE", 100)
-        own = sensitivity_of(matrix, EPOCHS)
-        assert own.rule.startswith(("Gram", "absolute")) and whole.value <= own.value <= np.nextafter(
-            whole.value, 3 * whole.value
-        )
-
-    @pytest.mark.parametrize("epochs", [2, 5, 40])
-    def test_epochs_of_any_number_in_blocks(self, epochs):
-        matrix = cases.likely(200, lag=50)
-        dense = matrix.dense()
-        gram = np.abs(dense.T @ dense)
-        true = max(gram[j :: 200 // epochs, j :: 200 // epochs].sum() for j in range(200 // epochs))
-        assert matrix.fixed_order_bound(epochs).squared == pytest.approx(true, rel=1e-12)
+        gram = abs(c.T @ c)
+        pairs = max(gram[np.ix_([i, j], [i, j])].sum() for i in range(24) for j in range(i + 8, 24))
+        for participation, true, above in (
+            (Single(), gram.diagonal().max(), 1e-10),
+            (EPOCHS, max(gram[j::6, j::6].sum() for j in range(6)), 1e-10),
+            (MinSep(kind="min_sep", min_sep=8, max_participations=2), pairs, 0.5),
+        ):
+            found = sensitivity_of(matrix, participation)
+            assert true <= Fraction(found.value) ** 2 <= true * (1 + Fraction(above))
 
     def test_signs_that_balance_are_exact(self):
         """x_1 = y_1 + y_0 makes C_01 negative: contributions of opposite signs attain the absolute sum."""
         none = np.zeros((2, 1))
         matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), np.array([[1.0, 1.0], [0.0, 1.0]]), 1)
-        bound = matrix.fixed_order_bound(2)
-        assert bound.exact and bound.squared == pytest.approx(5, rel=1e-14)
-
-    def test_min_sep(self):
-        matrix = cases.likely(24)
-        dense = matrix.dense()
-        gram = np.abs(dense.T @ dense)
-        worst = max(gram[np.ix_([i, j], [i, j])].sum() for i in range(24) for j in range(i + 8, 24))
-        found = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=8, max_participations=2))
-        assert found.kind == "upper_bound" and worst <= found.value**2 <= 1.5 * worst
+        found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=2))
+        assert found.kind == "exact" and found.value**2 == pytest.approx(5, rel=1e-13)
 
     def test_a_length_above_the_limit_is_refused(self):
-        n = redrawn_columns.LARGEST + 1
+        n = redrawn.LARGEST_BY_COLUMNS + 1
         direct = np.zeros((2, n))
         direct[0] = 1
         matrix = RedrawnMatrix(np.zeros((n, 1)), np.zeros((n, 1)), np.zeros((2, n, 1)), direct, n // 2)
-        with pytest.raises(TooLarge, match=f"n={n} is above {redrawn_columns.LARGEST}"):
+        with pytest.raises(TooLarge, match=f"n={n}"):
             sensitivity_of(matrix, Single())
 
 
@@ -249,7 +154,7 @@ WORKLOADS = [
 class TestLosses:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
     def test_row_norms_by_recursion_are_those_of_rows(self, workload, monkeypatch):
-        monkeypatch.setattr("factorize.structures.redrawn._VARIANCES", 7)
+        monkeypatch.setattr("factorize.structures.redrawn._AT_ONCE", 7)
         spec = spec_of(workload, {"kind": "buffered_linear", "buffers": 2})
         matrix = cases.wild(24, 2, 2, 5, 3)
         decoder = spec.workload.row_block(0, 24) @ matrix.inverse_rows(0, 24)

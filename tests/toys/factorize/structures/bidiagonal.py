@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.wide import Wide, squares
 from factorize.structures.base import StoredMatrix
 
 
@@ -58,10 +57,6 @@ class BidiagonalMatrix(StoredMatrix):
     def column_norms_squared(self) -> np.ndarray:
         """Two squares for each column."""
         return self._diagonal**2 + self._next() ** 2
-
-    def enclosed_column_norms(self) -> Wide:
-        """Two squares for each column."""
-        return squares(self._diagonal).plus(squares(self._next()))
 
     def bandwidth(self) -> int:
         """Two, or one where nothing stands below the diagonal."""

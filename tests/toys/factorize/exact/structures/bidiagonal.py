@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.near import Near
 from factorize.exact.structures.base import StoredReading, placed
 from factorize.exact.structures.dense import norms
 
@@ -49,7 +49,7 @@ class BidiagonalReading(StoredReading):
         """Two, or one."""
         return 2 if self._bands[1].any() else 1
 
-    def column_norms(self) -> Numbers:
+    def column_norms(self) -> Near:
         """Squared norms of the columns."""
         return norms(self._bands)
 

@@ -1,0 +1,103 @@
+"""The plain sensitivity: the formulas of docs/sensitivity.md in ordinary floating point, from the rows of a structure.
+
+It has no allowance for rounding and states nothing. A certificate compares it with the value that the checker bounds
+from the tensors (certificate/sensitivity.py): the two share no code, so a blunder in either shows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from factorize.numbers.series import pattern_sums
+from factorize.participation import Participation
+from factorize.structures.base import Matrix
+
+BESIDE = 2048
+"""Longest n at which a Toeplitz matrix is taken for any other, too."""
+_AT_ONCE = 1 << 24  # entries
+
+
+def plain_sensitivity(matrix: Matrix, participation: Participation) -> float:
+    """Return the sensitivity by the formula that bounds it lowest, nearly.
+
+    Args:
+        matrix: C.
+        participation: single, of fixed epochs, or a minimal separation.
+
+    Raises:
+        TooLarge: columns overlap, and n is above the limit for an n x n array.
+    """
+    separation, most, _ = participation.spread(matrix.n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.sqrt(_squared(matrix, separation, most, periodic=participation.patterns(matrix.n) is not None))
+
+
+def _squared(matrix: Matrix, separation: int, most: int, *, periodic: bool) -> float:
+    if most == 1 or matrix.bandwidth() <= separation:
+        norms = matrix.column_norms_squared()
+        if periodic:
+            norms = norms.reshape(most, separation).sum(axis=0)
+        return float(norms.max() if most == 1 or periodic else best_selections(norms, separation, most))
+    column = _column(matrix)
+    leading = math.inf if column is None else _leading_pattern(column, separation, most)
+    if column is not None and (matrix.n > BESIDE or (column[:-1] >= column[1:]).all() and column[-1] >= 0):
+        return leading
+    whole = matrix.whole()
+    return min(leading, (_patterns if periodic else _two_stages)(whole, separation, most))
+
+
+def _column(matrix: Matrix) -> np.ndarray | None:
+    """The first column of a Toeplitz matrix."""
+    if matrix.time_invariant:
+        return matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]
+    if matrix.structure != "dense":
+        return None
+    whole = matrix.whole()
+    constant = all((whole[i, 1 : i + 1] == whole[i - 1, :i]).all() for i in range(1, matrix.n))
+    return whole[:, 0] if constant else None
+
+
+def _leading_pattern(column: np.ndarray, separation: int, most: int) -> float:
+    """Squared norm of the sum of columns 0, b, 2b, ... of the smallest non-increasing sequence above."""
+    majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+    return float((pattern_sums(majorant, separation, most) ** 2).sum())
+
+
+def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
+    """The largest absolute sum of the Gram matrices of the columns j, j + b, ..."""
+    n, largest = len(whole), 0.0
+    step = max(_AT_ONCE // (n * most), 1)
+    for start in range(0, separation, step):
+        columns = whole.reshape(n, most, separation)[:, :, start : start + step].transpose(2, 1, 0)
+        largest = max(largest, float(np.abs(columns @ columns.swapaxes(1, 2)).sum(axis=(1, 2)).max()))
+    return largest
+
+
+def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
+    """The best selection within each row of |C^T C|, then of the rows."""
+    n = len(whole)
+    step = max(_AT_ONCE // n, 1)
+    blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
+    rows = np.concatenate([best_selections(block, separation, most) for block in blocks])
+    return float(best_selections(rows, separation, most))
+
+
+def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:
+    """Return the largest sums of at most `most` values along the first axis whose places are `separation` apart.
+
+    Args:
+        values: shape (n, ...), non-negative.
+        separation: smallest distance of two chosen places.
+        most: largest number of places.
+    """
+    n = len(values)
+    best = np.zeros((n + separation, *values.shape[1:]))
+    if most >= math.ceil(n / separation):
+        for i in range(n - 1, -1, -1):
+            best[i] = np.maximum(best[i + 1], values[i] + best[i + separation])
+        return np.asarray(best[0])
+    for _ in range(most):
+        best[:n] = np.maximum.accumulate((values + best[separation:])[::-1], axis=0)[::-1]
+    return np.asarray(best[0])
