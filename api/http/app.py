@@ -24,7 +24,7 @@ from factorize.api.access.caller import Quotas
 from factorize.api.access.gate import Gate
 from factorize.api.access.issuer_tokens import IssuerTokens
 from factorize.api.http.calibration_jobs import CalibrationJobs
-from factorize.api.http.gateway.access_guard import AccessGuard
+from factorize.api.http.gateway.access import rows_of
 from factorize.api.http.gateway.audit_trail import AuditTrail
 from factorize.api.http.gateway.stream_limit import StreamLimit
 from factorize.api.http.gateway.work_gate import WorkGate
@@ -50,6 +50,8 @@ _MODULES = {
     factorize.api.http.console.picture_routes: "matrices",
 }
 """Routes, and the tag of each in the OpenAPI document."""
+ROUTES = rows_of(module.router for module in _MODULES)
+"""Every route with what it asks of its callers."""
 
 
 def create_app(settings: Settings, *, service: SolverService | None = None) -> FastAPI:
@@ -79,6 +81,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         title="factorize",
         version=__version__,
         summary="Certified matrix factorizations for private training with correlated noise",
+        openapi_url=None,  # a route of our own asks for a key
         docs_url=None,  # their pages load scripts from another site
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
@@ -94,10 +97,10 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     install(app)
     for module, tag in _MODULES.items():
         app.include_router(module.router, tags=[tag])
-    describe(app, keys=settings.asks_for_keys)
+    describe(app, ROUTES, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = Quotas(settings.open_jobs, settings.core_seconds_per_day, settings.kept_bytes)
-    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign, quotas))
+    app.state.gate = Gate(owned.register, foreign, quotas)
     app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
     app.add_middleware(AuditTrail, log=owned.audit, all_requests=settings.audit_requests)
     return app

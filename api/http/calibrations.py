@@ -10,6 +10,7 @@ from starlette.responses import Response
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
 from factorize.api.http.answers import RETRY_SECONDS, AskingCaller, RunningService, find, json_response, wanted_wait
 from factorize.api.http.calibration_jobs import CalibrationJob, CalibrationJobs, request_in
+from factorize.api.http.gateway.access import SUBMIT
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import CALIBRATION_QUERY, answers, json_body
@@ -38,6 +39,7 @@ RunningJobs = Annotated[CalibrationJobs, Depends(_jobs_of)]
     responses=answers(
         200, 202, 400, 404, 410, 413, 422, 429, 503, document={200: "Calibration", 202: "CalibrationJob"}
     ),
+    dependencies=SUBMIT,
 )
 async def calibrate(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
@@ -60,6 +62,7 @@ async def calibrate(
     PATH,
     openapi_extra=CALIBRATION_QUERY,
     responses=answers(200, 404, 410, 422, 429, 503, document="Calibration | CalibrationJob"),
+    dependencies=SUBMIT,
 )
 async def get_calibration(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
@@ -76,6 +79,7 @@ async def get_calibration(
     status_code=202,
     openapi_extra=CALIBRATION_QUERY,
     responses=answers(202, 404, 409, 410, 422, 503, document="CalibrationJob"),
+    dependencies=SUBMIT,
 )
 async def cancel_calibration(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str

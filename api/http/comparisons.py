@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from factorize.api.comparing.compare_request import CompareRequest, read_request
 from factorize.api.http.answers import AskingCaller, RunningService
 from factorize.api.http.child_answers import ChildQuestion, while_connected
+from factorize.api.http.gateway.access import SUBMIT
 from factorize.api.http.gateway.work_gate import gate_of, owner_of
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -35,6 +36,7 @@ router = APIRouter(default_response_class=Response)
     "/v1/compare",
     openapi_extra=json_body("CompareRequest"),
     responses=answers(200, 400, 413, 422, 429, 503, document="Comparison"),
+    dependencies=SUBMIT,
 )
 async def compare(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Compare all mechanisms that fit a spec.
@@ -63,6 +65,7 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
     "/v1/recommend",
     openapi_extra=json_body("RecommendRequest"),
     responses=answers(200, 400, 413, 422, 429, 503, document="Advice"),
+    dependencies=SUBMIT,
 )
 async def recommend(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.

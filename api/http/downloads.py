@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, digest_in, matches, not_known, stream
+from factorize.api.http.gateway.access import READ
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.service import SolverService
@@ -21,9 +22,11 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IG
 router = APIRouter(default_response_class=Response)
 
 
-@router.head("/v1/blobs/{sha256}", include_in_schema=False)
+@router.head("/v1/blobs/{sha256}", include_in_schema=False, dependencies=READ)
 @router.get(
-    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream")
+    "/v1/blobs/{sha256}",
+    responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream"),
+    dependencies=READ,
 )
 async def get_blob(request: Request, service: RunningService, caller: AskingCaller, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""

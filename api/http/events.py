@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from factorize.api.forms import ANY_FORM
 from factorize.api.http.answers import AskingCaller, RunningService, digest_in, not_known
-from factorize.api.http.gateway.access_guard import admission_of
+from factorize.api.http.gateway.access import READ, admission_of
 from factorize.api.http.gateway.stream_limit import EventStream
 from factorize.api.http.schema import answers
-from factorize.api.jobs.job import Job
+from factorize.api.jobs.job import Job, shown_error
 from factorize.api.results import Result
 from factorize.encoding import canonical_json
 
@@ -41,6 +41,7 @@ router = APIRouter(default_response_class=Response)
 @router.get(
     "/v1/factorizations/{name}/events",
     responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT),
+    dependencies=READ,
 )
 async def get_events(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
@@ -101,7 +102,7 @@ def frame(job: Job) -> bytes:
     if job.state == "done":
         return _done(job.spec_digest, job.digest, job.seq)
     if job.state == "failed":
-        return _event("failed", {"spec_digest": job.spec_digest, "error": job.error}, job.seq)
+        return _event("failed", {"spec_digest": job.spec_digest, "error": shown_error(job.error)}, job.seq)
     if job.state == "cancelled":
         return _event("cancelled", {"spec_digest": job.spec_digest}, job.seq)
     return f": {job.state}\n\n".encode() if job.progress is None else _event("progress", job.progress, job.seq)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from factorize.api.http.gateway.route_table import row_of
-
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _METHODS = ("GET", "HEAD", "POST", "DELETE")
 
@@ -35,16 +33,15 @@ class HttpCounts:
             registry=self.registry,
         )
 
-    def answered(self, method: str, path: str, status: int, seconds: float) -> None:
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request whose answer begins.
 
         Args:
             method: of the request.
-            path: of the request; only the route that has it is kept.
+            route: that has the request; `none` where none has it.
             status: of the answer.
             seconds: since the request began.
         """
-        row = row_of(method, path)
-        known, route = method if method in _METHODS else "other", "none" if row is None else row.path
+        known = method if method in _METHODS else "other"
         self._requests.labels(known, route, str(status)).inc()
         self._seconds.labels(known, route).observe(seconds)

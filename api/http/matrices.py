@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of, stream
+from factorize.api.http.gateway.access import READ, UPLOAD
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
@@ -29,10 +30,11 @@ _uploads = CapacityLimiter(4)
 router = APIRouter(default_response_class=Response)
 
 
-@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
+@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False, dependencies=READ)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}",
     responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
+    dependencies=READ,
 )
 async def get_rows(
     request: Request,
@@ -87,6 +89,7 @@ def _bounds(text: str | None) -> tuple[int | None, int | None]:
     status_code=201,
     openapi_extra=RAW_BODY,
     responses=answers(201, 411, 413, 422, 503, document="UploadedMatrix"),
+    dependencies=UPLOAD,
 )
 async def post_matrix(
     request: Request,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import AskingCaller, RunningService, find, json_response
+from factorize.api.http.gateway.access import READ
 from factorize.api.http.gateway.questions import answered
 from factorize.api.http.problems import problem_of
 from factorize.api.http.request_guard import read_body
@@ -22,6 +23,7 @@ router = APIRouter(default_response_class=Response)
     "/v1/predict",
     openapi_extra=json_body("PredictionRequest"),
     responses=answers(200, 400, 404, 410, 413, 422, 429, 503, document="Prediction"),
+    dependencies=READ,
 )
 async def predict(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""

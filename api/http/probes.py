@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from factorize.api.access.caller import Scope
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
+from factorize.api.http.gateway.access import MONITOR, OPEN, OPEN_WITH_DETAILS, READ
 from factorize.api.http.gateway.work_gate import WorkGate, gate_of
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
@@ -26,13 +27,13 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 router = APIRouter(default_response_class=Response)
 
 
-@router.get("/healthz", responses=answers(200, document="Health"))
+@router.get("/healthz", responses=answers(200, document="Health"), dependencies=OPEN)
 async def healthz() -> Response:
     """Say that the process answers."""
     return json_response({"status": "ok"})
 
 
-@router.get("/readyz", responses=answers(200, 503, document="Readiness"))
+@router.get("/readyz", responses=answers(200, 503, document="Readiness"), dependencies=OPEN_WITH_DETAILS)
 async def readyz(service: RunningService, caller: AskingCaller) -> Response:
     """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
     found = await run_sync(service.readiness.look)
@@ -49,7 +50,7 @@ async def readyz(service: RunningService, caller: AskingCaller) -> Response:
     raise ProblemAnswer("unavailable", f"not ready{failing}", extra=document)
 
 
-@router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))
+@router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}), dependencies=MONITOR)
 async def metrics(request: Request, service: RunningService) -> Response:
     """Give counters and gauges in Prometheus' text format."""
     registry = CollectorRegistry()
@@ -114,7 +115,15 @@ class _Counts(Collector):
         yield refused
 
 
-@router.get("/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}))
+@router.get("/openapi.json", include_in_schema=False, dependencies=READ)
+async def openapi(request: Request) -> Response:
+    """Give the document of all routes (OpenAPI)."""
+    return json_response(await run_sync(request.app.openapi))
+
+
+@router.get(
+    "/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}), dependencies=OPEN
+)
 async def problem(slug: str) -> Response:
     """Say what a type of problem means."""
     if slug not in KINDS:

@@ -23,6 +23,7 @@ from starlette.routing import Match
 
 from factorize import errors as tree
 from factorize.api.access.refusals import AccessRefused, QuotaExhausted
+from factorize.api.http.gateway.access import NO_ROUTE
 from factorize.api.service import AboveCapacity
 from factorize.encoding import canonical_json
 
@@ -234,6 +235,11 @@ async def _on_expected(request: Request, error: Exception) -> Response:
 
 async def _on_status(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if "caller" not in request.scope["state"]:  # no route has it, which strangers are not told
+        try:
+            await NO_ROUTE(request)
+        except tree.FactorizeError as refusal:
+            return await _on_expected(request, refusal)
     slug = _STATUSES.get(error.status_code, "bad-request")
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else {}
     return ProblemAnswer(slug, KINDS[slug].meaning, headers=headers).response(request_id(request))

@@ -12,8 +12,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from factorize.api.http.gateway.access import trusts
 from factorize.api.http.http_counts import HttpCounts
-from factorize.api.http.problems import ProblemAnswer
+from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.settings import Settings, is_loopback
 from factorize.api.telemetry.log_context import bound, read_client_id, read_traceparent
 
@@ -65,7 +66,8 @@ class RequestGuard:
         async def completed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seconds = time.monotonic() - begun
-                self._counts.answered(scope["method"], scope["path"], message["status"], seconds)
+                route = getattr(scope.get("route"), "path", "none") if "caller" in scope["state"] else "none"
+                self._counts.answered(scope["method"], route, message["status"], seconds)
                 _log.info("a request is answered", extra={"about": _line(scope, message["status"], seconds)})
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
@@ -82,12 +84,18 @@ class RequestGuard:
     def _refusal(self, scope: Scope) -> ProblemAnswer | None:
         headers = Headers(scope=scope)
         return (
-            self._refuse_headers(scope, headers)
+            self._refuse_peer(scope)
+            or self._refuse_headers(scope, headers)
             or self._refuse_framing(scope, headers)
             or self._refuse_condition(scope, headers)
             or self._refuse_host(headers)
             or self._refuse_origin(headers)
         )
+
+    def _refuse_peer(self, scope: Scope) -> ProblemAnswer | None:
+        if trusts(self.settings, (scope.get("client") or ("",))[0]):
+            return None
+        return ProblemAnswer("untrusted-peer", KINDS["untrusted-peer"].meaning)
 
     def _refuse_headers(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
         raw = headers.raw

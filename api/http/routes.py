@@ -23,6 +23,7 @@ from factorize.api.http.answers import (
     not_known,
     wanted_wait,
 )
+from factorize.api.http.gateway.access import READ, SUBMIT
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -43,6 +44,7 @@ router = APIRouter(default_response_class=Response)
     "/v1/factorizations",
     openapi_extra=SPEC_BODY,
     responses=answers(200, 202, 400, 413, 422, 429, 503, document={200: "Manifest", 202: "Job"}),
+    dependencies=SUBMIT,
 )
 async def post_factorization(
     request: Request, service: RunningService, caller: AskingCaller, matrices: Matrices = None, dtype: Dtype = None
@@ -74,13 +76,16 @@ async def post_factorization(
     "/v1/canonicalize",
     openapi_extra=SPEC_BODY,
     responses=answers(200, 400, 413, 422, 429, 503, document="CanonicalSpec"),
+    dependencies=READ,
 )
 async def canonicalize(request: Request, service: RunningService) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
     return json_response(await _about_body(request, service, service.canonicalize))
 
 
-@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"))
+@router.get(
+    "/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"), dependencies=READ
+)
 async def list_factorizations(
     request: Request,
     service: RunningService,
@@ -99,9 +104,11 @@ async def list_factorizations(
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
-@router.head("/v1/factorizations/{name}", include_in_schema=False)
+@router.head("/v1/factorizations/{name}", include_in_schema=False, dependencies=READ)
 @router.get(
-    "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
+    "/v1/factorizations/{name}",
+    responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job"),
+    dependencies=READ,
 )
 async def get_factorization(
     request: Request,
@@ -120,7 +127,12 @@ async def get_factorization(
     return manifest_response(request, found, pinned=found.digest == name, headers={})
 
 
-@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
+@router.delete(
+    "/v1/factorizations/{name}",
+    status_code=202,
+    responses=answers(202, 404, 409, 410, document="Job"),
+    dependencies=SUBMIT,
+)
 async def cancel_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name), caller)
@@ -137,6 +149,7 @@ async def cancel_factorization(request: Request, service: RunningService, caller
     "/v1/factorizations/{name}/retry",
     status_code=202,
     responses=answers(200, 202, 404, 422, document={200: "Manifest", 202: "Job"}),
+    dependencies=SUBMIT,
 )
 async def retry_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""

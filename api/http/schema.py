@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from factorize.accounting.calibration_request import CalibrationRequest
+from factorize.api.http.gateway.access import RouteRow
 from factorize.api.http.gateway.answer_schemas import ANSWERS
 from factorize.api.http.gateway.openapi_parts import complete
 from factorize.api.http.problems import MEDIA_TYPE
@@ -92,11 +93,12 @@ def answers(
     return found
 
 
-def describe(app: FastAPI, *, keys: bool) -> None:
+def describe(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> None:
     """Make an application's OpenAPI document complete; it is built when it is first asked for.
 
     Args:
         app: the application.
+        rows: its routes.
         keys: whether it asks for keys.
     """
 
@@ -112,7 +114,7 @@ def describe(app: FastAPI, *, keys: bool) -> None:
             for name, schema in schemas.items():
                 _settle(schema)
                 schema["title"] = name
-            complete(found, keys=keys)
+            complete(found, rows, keys=keys)
             app.openapi_schema = found
         return app.openapi_schema
 

@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from factorize.api.http.app import create_app
-from factorize.api.http.gateway.access_guard import is_proxy
+from factorize.api.http.gateway.access import is_proxy
 from factorize.api.http.open_files import allow_connections
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import SECURITY_HEADERS

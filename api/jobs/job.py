@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
+_AWAY = ("store-unavailable", "service-unreachable")
+_PLACE = re.compile(r"\w+://[^\s,;'\"]+|(?<![\w/.])(?:/[\w.+@~-]+){2,}/?|\b\d+\.\d+\.\d+\.\d+(?::\d+)?\b")
 ALONE_AFTER = 2
 """Deaths after which a job is run alone on its worker; the next death is the last."""
 TERMINAL = frozenset({"done", "failed", "cancelled"})
@@ -98,7 +101,16 @@ class Job(JobOrder):
     def document(self) -> dict[str, Any]:
         """The job document of the HTTP interface."""
         names = ("spec_digest", "state", "progress", "error", "submitted", "updated")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"error": shown_error(self.error)}
+
+
+def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
+    """Return what callers are told of a failed job: paths and hosts are the operator's, whose log has them."""
+    if error is None:
+        return None
+    if error["type"] in _AWAY:
+        return {**error, "message": "the service could not use its store; try again, or ask the operator"}
+    return {**error, "message": _PLACE.sub("(a place of the service)", error["message"])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from request_fuzzer import fuzz, tokens_of
 from schema_runs import put_known, schema_run
 from servers import LiveService, serving
 
+from factorize.api.http.app import ROUTES
 from factorize.api.http.gateway.openapi_parts import BODIES
-from factorize.api.http.gateway.route_table import ROUTES
 from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec

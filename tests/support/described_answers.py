@@ -8,8 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from kept_openapi import KEPT
-
-from factorize.api.http.gateway.route_table import row_of
+from route_rows import row_of
 
 
 @cache

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import matches
+from factorize.api.http.gateway.access import OPEN
 from factorize.api.http.problems import ProblemAnswer
 
 _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -49,13 +50,13 @@ FILES = {entry.name: PageFile(entry.name, entry.read_bytes()) for entry in (_HER
 router = APIRouter(default_response_class=Response)
 
 
-@router.get("/", include_in_schema=False)
+@router.get("/", include_in_schema=False, dependencies=OPEN)
 async def console(request: Request) -> Response:
     """Give the page."""
     return _PAGE.answer(request)
 
 
-@router.get("/page/{name}", include_in_schema=False)
+@router.get("/page/{name}", include_in_schema=False, dependencies=OPEN)
 async def page_file(request: Request, name: str) -> Response:
     """Give a script, style or picture of the page."""
     if name not in FILES:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of
+from factorize.api.http.gateway.access import READ
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
@@ -30,6 +31,7 @@ router = APIRouter(default_response_class=Response)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}/cells",
     responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
+    dependencies=READ,
 )
 async def get_cells(
     request: Request,
@@ -95,7 +97,11 @@ def _pair(field: str, text: str | None) -> Pair:
     return int(found[1]), int(found[2])
 
 
-@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"))
+@router.get(
+    "/v1/factorizations/{name}/errors",
+    responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"),
+    dependencies=READ,
+)
 async def get_errors(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 

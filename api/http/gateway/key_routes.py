@@ -19,6 +19,7 @@ from factorize.api.access.caller import Caller
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.key_request import KEY_ID, KeyRequest, read_key_request
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
+from factorize.api.http.gateway.access import ADMIN, READ
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -33,7 +34,7 @@ _Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the
 router = APIRouter(default_response_class=Response)
 
 
-@router.get("/v1/caller", responses=answers(200, document="Caller"))
+@router.get("/v1/caller", responses=answers(200, document="Caller"), dependencies=READ)
 async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
     """Say who asks: name, scopes, quotas, and whether they may look after keys here."""
     document = {
@@ -47,7 +48,7 @@ async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
     return json_response(document, headers=_NO_STORE)
 
 
-@router.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"))
+@router.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"), dependencies=ADMIN)
 async def list_keys(
     request: Request,
     service: RunningService,
@@ -69,6 +70,7 @@ async def list_keys(
     status_code=201,
     openapi_extra=json_body("KeyRequest"),
     responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
+    dependencies=ADMIN,
 )
 async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Make a key, whose token is in this answer and nowhere else.
@@ -83,14 +85,14 @@ async def post_key(request: Request, service: RunningService, caller: AskingCall
     return json_response({**_shown(key, caller), "token": token.text}, 201, headers)
 
 
-@router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
+@router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
 async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
     key = await run_sync(_register(service, caller).get, key_id)
     return json_response(_shown(key, caller), headers=_NO_STORE)
 
 
-@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"))
+@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
 async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
     key = await run_sync(_register(service, caller).revoke, key_id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from factorize.api.http.gateway.route_table import row_of
+from factorize.api.http.gateway.access import RouteRow
 from factorize.api.http.problems import KINDS, MEDIA_TYPE
 
 SECURITY_SCHEME = "key"
@@ -108,11 +109,12 @@ BODIES: dict[str, Any] = {
 """An example of each JSON body, by the name of its schema."""
 
 
-def complete(document: dict[str, Any], *, keys: bool) -> None:
+def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) -> None:
     """Add to each operation what all of them have, and the shared components.
 
     Args:
         document: as the framework makes it.
+        rows: the routes, with what they ask of callers.
         keys: whether the service asks for keys; else the document says that no key is another choice.
     """
     components = document.setdefault("components", {})
@@ -126,9 +128,10 @@ def complete(document: dict[str, Any], *, keys: bool) -> None:
     components["headers"] = _HEADERS
     components["examples"] = {slug: _example(slug) for slug in KINDS}
     components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            _complete_operation(path, method, operation, keys)
+    for row in rows:
+        operation = document["paths"].get(row.path, {}).get(row.method.lower())
+        if operation is not None:
+            _complete_operation(row, operation, keys)
     for (method, path, status), links in _LINKS.items():
         document["paths"][path][method]["responses"][status]["links"] = {
             name: {"operationId": document["paths"][at][asked]["operationId"], "parameters": parameters}
@@ -136,19 +139,16 @@ def complete(document: dict[str, Any], *, keys: bool) -> None:
         }
 
 
-def _complete_operation(path: str, method: str, operation: dict[str, Any], keys: bool) -> None:
-    row = row_of(method.upper(), path)
-    if row is not None:
-        scope = row.scope or row.details
-        needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
-        operation["security"] = needed if not needed or (keys and row.scope) else [*needed, {}]
+def _complete_operation(row: RouteRow, operation: dict[str, Any], keys: bool) -> None:
+    scope = row.access.scope or row.access.details
+    needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
+    operation["security"] = needed if not needed or (keys and row.access.scope) else [*needed, {}]
     responses = operation["responses"]
     for slug in _ANY_REQUEST:
         responses.setdefault(str(KINDS[slug].status), {})
-    if row is not None and (row.scope or row.details):
+    if scope is not None:
         for status in ("401", "429", "503"):
-            if f"{status}" in {str(kind.status) for kind in KINDS.values()}:
-                responses.setdefault(status, {})
+            responses.setdefault(status, {})
     for status in sorted(responses):
         if int(status) >= 400:
             responses[status] = _problems(int(status))
@@ -156,7 +156,7 @@ def _complete_operation(path: str, method: str, operation: dict[str, Any], keys:
             names = (
                 "X-Request-Id",
                 *_BY_STATUS.get(status, ()),
-                *(_OF_ANSWER.get(path, ()) if status == "200" else ()),
+                *(_OF_ANSWER.get(row.path, ()) if status == "200" else ()),
             )
             responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
     operation["responses"] = {status: responses[status] for status in sorted(responses)}

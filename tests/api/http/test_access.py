@@ -21,9 +21,9 @@ from servers import SLOW_SOLVER, serving
 
 from factorize import solvers
 from factorize.api.access.caller import Quotas, Scope
-from factorize.api.http.gateway.access_guard import trusts
+from factorize.api.http.app import ROUTES
+from factorize.api.http.gateway.access import RouteRow, trusts
 from factorize.api.http.gateway.openapi_parts import BODIES
-from factorize.api.http.gateway.route_table import ROUTES, RouteRow
 from factorize.api.jobs.database import charges, reading, writing
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
@@ -45,9 +45,9 @@ def test_a_route_is_open_to_its_scope_and_to_nobody_else(keyed: Keyed, row: Rout
     for role in (None, "fk_wrong", *Scope):
         answer = keyed.ask(role, row.method, filled(row.path))
         assert answer.status < 500
-        if row.details and role == "fk_wrong":  # who shows a key asks for the details
+        if row.access.details and role == "fk_wrong":  # who shows a key asks for the details
             answer.problem(401, "unauthorized")
-        elif row.scope is None or role in (row.scope, "admin"):
+        elif row.access.scope is None or role in (row.access.scope, "admin"):
             assert answer.status not in (401, 403), (role, answer)
         elif role in (None, "fk_wrong"):
             problem = answer.problem(401, "unauthorized")

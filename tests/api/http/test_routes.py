@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from servers import Client, LiveService, serving, serving_apart
 
+from factorize.api.jobs.job import JobOrder
 from factorize.api.settings import Settings
 from factorize.api.stored_forms import StoredForms
 from factorize.solvers import solve
@@ -179,6 +180,39 @@ def test_the_list_by_age_mixes_jobs_and_foreign_results(tmp_path: Path) -> None:
         assert found[0][1].startswith("prefix(n=5), single, mean, square_root")
         assert len({summary for _, summary in found}) == 4
         assert not live.get("/v1/factorizations?state=failed").json()["items"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ({"type": "store-unavailable", "message": "/srv/store: Permission denied"}, "could not use its store"),
+        ({"type": "store-unavailable", "message": "s3.internal:9000 does not answer"}, "could not use its store"),
+        (
+            {"type": "failed", "message": "exit status 1: /opt/py/lib/solve.py: OSError at tcp://10.0.0.6:8786"},
+            "status 1",
+        ),
+        ({"type": "crashed", "message": "no connection to 10.0.0.6:5432 for 3.5 s"}, "3.5 s"),
+        (
+            {"type": "limit-exceeded", "message": "gap 1e-3/step after 1.5 s; use n/2"},
+            "gap 1e-3/step after 1.5 s; use n/2",
+        ),
+    ],
+)
+def test_a_failed_job_names_no_place_of_the_service(tmp_path: Path, error: dict[str, str], kept: str) -> None:
+    with serving(Settings(store=str(tmp_path / "store")), solver="no_solver") as live:
+        job, _ = live.service.ledger.claim(
+            JobOrder("a" * 64, json.dumps(parse_spec(prefix(4)).document()), "prefix", 1, 1.0)
+        )
+        live.service.ledger.fail(job, error)
+        for shown in (
+            live.get(f"/v1/factorizations/{'a' * 64}").json(),
+            live.get("/v1/factorizations").json()["items"][0],
+            live.get(f"/v1/factorizations/{'a' * 64}/events").body.decode(),
+        ):
+            assert kept in str(shown)
+            assert not [
+                word for word in ("/srv", "/opt", "10.0.0.6", "8786", "5432", "s3.internal") if word in str(shown)
+            ]
 
 
 @pytest.mark.parametrize("query", ["state=sleeping", "limit=0", "limit=x", "cursor=nonsense", "cursor=store:x"])

@@ -6,7 +6,7 @@ import pytest
 from cross_probes import LIST, NAMING, UNNAMED, ProbeCount, probes_of
 
 from factorize.api.access.caller import Scope
-from factorize.api.http.gateway.route_table import ROUTES
+from factorize.api.http.app import ROUTES
 
 PROBES = 400
 

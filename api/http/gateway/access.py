@@ -1,0 +1,128 @@
+"""What a route asks of its callers: a key that may do what the route does, as a dependency of every route."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.routing import APIRoute
+
+from factorize.api.access.caller import ANYONE, STRANGER, Caller, Scope
+from factorize.api.access.gate import Gate, credential_in
+from factorize.api.access.refusals import AccessRefused
+from factorize.api.settings import Settings, is_loopback
+from factorize.errors import FactorizeError
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one route asks.
+
+    It leaves the caller in `scope["state"]["caller"]`, and in `admitted` what looks whether the caller would be let in
+    again, or None where no key was needed.
+
+    Args:
+        scope: what a caller needs; None is open to everyone.
+        details: the scope with which a route that is open to everyone says more; None where nobody is told more.
+        known: whether there is such a route; else any key is told that there is none.
+    """
+
+    scope: Scope | None
+    details: Scope | None = None
+    known: bool = True
+
+    async def __call__(self, request: Request) -> None:
+        """Let a caller in.
+
+        Raises:
+            AccessRefused: no key, none of this service, or one without the scope.
+            StoreUnavailable: the ledger does not answer.
+        """
+        if self.known and request.scope["path"].endswith("\n"):  # which the `$` of a route's pattern takes
+            raise HTTPException(404)
+        state = request.scope["state"]
+        state["admitted"] = None
+        values = request.headers.getlist("authorization")
+        address = request.client.host if request.client else "unknown"
+        if not request.app.state.service.settings.asks_for_keys:
+            state["caller"] = replace(ANYONE, address=address)
+        elif self.known and self.scope is None and not (self.details and values):
+            state["caller"] = replace(STRANGER if self.details else ANYONE, address=address)
+        else:
+            gate: Gate = request.app.state.gate
+            credential = credential_in([value.encode("latin-1") for value in values])
+            caller = await gate.admit(credential)
+            if not caller.may(self.scope):
+                message = f"the key does not have the scope {self.scope}; ask the operator for one"
+                raise AccessRefused(message, "forbidden")
+            state["caller"], state["admitted"] = caller, partial(_would_let_in, gate, credential, caller)
+
+
+def _needs(scope: Scope | None, details: Scope | None = None) -> list[Any]:
+    return [Depends(Access(scope, details))]
+
+
+OPEN, OPEN_WITH_DETAILS = _needs(None), _needs(None, Scope.MONITOR)
+READ, SUBMIT, UPLOAD, MONITOR, ADMIN = map(_needs, Scope)
+"""Dependencies of routes by the scope that they need."""
+NO_ROUTE = Access(None, known=False)
+
+
+@dataclass(frozen=True)
+class RouteRow:
+    """A route and what it asks; GET stands for HEAD too, where the route has it."""
+
+    method: str
+    path: str
+    access: Access
+
+
+def rows_of(routers: Iterable[APIRouter]) -> tuple[RouteRow, ...]:
+    """Return the routes of some routers; one that asks nothing of its callers is a mistake, and raises IndexError."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    return tuple(
+        RouteRow(method, route.path, route.dependencies[0].dependency)  # type: ignore[arg-type]  # made by `_needs`
+        for route in routes
+        for method in sorted(route.methods or ())
+        if method != "HEAD"
+    )
+
+
+async def _would_let_in(gate: Gate, credential: bytes, caller: Caller) -> bool:
+    try:
+        return await gate.admit(credential) == caller
+    except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
+        return False
+
+
+def trusts(settings: Settings, peer: str) -> bool:
+    """Say whether requests from an address are answered: all with HTTPS or on loopback, else those of the proxies."""
+    if not settings.trusted_proxies or settings.https_certificate is not None or is_loopback(peer):
+        return True
+    return is_proxy(settings, peer)
+
+
+def is_proxy(settings: Settings, peer: str) -> bool:
+    """Say whether an address is that of a proxy, which stands for many clients."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return any(mapped in network for network in settings.trusted_proxies)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Return who asks; the route has let them in."""
+    caller: Caller = request.scope["state"]["caller"]
+    return caller
+
+
+def admission_of(request: Request) -> Callable[[], Awaitable[bool]] | None:
+    """Return what looks whether the caller of a request would be let in again; None where no key was needed."""
+    admitted: Callable[[], Awaitable[bool]] | None = request.scope["state"]["admitted"]
+    return admitted
