@@ -317,7 +317,6 @@ def test_verify_exact_checks_the_bytes_in_integers(filled: CommandLine) -> None:
     known = load(filled.home / "dense.safetensors")
     document = filled("verify", known.digest, "--exact", "--output", "json").json()
     assert document["verified"] is True and document["failed"] == []
-    assert document["sensitivity"]["overstated_ulps"] >= 0
     assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
 
 
