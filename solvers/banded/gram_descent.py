@@ -19,7 +19,7 @@ from factorize.certificate.lower_bounds.class_bounds import band_gap
 from factorize.solution import Outcome
 from factorize.solvers.banded.kernels import backward, factor, forward, split
 from factorize.solvers.banded.preconditioner import Preconditioner
-from factorize.solvers.methods.limited_memory import Memory, dot
+from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.problem import Problem, Reporter
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
@@ -142,7 +142,7 @@ class GramDescent:
         while self.steps < _MOST_STEPS:
             self.steps += 1
             direction = self._direction()
-            decrease = dot(self.at.gradient, direction) / 2
+            decrease = float(np.vdot(self.at.gradient, direction)) / 2
             left = max(decrease / self.at.loss, 0.0)
             if left <= check or self.steps >= checked + _PATIENCE:
                 checked = self.steps

@@ -54,8 +54,9 @@ def largest_eigenvalue_above(times: Callable[[Array], Array], x: Array, steps: i
         steps: products.
     """
     ratio = 0.0
-    for _ in range(steps):
-        y = times(x)
-        ratio = float((y / x).max())
-        x = np.maximum(y / y.max(), _LEAST)  # any positive vector gives a bound
+    with np.errstate(over="ignore", invalid="ignore"):  # then the bound is no number, and refused as such
+        for _ in range(steps):
+            y = times(x)
+            ratio = float((y / x).max())
+            x = np.maximum(y / y.max(), _LEAST)  # any positive vector gives a bound
     return ratio

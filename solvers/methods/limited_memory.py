@@ -1,8 +1,4 @@
-"""Limited-memory BFGS with a preconditioner, as one object: pairs in, direction out.
-
-Products of vectors are compiled here: those of BLAS wake threads that spin, which on a busy machine costs more than the
-product.
-"""
+"""Limited-memory BFGS with a preconditioner, as one object: pairs in, direction out."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 
@@ -29,7 +23,7 @@ class Memory:
 
     def add(self, step: Array, change: Array) -> None:
         """Remember a step and the change of the gradient along it, unless rounding has hidden the curvature."""
-        curvature = dot(step, change)
+        curvature = float(np.vdot(step, change))
         if curvature > 0:
             self._pairs.append((step, change, 1.0 / curvature))
 
@@ -38,7 +32,7 @@ class Memory:
         if not self._pairs:
             return None
         _, change, reciprocal = self._pairs[-1]
-        return 1.0 / (reciprocal * dot(change, inverse(change)))
+        return 1.0 / (reciprocal * float(np.vdot(change, inverse(change))))
 
     def direction(self, gradient: Array, inverse: Callable[[Array], Array]) -> Array:
         """Return about the inverse of the second derivative times the gradient.
@@ -49,33 +43,9 @@ class Memory:
         """
         left, weights = gradient.copy(), []
         for step, change, reciprocal in reversed(self._pairs):
-            weights.append(reciprocal * dot(step, left))
-            add(-weights[-1], change, left)
+            weights.append(reciprocal * np.vdot(step, left))
+            left -= weights[-1] * change
         out = inverse(left)
         for (step, change, reciprocal), weight in zip(self._pairs, reversed(weights), strict=True):
-            add(weight - reciprocal * dot(change, out), step, out)
+            out += (weight - reciprocal * np.vdot(change, out)) * step
         return out
-
-
-def dot(a: Array, b: Array) -> float:
-    """Return the sum of products of two arrays of one shape."""
-    return _dot(a.ravel(), b.ravel())
-
-
-def add(factor: float, a: Array, b: Array) -> None:
-    """Add factor times a to b, in place."""
-    _add(factor, a.reshape(-1), b.reshape(-1))
-
-
-@compiled
-def _dot(a: Array, b: Array) -> float:
-    total = 0.0
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled
-def _add(factor: float, a: Array, b: Array) -> None:
-    for i in range(a.size):
-        b[i] += factor * a[i]

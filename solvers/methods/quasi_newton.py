@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.limited_memory import Memory, dot
+from factorize.solvers.methods.limited_memory import Memory
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
@@ -66,7 +66,7 @@ def descend(
         return Descent(z, value, len(values) - 1, finished)
 
     while len(values) <= most:
-        size = math.sqrt(dot(gradient, gradient))
+        size = math.sqrt(float(gradient @ gradient))
         if size == 0.0:
             return ended(finished=True)
         fitted = memory.scale(lambda vector: vector)
@@ -96,7 +96,7 @@ def _search(
     function: Function, z: Array, value: float, gradient: Array, direction: Array
 ) -> tuple[Array, float, Array] | None:
     """Return a point that is better along the direction, with its value and gradient, or None."""
-    fall = dot(gradient, direction)
+    fall = float(gradient @ direction)
     if not fall < 0.0:
         return None
     length, low, high = 1.0, 0.0, math.inf
@@ -108,7 +108,7 @@ def _search(
             high = length
         else:
             best = point, trial, slope
-            if dot(slope, direction) >= _CURVATURE * fall:
+            if float(slope @ direction) >= _CURVATURE * fall:
                 break
             low = length
         length = 2.0 * length if math.isinf(high) else 0.5 * (low + high)

@@ -15,7 +15,6 @@ of diag(sqrt(s)) Q^T D^-1, whose Gram matrix is X: this never squares a conditio
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome
+from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.problem import StepReport
 
 _UNIT = 2.0**-52
@@ -192,26 +192,10 @@ def _direction(at: Iterate) -> np.ndarray:
         return np.einsum("ia,ia->i", at.q @ inner, at.q) / root + loose * y
 
     right = (at.h - at.v) / root
-    y = _conjugate_gradients(apply, right, min(0.05, max(1e-3, at.gap**0.5)))
+    enough = min(0.05, max(1e-3, at.gap**0.5)) ** 2 * float(right @ right)
+    y, _, _ = conjugate_gradients(
+        apply, right, 2 * right, ended=lambda _y, residual: float(residual @ residual) <= enough, most=_MOST_PRODUCTS
+    )
     for _ in range(_SMOOTHING_STEPS):  # for the entries with tiny weights, which the norm above does not see
         y += (right - apply(y)) / (0.5 + loose)
     return y / root
-
-
-def _conjugate_gradients(apply: Callable[[np.ndarray], np.ndarray], right: np.ndarray, reduction: float) -> np.ndarray:
-    y = 2 * right
-    residual = right - apply(y)
-    along, norm = residual.copy(), float(residual @ residual)
-    enough = reduction**2 * float(right @ right)
-    for _ in range(_MOST_PRODUCTS):
-        if norm <= enough:
-            break
-        image = apply(along)
-        curvature = float(along @ image)
-        if curvature <= 0:
-            break
-        y = y + norm / curvature * along
-        residual = residual - norm / curvature * image
-        previous, norm = norm, float(residual @ residual)
-        along = residual + norm / previous * along
-    return y

@@ -33,7 +33,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.conjugate_gradients import conjugate_gradients, dot
+from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.poles import Poles, zolotarev
 
 Array = NDArray[np.float64]
@@ -43,6 +43,7 @@ _POWER_STEPS = 4
 _POWER_UNTIL = 0.05  # spread of diag(X) below which Newton's method is safe from the start
 _SMOOTHING_STEPS = 4
 _MOST_STEPS = 60
+_MOST_PRODUCTS = 60
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
 _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
@@ -221,10 +222,15 @@ def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
 
     right = root * (at.x - at.mean)
     y = right / largest
-    norm = dot(right, right)
+    norm = float(right @ right)
     reach = math.sqrt(norm / at.budget) / at.mean
     enough = norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2
-    y, residual, used = conjugate_gradients(apply, right, y, enough, _TRUST**2 * at.budget)
+    longest = _TRUST**2 * at.budget  # a map that is nearly singular is not followed to its end
+
+    def ended(y: Array, residual: Array) -> bool:
+        return float(residual @ residual) <= enough or float(y @ y) >= longest
+
+    y, residual, used = conjugate_gradients(apply, right, y, ended=ended, most=_MOST_PRODUCTS)
     lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
     y[lost] = right[lost] / largest
     for _ in range(_SMOOTHING_STEPS):

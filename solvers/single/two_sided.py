@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solution import Outcome
+from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.problem import StepReport
 
 Array = NDArray[np.float64]
@@ -41,6 +42,7 @@ Product = Callable[[Array], Array]
 
 _MOST_STEPS = 80
 _MOST_PRODUCTS = 400
+_FLAT = 1e-14
 _POWER_STEPS = 2
 _STALL = 10  # steps without a better gap after which rounding, not work, is what is missing
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 0.97  # a weight grows to 4.5 times itself at most and falls to a thirtieth
@@ -193,27 +195,13 @@ def iterate(product: Product, weights: Array, diagonal: Array, wanted: Array, ga
     def apply(y: Array) -> Array:
         return root * (product(y / root) / weights) + diagonal * y + 0.5 * float(root @ y) * root
 
-    reduction = min(0.1, max(1e-2, gap**0.5))
-    return _conjugate_gradients(apply, wanted, root, 1.0 / (1.0 + diagonal), reduction) / root
+    enough = min(0.1, max(1e-2, gap**0.5)) * min(float(np.abs(wanted).max()), 1.0)
+    scaling = 1.0 / (1.0 + diagonal)  # a weight far below its barrier has a large diagonal
 
+    def ended(_y: Array, residual: Array) -> bool:
+        return float(np.abs(scaling * residual / root).max()) <= enough
 
-def _conjugate_gradients(apply: Product, wanted: Array, root: Array, scaling: Array, reduction: float) -> Array:
-    """Solve for ``root * wanted``; `scaling` preconditions: a weight far below its barrier has a large diagonal."""
-    y = scaling * root * wanted
-    residual = root * wanted - apply(y)
-    along = scaling * residual
-    norm = float(residual @ along)
-    enough = reduction * min(float(np.abs(wanted).max()), 1.0)
-    for _ in range(_MOST_PRODUCTS):
-        if float(np.abs(scaling * residual / root).max()) <= enough:
-            break
-        image = apply(along)
-        curvature = float(along @ image)
-        if curvature <= 1e-14 * float(along @ along):
-            break
-        y += norm / curvature * along
-        residual -= norm / curvature * image
-        preconditioned = scaling * residual
-        previous, norm = norm, float(residual @ preconditioned)
-        along = preconditioned + norm / previous * along
-    return y
+    y, _, _ = conjugate_gradients(
+        apply, root * wanted, scaling * root * wanted, ended=ended, most=_MOST_PRODUCTS, scaling=scaling, flat=_FLAT
+    )
+    return y / root
