@@ -104,13 +104,10 @@ class Settings(BaseSettings):
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
         max_json_bytes: largest JSON body.
         max_upload_bytes: largest matrix upload.
-        max_header_bytes: largest header block.
-        max_headers: largest number of header fields.
         max_connections: open connections; more are answered 503.
         max_connections_per_address: those of one address; more are answered 429.
         max_streams_per_key: streams of events of one key, or of one address without keys; more are answered 429.
-        max_working: requests that compute at once, those in line included; more are answered 429.
-        max_working_per_key: those of one key.
+        max_working_per_key: requests of one key that compute at once, those in line included; more are answered 429.
         question_seconds: wall limit of a prediction.
         receive_seconds: how long a client may take over its header block, or stay silent in a body.
         keep_alive_seconds: how long an idle connection stays open.
@@ -119,7 +116,6 @@ class Settings(BaseSettings):
             half as much for blocks of their rows.
         downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
             gives them out, so that they do not pass through it.
-        signed_seconds: how long such an address is good.
         log_format: `json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings.
     """
 
@@ -150,12 +146,9 @@ class Settings(BaseSettings):
     max_solve_seconds: Seconds = DAY
     max_json_bytes: Bytes = 1 << 20
     max_upload_bytes: Bytes = 64 << 20
-    max_header_bytes: Bytes = 16 << 10
-    max_headers: Annotated[int, Field(ge=1)] = 64
     max_connections: Annotated[int, Field(ge=1)] = 4096
     max_connections_per_address: Annotated[int, Field(ge=1)] = 1024
     max_streams_per_key: Annotated[int, Field(ge=1)] = 64
-    max_working: Annotated[int, Field(ge=1)] = 1024
     max_working_per_key: Annotated[int, Field(ge=1)] = 64
     question_seconds: Seconds = 60.0
     receive_seconds: Seconds = 8.0
@@ -163,7 +156,6 @@ class Settings(BaseSettings):
     stall_seconds: Seconds = 30.0
     cache_bytes: Bytes = 512 << 20
     downloads: Literal["stream", "redirect"] = "stream"
-    signed_seconds: Seconds = 600.0
     log_format: Literal["text", "json"] = "text"
 
     @field_validator("allowed_hosts")

@@ -50,6 +50,8 @@ _MODULES = {
     factorize.api.http.console.picture_routes: "matrices",
 }
 """Routes, and the tag of each in the OpenAPI document."""
+MOST_WORKING = 1024
+"""Requests that compute at once, those in line included."""
 ROUTES = rows_of(module.router for module in _MODULES)
 """Every route with what it asks of its callers."""
 
@@ -90,7 +92,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         telemetry=of_application(owned.tracer_provider),
     )
     app.state.service = owned
-    app.state.work_gate = WorkGate(settings.max_working, settings.max_working_per_key)
+    app.state.work_gate = WorkGate(MOST_WORKING, settings.max_working_per_key)
     app.state.calibrations = CalibrationJobs(owned)
     app.state.http_counts = HttpCounts()
     app.state.streams = StreamLimit(settings.max_streams_per_key)

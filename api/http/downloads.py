@@ -19,6 +19,8 @@ from factorize.storage.blobs import Blob, blob_key
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
 
+SIGNED_SECONDS = 600.0
+"""How long the address of a file in a bucket is good."""
 router = APIRouter(default_response_class=Response)
 
 
@@ -63,7 +65,7 @@ def _address(service: SolverService, sha256: str) -> str | None:
     if store.blobs.damaged(sha256):
         return None
     store.objects.status(blob_key(sha256))
-    return store.objects.sign(blob_key(sha256), service.settings.signed_seconds)
+    return store.objects.sign(blob_key(sha256), SIGNED_SECONDS)
 
 
 def _headers(blob: Blob) -> dict[str, str]:

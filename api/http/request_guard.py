@@ -18,6 +18,8 @@ from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.settings import Settings, is_loopback
 from factorize.api.telemetry.log_context import bound, read_client_id, read_traceparent
 
+MAX_HEADER_BYTES = 16 << 10
+MAX_HEADERS = 64
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -101,10 +103,10 @@ class RequestGuard:
         raw = headers.raw
         target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         size = target + sum(len(name) + len(value) + 4 for name, value in raw)
-        most, fields = self.settings.max_header_bytes, self.settings.max_headers
-        if size <= most and len(raw) <= fields:
+        if size <= MAX_HEADER_BYTES and len(raw) <= MAX_HEADERS:
             return None
-        detail = f"the header block has {size} bytes in {len(raw)} fields; the limits are {most} and {fields}"
+        limits = f"the limits are {MAX_HEADER_BYTES} and {MAX_HEADERS}"
+        detail = f"the header block has {size} bytes in {len(raw)} fields; {limits}"
         return ProblemAnswer("too-many-headers", detail, headers={"Connection": "close"})
 
     def _refuse_framing(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:

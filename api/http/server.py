@@ -26,7 +26,7 @@ from factorize.api.http.app import create_app
 from factorize.api.http.gateway.access import is_proxy
 from factorize.api.http.open_files import allow_connections
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
-from factorize.api.http.request_guard import SECURITY_HEADERS
+from factorize.api.http.request_guard import MAX_HEADER_BYTES, SECURITY_HEADERS
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry.log_lines import writes_json
@@ -64,7 +64,7 @@ class ServerConnection(H11Protocol):
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)
-        self.conn = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
+        self.conn = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or MAX_HEADER_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""
@@ -105,7 +105,7 @@ class ServerConnection(H11Protocol):
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if hint == 431:
-            limit = f"the header block has more than {self.settings.max_header_bytes} bytes, the limit"
+            limit = f"the header block has more than {MAX_HEADER_BYTES} bytes, the limit"
             self._refuse(ProblemAnswer("too-many-headers", limit))
         else:
             self._refuse(ProblemAnswer("bad-request", "the request is not HTTP/1.1 as RFC 9112 has it"))
@@ -229,7 +229,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         backlog=BACKLOG,
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         # Room to read a header block that is too large to its end, so that its sender can read the answer.
-        h11_max_incomplete_event_size=max(16 * settings.max_header_bytes, 256 * 1024),
+        h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,
     )
     return _Server(config, service, certificate)
 

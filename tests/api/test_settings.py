@@ -28,7 +28,6 @@ def test_defaults_are_private_and_bounded() -> None:
     assert (settings.host, settings.allowed_hosts) == ("127.0.0.1", ())
     assert settings.max_json_bytes == 1 << 20
     assert settings.max_upload_bytes == 64 << 20
-    assert (settings.max_header_bytes, settings.max_headers) == (16 << 10, 64)
     assert settings.receive_seconds <= 10
 
 
