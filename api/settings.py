@@ -80,7 +80,7 @@ class Settings(BaseSettings):
         store: URL or path of the store; by default `factorize` in the user's data folder.
         database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
         audit_requests: write every answered request into the audit log, reads too; else changes and refusals alone.
-        scheduler: address of a dask scheduler; by default solves run in workers of this process.
+        scheduler: address of a dask scheduler; by default solves run in workers on this machine.
         tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
         tls_cert: this service's own certificate.
         tls_key: its private key.

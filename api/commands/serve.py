@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Host = Annotated[str | None, option("--host", help="Address to listen on. Default: 127.0.0.1.")]
 Port = Annotated[int | None, option("--port", help="Port; 0 takes a free one. Default: 8000.")]
 Scheduler = Annotated[
-    str | None, option("--scheduler", metavar="ADDRESS", help="dask scheduler. Default: one in this process.")
+    str | None, option("--scheduler", metavar="ADDRESS", help="dask scheduler. Default: workers of this machine.")
 ]
 TlsCertificate = Annotated[
     str | None, option("--tls-certificate", metavar="FILE", help="Speak HTTPS: the certificate.")

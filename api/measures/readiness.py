@@ -153,10 +153,8 @@ class Readiness:
         if not self._engine.connected:
             if self._engine.unreadable_scheduler:
                 return [Missing("engine", "scheduler-unreadable", self._engine.unreadable_scheduler)]
-            where = "in this process has ended; start the service again"
-            if self._scheduler is not None:
-                where = f"{self._scheduler} does not answer; start it, or check its address and certificates"
-            return [Missing("engine", "scheduler-gone", f"the scheduler {where}")]
+            detail = f"the scheduler {self._scheduler} does not answer; start it, or check its address and certificates"
+            return [Missing("engine", "scheduler-gone", detail)]
         found = [Missing("engine", "other-worker", text) for text in self._engine.other_workers()]
         if self._engine.capacity_mb is None:
             found.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))

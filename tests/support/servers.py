@@ -147,10 +147,9 @@ def shared_pool(solver: str, memory_mb: int | None, processors: int | None) -> P
 @contextmanager
 def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -> Iterator[LiveService]:
     """Run a service in a thread of this process, with workers that services of other tests use too."""
-    pool = shared_pool(solver, settings.capacity_mb, settings.processors)
-    service = SolverService(
-        settings, pool=None if "://" in settings.store else pool
-    )  # buckets need a test's environment
+    in_bucket = "://" in settings.store  # whose workers need the environment of the test
+    pool = None if in_bucket else shared_pool(solver, settings.capacity_mb, settings.processors)
+    service = SolverService(settings, pool=pool)
     service.tracer_provider = spans_to
     running = server(settings, service=service)
     with listen(settings.host, 0) as listener:
