@@ -103,7 +103,7 @@ def laws_of(strategy: AnyStrategy, sampling: str, bins: int) -> list[Law]:
     Raises:
         InvalidParameter: bins that the law does not take, or a C without end.
         ConditionNotMet: random allocation, and C has more than one band.
-        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
+        TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
     """
     if sampling == BinsLaw.name:
         return [BinsLaw(bin_gram(strategy, bins))]
@@ -153,7 +153,7 @@ def calibrate_bins(
         UnsupportedAdjacency: replace_one or add/remove.
         InvalidParameter: a value outside its range, bins that are not known, or a C without end.
         ConditionNotMet: random allocation of a C with more than one band.
-        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
+        TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
 
     Reference:
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.

@@ -63,7 +63,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
 
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
-        TooLarge: more than 4096 bins, or a C whose entries cannot be computed at this n.
+        TooLarge: more than 4096 bins.
         CertificateError: the sums leave double precision.
     """
     if matrix.side is None:
