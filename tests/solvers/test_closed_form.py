@@ -297,7 +297,7 @@ def test_damped_anti_pgd(vectors):
     """gamma^2 = 1 / (nu (2 - nu)) in the limit (C24); damping 1 is independent noise."""
     damping = 0.05
     found = solved(2000, {"kind": "anti_pgd", "damping": damping})
-    assert found.certificate.sensitivity.value**2 == pytest.approx(1 / (damping * (2 - damping)), rel=1e-12)
+    assert found.certificate.sensitivity.value**2 == pytest.approx(1 / (damping * (2 - damping)), rel=1e-10)
     assert found.rows("C_inv", 3, 4)[0, :5] == pytest.approx([0, 0, -0.95, 1, 0], abs=1e-15)
     plain = solved(16, {"kind": "anti_pgd", "damping": 1.0})
     assert plain.strategy.dense().tolist() == np.eye(16).tolist()
