@@ -24,10 +24,8 @@ from factorize.api.proof import inspect, prove
 from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
 from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
-from factorize.exact.structures import tree_selections
 from factorize.format.manifest import manifest_digest
 from factorize.numbers import blas_threads
-from factorize.spec import parse_spec
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 
@@ -207,18 +205,3 @@ def test_double_precision_is_asked_beside_the_proof_of_what_is_short(longest, be
     monkeypatch.setattr(factorize.Factorization, "verify", refuse)
     with pytest.raises(CertificateError, match="says otherwise"):
         inspect(tmp_path / "f.safetensors", store.url, strict=False)
-
-
-def test_a_tree_whose_selection_takes_too_long_is_published(store, tmp_path, monkeypatch):
-    """Neither false nor proved: what double precision proves stands, and the record says so."""
-    participation = {"kind": "min_sep", "min_sep": 4, "max_participations": 3}
-    mechanism = {"kind": "tree", "decoder": "honaker_full"}
-    document = {"workload": {"kind": "prefix", "n": 32}, "participation": participation, "mechanism": mechanism}
-    found = solvers.solve(parse_spec(document))
-    proved = store.put(found, check=partial(prove, store=store.url))["files"][0]["proof"]
-    assert not any("nodes" in text for text in proved["not_checked"])
-    monkeypatch.setattr(tree_selections, "_MOST_WORK", 1)
-    found.save(tmp_path / "f.safetensors")
-    proof = inspect(tmp_path / "f.safetensors", store.url, strict=False)
-    assert "select over its nodes" in proof["not_checked"][0]
-    assert "computed anew in double precision" in proof["checked"][-1]
