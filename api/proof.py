@@ -9,6 +9,7 @@ The whole certificate is also computed anew in double precision, by the code tha
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,7 +58,9 @@ def prove(path: Path, *, store: str, strict: bool = False) -> Document:
 @cache
 def prover() -> Worker:
     """Return the checker of this process, which is started when it is first asked, or by `start` ahead of that."""
-    return Worker(PROVER)
+    worker = Worker(PROVER)
+    atexit.register(worker.close)
+    return worker
 
 
 def passed(answer: Document) -> Document:

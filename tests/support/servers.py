@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import os
@@ -141,6 +142,7 @@ def shared_pool(solver: str, memory_mb: int | None, processors: int | None) -> P
     """Return workers that end with this process."""
     pool = Pool(memory_mb, processors, (solver, PROVER))
     POOLS.append(pool)
+    atexit.register(pool.close)
     return pool
 
 
