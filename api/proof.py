@@ -1,7 +1,7 @@
 """The proof: a written factor file is checked before it is published, in a process that has never solved anything.
 
-The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
-(`factorize.exact`), and answers with the sha256 of what it has read, so that what is published is what was checked.
+The process reads the file's bytes and nothing else of the solve, proves every claim again (`factorize.exact`), and
+answers with the sha256 of what it has read, so that what is published is what was checked.
 The whole certificate is also computed anew in double precision, by the code that the solve has used
 (`factorize.certificate.certificate`): a number has to hold by both. It is the prover of a pair of workers
 (`api/workers`).
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 Document = dict[str, Any]
-INTEGERS = 1024
-"""Longest n for which integers decide before publication what recursions and doubles leave open: 4 s there."""
 
 
 def prove(path: Path, *, store: str, strict: bool = False) -> Document:
@@ -132,14 +130,11 @@ def _verify(reading: Future[Factorization]) -> None:
 
 
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
-    """Run the exact checker, as far as time and memory allow before a publication."""
+    """Run the checker."""
     from factorize.exact import check_factor_file, undecided
-    from factorize.exact.losses.residual import LARGEST
 
     try:
-        return check_factor_file(data, user=user, integers_up_to=LARGEST if strict else INTEGERS)
-    except MemoryError:
-        return check_factor_file(data, user=user, whole=0)
+        return check_factor_file(data, user=user)
     except TooLarge as error:
         if strict:
             raise

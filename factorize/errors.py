@@ -229,6 +229,7 @@ EXTRAS = {
     "dask": "cluster",
     "distributed": "cluster",
     "dp_accounting": "accounting",
+    "flint": "solve",
     "jax": "jax",
     "jax_privacy": "jax",
     "llvmlite": "solve",

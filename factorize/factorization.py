@@ -293,14 +293,11 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    from factorize.certificate.added_noise import LARGEST, encoder_sensitivity, toeplitz_encoder_sensitivity
+    """The claim for A G + B Z as a manifest has it, from the stored bytes; None where B has none."""
+    from factorize.certificate.added_noise import claim_of_encoder
 
-    given = (base.matrix, base.spec.workload, base.spec.participation, base.certificate.sensitivity.value)
-    wide = {suffix: array.astype(np.float64, copy=False) for suffix, array in parts.items()}
-    if max(base.shape("B")) <= LARGEST:
-        stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.matrix.n)
-        return encoder_sensitivity(stored, *given)
-    return None if structure == "dense" else toeplitz_encoder_sensitivity(wide["coefficients"], *given)
+    stored = np.asarray(parts["" if structure == "dense" else "coefficients"], dtype=np.float64)
+    return claim_of_encoder(base.spec, base.matrix, stored, base.certificate.sensitivity.value)
 
 
 def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

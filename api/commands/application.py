@@ -88,7 +88,7 @@ def root(version: Version = False) -> None:
     """Certified matrix factorizations for private training with correlated noise.
 
     Exit codes: 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a
-    stated claim was not looked at (verify --exact), 130 interrupted.
+    stated claim was not looked at (verify), 130 interrupted.
     """
 
 

@@ -1,4 +1,4 @@
-"""The exact checks that `verify --exact` and `verify --strategy` run and print; see factorize/exact."""
+"""The checks that `verify` runs and prints; see factorize/exact."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import full_digest, is_name, open_results, read_spec_text
+from factorize.api.terminal.terms import explained
+from factorize.api.terminal.text import describe_certificate
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:
@@ -20,14 +22,13 @@ _SHOWN = 12
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
-def check_file(target: str, store: str | None, factorization: Factorization, *, integers: bool = False) -> Report:
-    """Run the exact checker over the bytes of a factor file or of a stored result.
+def check_file(target: str, store: str | None, factorization: Factorization) -> Report:
+    """Run the checker over the bytes of a factor file or of a stored result.
 
     Args:
         target: path or digest.
         store: what `--store` says.
         factorization: the same result, opened; only the numbers of users' matrices are taken from it.
-        integers: whether whole matrices are multiplied as integers alone.
 
     Raises:
         CorruptObject: the bytes are not accounted for.
@@ -38,7 +39,7 @@ def check_file(target: str, store: str | None, factorization: Factorization, *, 
     user = {} if own is None else {str(own.sha256): own.array}
     data = _bytes(target, store)
     try:
-        return check_factor_file(data, user=user, integers=integers)
+        return check_factor_file(data, user=user)
     except TooLarge as reason:
         return undecided(data, str(reason))
 
@@ -90,14 +91,15 @@ def _participation(text: str, n: int) -> dict[str, Any]:
     return dict(spec.document()["participation"])
 
 
-def finish(report: Report, head: dict[str, Any], output: OutputForm) -> None:
+def finish(report: Report, head: dict[str, Any], output: OutputForm, *, explain: bool = False) -> None:
     """Write a report, and end with 4 where a claim is not supported, else with 6 where one was not looked at.
 
     Raises:
         typer.Exit: see above.
     """
     document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
-    emit(output, document, "\n".join(lines(report, document)))
+    text = "\n".join(lines(report, document))
+    emit(output, document, explained(text) if explain else text)
     if not report.supported:
         raise typer.Exit(ExitCode.VERIFICATION_FAILED)
     if report.unseen:
@@ -108,10 +110,12 @@ def lines(report: Report, document: dict[str, Any]) -> list[str]:
     """Return a report as text."""
     name = document.get("digest") or document.get("strategy", "")
     found = [f"{_headline(report):13} {name}"]
+    if "certificate" in document:
+        found += describe_certificate(document["certificate"])
     value = report.sensitivity
     if value:
         ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"
-        found.append(f"sensitivity   {ends}  ({value['rule']}, in exact arithmetic)")
+        found.append(f"sensitivity   {ends}  ({value['rule']})")
         steps = [
             f"{'-' if sign < 0 else '+'}{step}" for step, sign in zip(value["pattern"], value["signs"], strict=True)
         ]

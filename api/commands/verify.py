@@ -1,28 +1,18 @@
-"""`factorize verify`: recompute a certificate from the bytes."""
+"""`factorize verify`: prove the claims of a result from its bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
 from factorize.api.terminal.options import Explain, Output, StoreUrl, argument, option
-from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.output import OutputForm
 from factorize.api.terminal.sources import open_target
-from factorize.api.terminal.terms import explained
-from factorize.api.terminal.text import describe_certificate
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 
-if TYPE_CHECKING:
-    from factorize.certificate.certificate import Certificate
-    from factorize.factorization import Factorization
-
-Exact = Annotated[bool, typer.Option("--exact", help="Check every claim in integers and rationals, from the bytes.")]
-Integers = Annotated[
-    bool, typer.Option("--integers", help="With --exact: whole matrices as integers alone, never in doubles; slow.")
-]
 OptionalTarget = Annotated[
     str | None, argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result.")
 ]
@@ -54,8 +44,6 @@ Seed = Annotated[
 
 def verify(
     target: OptionalTarget = None,
-    exact: Exact = False,
-    integers: Integers = False,
     strategy: StrategyFile = None,
     participation: ParticipationText = None,
     claim: Claim = 1.0,
@@ -65,10 +53,11 @@ def verify(
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
-    """Recompute the certificate of a result from its bytes, and say what was checked and what was not.
+    """Prove every claim of a result from its bytes, and list those that were not looked at.
 
     With --strategy: answer whether a matrix of your own has the sensitivity that you believe. With --calibration:
-    re-run the test of a claim that calibrate wrote. Exits with 4 where a number does not hold or the bytes are damaged.
+    re-run the test of a claim that calibrate wrote. Exits with 4 where a claim does not hold or the bytes are
+    damaged, and with 6 where one was not looked at.
     """
     from factorize.api.commands.exact import check_file, finish, verify_strategy
 
@@ -76,8 +65,6 @@ def verify(
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
     if seed != "claim" and calibration is None:
         raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
-    if integers and not exact:
-        raise InvalidParameter("--integers is for --exact", field="integers")
     if strategy is not None:
         return verify_strategy(strategy, participation, claim, output)
     assert target is not None
@@ -87,62 +74,11 @@ def verify(
         return verify_calibration(target, store, calibration, seed == "fresh", output)
     try:
         factorization = open_target(target, store)
-        report = check_file(target, store, factorization, integers=integers) if exact else None
-        if report is not None and not report.supported:
-            return finish(report, _head(factorization), output)
-        fresh = factorization.verify()
+        report = check_file(target, store, factorization)
+        head: dict[str, Any] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
+        if report.supported:
+            head["certificate"] = factorization.verify().document()
+            report.checked.append("the certificate agrees with one that was computed anew from the file")
     except (CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None
-    if report is not None:
-        report.checked.append("the certificate in double precision, recomputed by other code, agrees with the claims")
-        return finish(report, _head(factorization) | {"certificate": fresh.document()}, output)
-    document = {
-        "verified": True,
-        **_head(factorization),
-        "checked": _checked(factorization, fresh),
-        "not_checked": _unchecked(fresh),
-        "certificate": fresh.document(),
-    }
-    text = _text(document)
-    emit(output, document, explained(text) if explain else text)
-
-
-def _head(factorization: Factorization) -> dict[str, Any]:
-    return {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
-
-
-def _checked(factorization: Factorization, fresh: Certificate) -> list[str]:
-    """What `load` and `verify` have established, in the order in which they do."""
-    matrices = factorization.manifest["matrices"]
-    found = [
-        "every stored tensor hashes to the sha256 in the manifest, and the manifest to its digest",
-        "the spec hashes to its spec digest",
-        "C is lower-triangular and finite, with a positive diagonal",
-        f"sensitivity recomputed from C for this participation: {fresh.sensitivity.rule}",
-        f"B C = A up to {fresh.residual:.2g} per entry, with B = A C^-1 recomputed",
-        "every loss recomputed from B and the sensitivity",
-    ]
-    if fresh.lower_bound is not None:
-        found.append(f"lower bound recomputed from the dual evidence: {fresh.lower_bound.rule}")
-    extra = [name for name in matrices if name != "C"]
-    if extra:
-        found.append(f"the stored {' and '.join(extra)} agree with C and the workload")
-    return found
-
-
-def _unchecked(fresh: Certificate) -> list[str]:
-    left = ["exact arithmetic: everything was recomputed in double precision; verify --exact does it in integers"]
-    left.append("that C is of the mechanism that the spec names: verify --exact proves it")
-    left.append("who solved it, with what and for how long: provenance is recorded, not proved")
-    if fresh.lower_bound is None:
-        left.append("optimality: no lower bound is known for this participation and objective, or none was stored")
-    if fresh.sensitivity.kind == "upper_bound":
-        left.append("how far the sensitivity is above the true one: it is an upper bound")
-    return left
-
-
-def _text(document: dict[str, Any]) -> str:
-    lines = [f"verified      {document['digest']}", *describe_certificate(document["certificate"])]
-    lines += [f"checked       {text}" for text in document["checked"]]
-    lines += [f"not checked   {text}" for text in document["not_checked"]]
-    return "\n".join(lines)
+    finish(report, head, output, explain=explain)

@@ -1,13 +1,12 @@
-"""The exact checker: claims re-derived from the bytes of a file, in integers, rationals and enclosures.
+"""The checker: claims proved again from the bytes of a file.
 
-It shares no code with the solvers or with the certificate in double precision. Read in this order: `check`, `report`,
+It shares no code with the solvers or with the certificate's own sensitivity. Read in this order: `check`, `report`,
 `claims`, `mechanism` and `convergence` (what is claimed), `sensitivity` (the privacy claim), `strategy` and
 `structures/` (C from its tensors, a class for each structure), `spec/` (workloads as programs, and objectives),
-`arithmetic/` (integers, intervals, slices, what is assumed of the machine), `routes` (which proof is tried first),
-`doubles/` (whole matrices with bounded rounding), `losses/check_whole`, `losses/residual`, `forms`, `noising` and
-`bounds/bound` (the same in integers, and what is due to B), `losses/check_long` with the others of `losses/` and
-`bounds/` (long matrices, by recursions), `bounds/classes` (bounds within a class), `file` and `description`. Privacy
-under sampling is in `sampling/`, and that of two moments in `moment_pairs`.
+`utility` (which road proves losses and bounds), `arithmetic/` (integers, intervals, series in balls, what is assumed of
+the machine), `losses/` (covariances, balls), `doubles/` (whole matrices with bounded rounding), `bounds/` (resolvents,
+determinants, classes), and `stored` and `noising` (a stored B or C_inv). Privacy under sampling is in `sampling/`, and
+that of two moments in `moment_pairs`.
 """
 
 from factorize.exact.check import check_factor_file, check_strategy, undecided

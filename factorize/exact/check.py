@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,19 @@ from factorize.errors import (
     InvalidStrategy,
 )
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.arithmetic.machine import check_mode, integers_only, require_mode
+from factorize.exact.arithmetic.machine import check_mode, require_mode
+from factorize.exact.claims import check_bound, check_class_bound, check_losses
 from factorize.exact.convergence import check_convergence
-from factorize.exact.doubles.dense_proof import LARGEST, inverse_ahead
 from factorize.exact.file import FactorFile, read_factor_file
-from factorize.exact.losses import residual
 from factorize.exact.losses.check_endless import check_endless
-from factorize.exact.losses.check_long import check_long
-from factorize.exact.losses.check_whole import check_whole
 from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.participation import allowed
 from factorize.exact.report import (
+    ADDED_NOISE,
+    CLASS_BOUND,
+    DECODER,
+    LOSS,
+    LOWER_BOUND,
     MECHANISM,
     SENSITIVITY,
     STRATEGY,
@@ -34,32 +35,23 @@ from factorize.exact.report import (
     check_claim,
     stated_claims,
 )
-from factorize.exact.routes import Reach, Routes
 from factorize.exact.sensitivity import (
     Bracket,
     exactly,
     squared_sensitivity,
 )
 from factorize.exact.spec import check_known, check_known_objective
+from factorize.exact.stored import check_decoder, check_inverse
 from factorize.exact.strategy import Strategy
+from factorize.exact.utility import Utility
 
 
-def check_factor_file(
-    data: bytes,
-    *,
-    user: Mapping[str, np.ndarray] | None = None,
-    whole: int = LARGEST,
-    integers: bool = False,
-    integers_up_to: int = residual.LARGEST,
-) -> Report:
+def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
     """Check a factor file from its bytes.
 
     Args:
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
-        whole: longest n for which whole matrices are multiplied; beyond, only what recursions and series can reach.
-        integers: whether whole matrices are multiplied as integers alone, up to n=2048, and never in doubles.
-        integers_up_to: longest n, at most 2048, for which integers decide what recursions and doubles do not.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
@@ -69,11 +61,9 @@ def check_factor_file(
         TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
     report, file = _opened(data)
-    shorter = min(whole, integers_up_to, residual.LARGEST)
     try:
         check_mode()
-        with integers_only() if integers else nullcontext():
-            _check(report, file, user or {}, Reach(whole, shorter), integers=integers)
+        _check(report, file, user or {})
     except NotEnclosed as reason:
         report.leave(str(reason), of=report.stated)
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
@@ -92,7 +82,7 @@ def undecided(data: bytes, reason: str) -> Report:
         CorruptObject: see `check_factor_file`.
     """
     report, _ = _opened(data)
-    report.leave(f"the sensitivity in exact arithmetic: {reason}", of=report.stated)
+    report.leave(f"the sensitivity: {reason}", of=report.stated)
     return report
 
 
@@ -106,7 +96,7 @@ def _opened(data: bytes) -> tuple[Report, FactorFile]:
     return report, file
 
 
-def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], reach: Reach, *, integers: bool) -> None:
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
     check_known(spec["workload"])
     if spec["workload"].get("n") == "unbounded":
@@ -124,17 +114,30 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], rea
         of=STRATEGY,
     )
     _check_mechanism(report, Named(spec, strategy, entry["dtype"], file.matrices["C"]))
-    with inverse_ahead(strategy, 0 if integers else reach.doubles) as inverse:
-        bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
-        report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
-        report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
-        if not integers:
-            Routes(file, strategy, bracket, user, reach, inverse).check(report)
-        elif n > reach.integers:
-            check_long(report, file, strategy, bracket, reach.integers)
-        else:
-            check_whole(report, file, strategy, bracket, user)
+    bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
+    if _is_known(spec["workload"], user):
+        utility = Utility(spec, strategy, file.dual, user)
+        check_bound(report, file, utility)
+        check_class_bound(report, file, utility)
+        check_decoder(report, file, strategy, bracket, user)
+        check_losses(report, file, utility, m)
+    else:
+        report.leave(
+            "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
+            of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
+        )
+    check_inverse(report, file, strategy, bracket)
     check_convergence(report, spec, claims)
+
+
+def _is_known(workload: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> bool:
+    """Whether A has a definition, or its numbers are given with the shape that the spec states."""
+    if workload["kind"] != "matrix":
+        return True
+    array = user.get(workload["sha256"])
+    return array is not None and array.shape == tuple(workload["shape"])
 
 
 def _check_mechanism(report: Report, named: Named) -> None:

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from fractions import Fraction
 
-from factorize.exact.arithmetic import series
-from factorize.exact.arithmetic.integers import Numbers
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds.classes import class_bound
-from factorize.exact.doubles.dense_losses import DenseLosses
 from factorize.exact.file import FactorFile
-from factorize.exact.losses import residual, variances
 from factorize.exact.losses.widths import WIDEST, width_of_losses
-from factorize.exact.report import ADDED_NOISE, CLASS_BOUND, DECODER, LOSS, LOWER_BOUND, Report
-from factorize.exact.spec import toeplitz_column
-from factorize.exact.strategy import Strategy
+from factorize.exact.report import ADDED_NOISE, CLASS_BOUND, LOSS, LOWER_BOUND, Report
+from factorize.exact.utility import OUT_OF_REACH, Utility
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
 
 
-def check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
-    """File the residual, and compare the m rows' losses with those claimed."""
-    origin = "the stored B" if from_file else "a B recomputed here by substitution"
-    text = f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}"
-    report.prove(text, of=DECODER if from_file else None)
-    check_ends(report, file, found, m)
-
-
-def check_dense_losses(report: Report, file: FactorFile, found: DenseLosses, m: int) -> None:
-    """File the residual of a B that was made here in doubles, and compare the losses with those claimed."""
-    report.prove(f"B C = A up to {found.residual:.3g} per entry, rounding bounded in advance, for a B recomputed here")
-    check_ends(report, file, found.ends, m)
-
-
-def check_ends(report: Report, file: FactorFile, found: residual.Losses | variances.Ends, m: int) -> None:
-    """Compare the losses that are claimed with their enclosures, of which a wide one refutes and never proves."""
+def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> None:
+    """Compare the losses of m rows that are claimed with their enclosures; a wide one refutes and never proves."""
     claims = file.manifest["certificate"]
+    try:
+        found = utility.losses()
+    except OUT_OF_REACH as reason:
+        report.leave(f"losses: {reason}", of=[LOSS])
+        return
     sensitivity = float.fromhex(claims["sensitivity"]["hex"])
     variance = sensitivity * sensitivity
     enclosures = {
@@ -105,19 +87,21 @@ def _root(ends: tuple[float, float]) -> tuple[float, float]:
     return math.sqrt(ends[0]) * (1 - 2.0**-50), math.sqrt(ends[1]) * (1 + 2.0**-50)
 
 
-def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> None:
+def check_bound(report: Report, file: FactorFile, utility: Utility) -> None:
     """Compare the lower bound that is claimed with the one that the evidence proves."""
     claims = file.manifest["certificate"]
     claim = claims["lower_bound"]
     if claim is None:
         report.leave("optimality: the file claims no lower bound")
         return
-    if proved is None:
-        text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
-        if file.dual:
-            report.leave(f"{text}: evidence of this kind is not evaluated here", of=[LOWER_BOUND])
-        else:
-            report.refute(f"{text} has no evidence", of=LOWER_BOUND)
+    text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
+    if not file.dual:
+        report.refute(f"{text} has no evidence", of=LOWER_BOUND)
+        return
+    try:
+        proved = utility.lower_bound(claim["objective"] * (1 - TOLERANCE / 2), claims.get("relative_gap"))
+    except OUT_OF_REACH as reason:
+        report.leave(f"{text}: {reason}", of=[LOWER_BOUND])
         return
     below = math.nextafter(float(proved), 0.0)
     report.require(
@@ -129,36 +113,18 @@ def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> No
     )
 
 
-def check_class_bound(
-    report: Report,
-    file: FactorFile,
-    strategy: Strategy,
-    workload: Numbers | None,
-    evaluate: Callable[[], Fraction] | None = None,
-) -> None:
-    """Compare the bound within the mechanism's class with the one that C proves.
-
-    Args:
-        report: receives the finding.
-        file: the file.
-        strategy: C.
-        workload: A in integers, or None.
-        evaluate: another way to the bound than `class_bound`.
-    """
-    spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
+def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> None:
+    """Compare the bound within the mechanism's class with the one that C proves, after that over all matrices."""
+    claim, general = (file.manifest["certificate"].get(name) for name in ("class_lower_bound", "lower_bound"))
     if claim is None:
         return
-    general = file.manifest["certificate"]["lower_bound"]
     if general is not None and claim["objective"] <= general["objective"] and report.status(LOWER_BOUND) == "proved":
         text = f"the class_lower_bound {claim['objective']!r} is not above the lower bound over all matrices"
         report.prove(text, of=CLASS_BOUND)
         return
     try:
-        column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-        wanted = claim["objective"] * (1 - TOLERANCE / 2)
-        found = class_bound(spec, strategy, workload, column, file.dual, wanted) if evaluate is None else evaluate()
-        below = math.nextafter(float(found), 0.0)
-    except NotEnclosed as reason:
+        below = math.nextafter(float(utility.class_bound()), 0.0)
+    except OUT_OF_REACH as reason:
         report.leave(
             f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}",
             of=[CLASS_BOUND],

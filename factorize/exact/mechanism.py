@@ -19,7 +19,7 @@ import numpy as np
 from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.doubles.triangles import inverse_of
-from factorize.exact.losses.residual import approximation
+from factorize.exact.doubles.workload_rows import approximation
 from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 from factorize.exact.structures.base import toeplitz_array

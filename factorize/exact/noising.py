@@ -15,13 +15,15 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from flint import arb_series, ctx
 
 from factorize.errors import CertificateError
-from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split
+from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
-from factorize.exact.arithmetic.series import product as series_product
-from factorize.exact.doubles.roundings import ROOT_OF_TINY, TINY
+from factorize.exact.doubles.roundings import ROOT_OF_TINY, TINY, finite, norm_of
+from factorize.exact.doubles.whole import entries_of, norm_above
 from factorize.exact.file import FactorFile
 from factorize.exact.report import INVERSE, Report
 from factorize.exact.sensitivity import square_root_up
@@ -31,6 +33,7 @@ FARTHEST = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
 """Norm of C N - I above which N is not C^-1, by the type in which it is stored."""
 LARGEST_IN_DOUBLES = 8192
 _BLOCK = 256
+_PLACES = 256  # of products of series
 _UNIT = 2.0**-53
 _SUMS = 2.0**-30  # of sums of squares over blocks of up to 256 x 8192 entries
 
@@ -82,31 +85,6 @@ def check_noising(report: Report, file: FactorFile, found: Noising | str) -> Non
         )
 
 
-def whole(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noising:
-    """Return what C N says, multiplied without rounding.
-
-    Args:
-        strategy: C, short enough to be had whole.
-        stored: N, shape (n, n).
-        upper: squared sensitivity of C from above.
-
-    Raises:
-        CertificateError: N is not lower-triangular.
-    """
-    _refuse_above(stored)
-    right = limbs(stored) if strategy.factors is None else _rows_scaled(stored, strategy.factors)
-    image = product(strategy.whole, right)
-    n, values = strategy.n, image.values
-    mean = sum(int(entry) for entry in np.diagonal(values)) // n
-    return Noising(
-        _enlarged(upper, image.fraction(mean), _norm(_less(values, mean), image)),
-        _norm(
-            _less(image.at(min(image.exponent, 0)).values, 1 << max(-image.exponent, 0)),
-            image.at(min(image.exponent, 0)),
-        ),
-    )
-
-
 def toeplitz(column: Numbers, stored: np.ndarray, upper: Fraction) -> Noising:
     """Return what C N says for first columns: the norm of a Toeplitz matrix is at most the sum of its column.
 
@@ -114,93 +92,66 @@ def toeplitz(column: Numbers, stored: np.ndarray, upper: Fraction) -> Noising:
         column: first column of C, shape (n,).
         stored: first column of N.
         upper: squared sensitivity of C from above.
+
+    Raises:
+        NotEnclosed: the product leaves the range of doubles.
     """
-    image = series_product(integers(stored), column)
-    image = image.at(min(image.exponent, 0))
-    sizes = [abs(int(entry)) + image.radius for entry in image.values]
-    below, first = image.fraction(sum(sizes[1:])), int(image.values[0])
-    away = image.fraction(abs(first - (1 << -image.exponent)) + image.radius)
-    return Noising(_enlarged(upper, image.fraction(first - image.radius), below), below + away)
+    n = len(stored)
+    with ctx.workprec(_PLACES):
+        image = series.of_doubles(stored) * series.balls(column)
+        first = image[0]
+        below = series.sum_of_sizes(image - arb_series([first], n), n)
+        mean, away = float(first.lower()) * (1 - _UNIT), float((first - 1).abs_upper()) * (1 + _SUMS)
+    finite(below, mean, away)
+    return Noising(_enlarged(upper, Fraction(mean), Fraction(below)), Fraction(below) + Fraction(away))
 
 
-def in_doubles(array: np.ndarray, scale: np.ndarray | None, stored: np.ndarray, upper: Fraction) -> Noising | str:
-    """Return what C N says for arrays too long for exact products, with a bound on what doubles round.
+def in_doubles(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noising:
+    """Return what C N says for arrays, with a bound on what doubles round.
 
     Args:
-        array: C without its columns' factors, shape (n, n).
-        scale: these, or None.
+        strategy: C.
         stored: N, shape (n, n).
         upper: squared sensitivity of C from above.
 
     Raises:
         CertificateError: N is not lower-triangular.
+        NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
     """
-    _refuse_above(stored)
-    n = len(array)
+    if any(row[i + 1 :].any() for i, row in enumerate(stored)):
+        raise CertificateError("the stored C_inv is not lower-triangular")
+    n = len(stored)
     if n > LARGEST_IN_DOUBLES:
-        return f"a C_inv without structure is multiplied up to n={LARGEST_IN_DOUBLES}"
-    try:
-        check_products()
-    except NotEnclosed as reason:
-        return str(reason)
-    right = stored if scale is None else stored * scale[:, None]
-    rest = sizes = 0.0
+        raise NotEnclosed(f"a C_inv without structure is multiplied up to n={LARGEST_IN_DOUBLES}")
+    right, errors, array = stored, 0.0, strategy.array
     with np.errstate(over="ignore", invalid="ignore"):
+        if array is None:
+            entries = entries_of(strategy)
+            array, errors = entries.values, norm_of(entries.errors) * norm_above(stored)
+        else:
+            check_products()
+            right = stored if strategy.scale is None else stored * strategy.scale[:, None]
+        rest, sizes, diagonal = 0.0, 0.0, np.empty(n)
         magnitudes = np.abs(right)
         for first in range(0, n, _BLOCK):
             left = array[first : first + _BLOCK]
-            image = left @ right
-            image[np.arange(len(left)), np.arange(first, first + len(left))] -= 1.0
+            image, own = left @ right, np.arange(first, first + len(left))
+            diagonal[own], image[own - first, own] = image[own - first, own], 0.0
             rest += float(np.square(image).sum())
             sizes += float(np.square(np.abs(left) @ magnitudes).sum())
+        mean = float(diagonal.mean())
+        away, apart = (math.sqrt(rest + float(np.square(diagonal - g).sum())) for g in (1.0, mean))
         largest = float(max(array.max(), -array.min()))
     gamma = (n + 4) * _UNIT
     underflow = n * n * TINY * (1 + largest)  # of products, and of N times the columns' factors
-    rounded = gamma * (1 + 2 * gamma) * math.sqrt(sizes) * (1 + _SUMS) + underflow
+    rounded = (gamma * (1 + 2 * gamma) * math.sqrt(sizes) + errors) * (1 + _SUMS) + underflow
     if not rounded <= float(FARTHEST["float64"]):
-        return f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}"
-    defect = Fraction(math.sqrt(rest) * (1 + _SUMS) + n * ROOT_OF_TINY) + Fraction(rounded)
-    return Noising(_enlarged(upper, Fraction(1), defect), defect)
-
-
-def by_rows(defect: Fraction, norm: Fraction, most: int, upper: Fraction) -> Noising:
-    """Return what N C = I + E says, where only that is known: N^-1 = C - C E (I + E)^-1.
-
-    No column differs by more than |C| |E| / (1 - |E|), and a pattern has at most `most` of them.
-
-    Args:
-        defect: norm of E from above.
-        norm: of C from above.
-        most: participations.
-        upper: squared sensitivity of C from above.
-    """
-    if defect >= 1:
-        return Noising(None, defect)
-    return Noising((Fraction(square_root_up(upper)) + most * norm * defect / (1 - defect)) ** 2, defect)
-
-
-def _refuse_above(stored: np.ndarray) -> None:
-    if any(row[i + 1 :].any() for i, row in enumerate(stored)):
-        raise CertificateError("the stored C_inv is not lower-triangular")
+        raise NotEnclosed(f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}")
+    finite(away, apart)
+    defect, distance = (Fraction(norm * (1 + _SUMS) + n * ROOT_OF_TINY) + Fraction(rounded) for norm in (apart, away))
+    return Noising(_enlarged(upper, Fraction(mean), defect), distance)
 
 
 def _enlarged(upper: Fraction, mean: Fraction, defect: Fraction) -> Fraction | None:
     """Return upper / (g (1 - |F|))^2 for g |F| = defect; None where N may lose a direction."""
     return upper / (mean - defect) ** 2 if mean > defect else None
-
-
-def _less(values: np.ndarray, diagonal: int) -> np.ndarray:
-    found = values.copy()
-    places = np.arange(len(found))
-    found[places, places] -= diagonal
-    return found
-
-
-def _norm(values: np.ndarray, like: Numbers) -> Fraction:
-    """At least the Frobenius norm of integers in the unit, and with the radius, of others."""
-    total = int(((abs(values) + like.radius) ** 2).sum())
-    return Fraction(square_root_up(like.fraction(1) ** 2 * total))
-
-
-def _rows_scaled(stored: np.ndarray, factors: Numbers) -> Limbs:
-    return split(integers(stored).scaled(Numbers(factors.values[:, None], factors.exponent, factors.radius)))

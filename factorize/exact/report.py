@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -93,15 +92,6 @@ class Report:
             self.prove(proved, of=of)
         else:
             self.refute(otherwise, of=of)
-
-    def trial(self) -> Report:
-        """Return a copy, on which a claim can be tried."""
-        return copy.deepcopy(self)
-
-    def adopt(self, trial: Report) -> None:
-        """Take over all that a trial has found."""
-        for name in ("checked", "failed", "not_checked", "warnings", "findings"):
-            setattr(self, name, getattr(trial, name))
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""

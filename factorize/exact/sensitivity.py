@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.errors import CertificateError, TooLarge
 from factorize.exact.arithmetic.integers import integers
-from factorize.exact.arithmetic.machine import probe_products
+from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.arithmetic.near import TINY, Near, share
 from factorize.exact.participation import Allowed, allowed
 from factorize.exact.strategy import Strategy
@@ -212,7 +212,7 @@ def _pattern_sums(column: np.ndarray, form: Allowed) -> np.ndarray:
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks: for vectors of every dimension, exact where signs can balance."""
-    probe_products()
+    check_products()
     n, k, b = strategy.n, form.most, form.separation
     if n > LARGEST:
         raise TooLarge(
@@ -255,7 +255,7 @@ def _attained(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md)."""
-    probe_products()
+    check_products()
     n = strategy.n
     if n > LARGEST:
         raise TooLarge(

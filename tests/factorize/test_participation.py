@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from factorize import parse_spec
-from factorize.certificate.added_noise import encoder_sensitivity
 from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
 from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
 from factorize.certificate.plain_sensitivity import best_selections
@@ -29,7 +28,6 @@ from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.workloads import Prefix
 
 CLOSE = 1 + 1e-11
 entries = st.floats(-2, 2, allow_subnormal=False)
@@ -281,7 +279,6 @@ def asked(mechanism, participation):
         lambda kind: blt.estimate(asked({"kind": "blt", "buffers": 2}, kind)),
         lambda kind: blt.solve(Problem(asked({"kind": "blt", "buffers": 2}, kind)), lambda _step: None),
         lambda kind: list(mechanisms(asked({"kind": "auto"}, kind), None)),
-        lambda kind: encoder_sensitivity(np.tri(12), DenseMatrix(np.eye(12)), Prefix(kind="prefix", n=12), kind, 1.0),
     ],
 )
 def test_nobody_assumes_how_steps_of_an_unknown_kind_lie_apart(ask):

@@ -70,7 +70,7 @@ def test_every_package_that_we_import_is_brought_by_the_extra_that_errors_name()
     brought = {extra: closure(required(extra)) for extra in ("solve", "conic", "cli", "cluster", "serve", "cloud")}
     for package, extra in EXTRAS.items():
         assert extra in PROJECT["optional-dependencies"], extra
-        name = "pyjwt" if package == "jwt" else package.replace("_", "-")
+        name = {"jwt": "pyjwt", "flint": "python-flint"}.get(package, package.replace("_", "-"))
         assert name in brought.get(extra, {name}), (package, extra)
 
 

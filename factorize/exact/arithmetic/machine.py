@@ -11,9 +11,6 @@ do when they are loaded), so that these are probed again each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 
 import numpy as np
@@ -25,19 +22,6 @@ _SIDES = ((64, 512, 96), (384, 192, 384), (1, 1024, 64))
 _BITS = 22  # of the probes' integers: sums of 512 products stay below 2^53
 _SHARED = 64  # side of a product that libraries make in several threads
 _SPREAD = 200  # binary places between rows, columns and terms
-
-
-_INTEGERS_ONLY = ContextVar("integers_only", default=False)
-
-
-@contextmanager
-def integers_only() -> Iterator[None]:
-    """Have everything decided by integers that integers can decide."""
-    token = _INTEGERS_ONLY.set(True)
-    try:
-        yield
-    finally:
-        _INTEGERS_ONLY.reset(token)
 
 
 def check_mode() -> None:
@@ -69,17 +53,6 @@ def require_mode() -> None:
 
 def check_products() -> None:
     """Return if sums and products of this machine are what the enclosures assume.
-
-    Raises:
-        NotEnclosed: they are not; integers decide then.
-    """
-    if _INTEGERS_ONLY.get():
-        raise NotEnclosed("integers were asked for")
-    probe_products()
-
-
-def probe_products() -> None:
-    """Return if `check_products` does, whoever asked for integers: of a sensitivity there is no other proof.
 
     Raises:
         NotEnclosed: they are not.
@@ -138,6 +111,9 @@ def _fault_of_products(rows: int, terms: int, columns: int) -> str:
         v = random.integers(-(2**62), 2**62, size=(columns, 1))
         if (back != np.rint(back)).any() or (back.astype(np.int64) @ v != left @ (right @ v)).any():
             return f"a product over {terms} terms loses bits that any order of its sums would keep"
+    square = left * sizes[1]
+    if (_product(square.T, square) / sizes[1] / sizes[1][:, None] != left.T @ left).any():  # which is another routine
+        return f"a product of a matrix and its own transposed over {rows} terms loses bits"
     return ""
 
 

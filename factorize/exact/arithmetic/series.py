@@ -1,75 +1,101 @@
-"""B C - A and the losses where A and C are Toeplitz: power series of 10^6 coefficients, multiplied without rounding.
+"""Power series: losses where A and C are Toeplitz, by quotients of series in balls (python-flint), and guesses by FFT.
 
-The integers of a series are written as the digits of one long decimal number. Python's `decimal` multiplies those by
-number-theoretic transforms, exactly, in n log n. Division only needs a guess g of b = a / c: with r = g c - a known
-exactly, b = g - r / c, and the sum of |1 / c| is bounded through a guess d of 1 / c and the exact d c - 1.
+A coefficient of a ball series is a midpoint with a radius, and every operation of FLINT's `arb_series` encloses the
+true result, so b = a / c needs no error analysis of its own. The precision of `flint.ctx` is shared by all threads;
+whoever changes it meanwhile makes balls wider, and never false.
 """
 
 from __future__ import annotations
 
-import decimal
 import math
-from collections.abc import Iterable, Mapping
-from fractions import Fraction
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
+from flint import arb, arb_series, ctx
 
-from factorize.errors import CertificateError
-from factorize.exact.arithmetic.integers import Numbers, integers
+from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.roundings import outwards
-from factorize.exact.losses.residual import LIMITS, Losses, approximation
+from factorize.exact.doubles.roundings import TINY, UNIT, outwards
 from factorize.exact.losses.variances import Ends
-from factorize.exact.losses.widths import WIDEST, width_of_losses
-from factorize.exact.sensitivity import square_root_up
-from factorize.exact.spec import Weighing, weighing_of
+from factorize.exact.spec import Weighing
 
 LARGEST = 1 << 20
 LARGEST_RESTARTS = 1 << 31
 """n times the steps between restarts, of which every row's difference from its reference takes a sum."""
-_PLACES = 100
 _SLACK = 2.0**-44  # of sums of doubles and a few operations on them
-_EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+_NARROW = 2.0**-50
 
 
-def losses(
-    series: Numbers,
-    workload: Numbers,
-    objective: Mapping[str, Any],
-    stored: np.ndarray | None,
-    limit: Fraction = LIMITS["float64"],
-) -> Losses:
-    """Return the residual and the losses for first columns of C and of A; see `residual.losses`.
+def losses(column: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
+    """Return the losses at sensitivity 1.
 
     Args:
-        series: of C, shape (n,).
-        workload: of A, shape (n,).
-        objective: the spec's.
-        stored: the first column of the file's B, or None.
-        limit: of the residual.
+        column: the first of C, shape (n,).
+        workload: the first column of A, shape (n,).
+        weighing: of the objective, for n rows.
 
     Raises:
-        CertificateError: the residual is above the limit.
-        NotEnclosed: the inverse of C cannot be bounded, or restarts are too far apart to be followed.
+        NotEnclosed: the quotient leaves the range of doubles, or restarts are too far apart to be followed.
     """
-    weighing = weighing_of(objective, len(workload.values))
-    first, numbers = approximation(series), approximation(workload)
-    inverse = approximate_inverse(first)
-    guess = approximate_product(numbers, inverse) if stored is None else stored
-    rest = product(integers(guess), series).minus(workload)
-    largest = rest.fraction(int(abs(rest.values).max()) + rest.radius)
-    allowed = limit * max(
-        workload.fraction(int(abs(workload.values).sum()) + len(first) * workload.radius), Fraction(1)
-    )
-    if largest > allowed:
-        raise CertificateError(f"B C differs from A by {float(largest):.3g}, above the limit {float(allowed):.3g}")
-    error = square_root_up(largest**2) * sum_of_inverse(inverse, series) * (1 + _SLACK)
-    found = Losses(rest, square_root_up(largest**2), *around(guess, error, weighing))
-    if stored is None or width_of_losses(found[2:]) <= WIDEST:
-        return found
-    # A B in single precision is too far from A C^-1 for its column to say what the losses are.
-    return losses(series, workload, objective, None, limit)._replace(rest=rest, residual=found.residual)
+    n = len(column.values)
+    least = 64 + 7 * n.bit_length()
+    for places in (least, 2 * least, 6 * least):
+        with ctx.workprec(places):
+            guess, error = near(quotient(workload, column), n)
+        if error <= _NARROW * float(np.abs(guess).max()):
+            break
+    return around(guess, error, weighing)
+
+
+def balls(numbers: Numbers) -> arb_series:
+    """Return a series with these coefficients."""
+    n, unit = len(numbers.values), numbers.exponent
+    ctx.cap = max(ctx.cap, n)
+    if not numbers.radius:
+        return arb_series([arb((int(value), unit)) for value in numbers.values], n)
+    radius = arb((int(numbers.radius), unit))
+    return arb_series([arb((int(value), unit), radius) for value in numbers.values], n)
+
+
+def of_doubles(column: np.ndarray) -> arb_series:
+    """Return a series with these coefficients, exactly."""
+    ctx.cap = max(ctx.cap, len(column))
+    return arb_series([arb(value) for value in column.tolist()], len(column))
+
+
+def quotient(above: Numbers, below: Numbers) -> arb_series:
+    """Divide series of n coefficients.
+
+    Raises:
+        NotEnclosed: the first coefficient below is not known to differ from 0.
+    """
+    try:
+        return balls(above) / balls(below)
+    except ValueError:
+        raise NotEnclosed("the first coefficient of C is not known to differ from 0") from None
+
+
+def near(series: arb_series, n: int) -> tuple[np.ndarray, float]:
+    """Return the first n coefficients as doubles, and how far any of them is off at most.
+
+    Raises:
+        NotEnclosed: they leave the range of doubles.
+    """
+    if series.prec < n:
+        raise NotEnclosed("the series was cut by another thread")
+    guess = np.array([float(series[t]) for t in range(n)])
+    radius = max(float(series[t].rad().upper()) for t in range(n))
+    error = (radius + UNIT * float(np.abs(guess).max())) * (1 + _SLACK) + TINY
+    if not math.isfinite(error):
+        raise NotEnclosed("the inverse of C grows too much for its coefficients to be doubles")
+    return guess, error
+
+
+def sum_of_sizes(series: arb_series, n: int) -> float:
+    """Return at least the sum of the magnitudes of the first n coefficients; infinity where they leave the doubles."""
+    if series.prec < n:
+        return math.inf
+    return math.fsum(float(series[t].abs_upper()) for t in range(n)) * (1 + _SLACK) + n * TINY
 
 
 def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
@@ -89,52 +115,6 @@ def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
     if weighing.tau is not None:
         return Ends(total, last, last, _restarted(guess, error, weighing.tau))
     return Ends(total, last, last, _objective(weighing, rows, total, last))
-
-
-def product(left: Numbers, right: Numbers) -> Numbers:
-    """Return the first n coefficients of a product of two series of n coefficients."""
-    n = len(left.values)
-    left, right = _cut(left), _cut(right)
-    sizes = [max(int(abs(part.values).max()), 1) for part in (left, right)]
-    width = len(str(2 * n * sizes[0] * sizes[1]))
-    whole = _EXACT.multiply(_packed(left.values, width), _packed(right.values, width))
-    sums = [int(abs(part.values).sum()) for part in (left, right)]
-    radius = left.radius * sums[1] + right.radius * sums[0] + n * left.radius * right.radius
-    return Numbers(_unpacked(whole, width, n), left.exponent + right.exponent, radius)
-
-
-def _cut(numbers: Numbers) -> Numbers:
-    """Keep 100 binary places below 1, and bound what is cut."""
-    drop = max(-_PLACES - numbers.exponent, 0)
-    if not drop:
-        return numbers
-    return Numbers(numbers.values >> drop, numbers.exponent + drop, -(-numbers.radius >> drop) + 1)
-
-
-def _packed(values: np.ndarray, width: int) -> decimal.Decimal:
-    """The number sum of v_i 10^(width i)."""
-    positive = "".join([str(max(int(v), 0)).zfill(width) for v in values[::-1]])
-    negative = "".join([str(max(-int(v), 0)).zfill(width) for v in values[::-1]])
-    return _EXACT.subtract(decimal.Decimal(positive), decimal.Decimal(negative))
-
-
-def _unpacked(whole: decimal.Decimal, width: int, count: int) -> np.ndarray:
-    """The first coefficients again, each below 10^width / 2 in magnitude; half of 10^width is added to make digits."""
-    half = 5 * 10 ** (width - 1)
-    raised = _EXACT.add(whole, decimal.Decimal(str(half).zfill(width) * (2 * count)))
-    digits = str(raised)  # the first is that of a half: products have one coefficient less
-    ends = range(len(digits), len(digits) - count * width, -width)
-    return np.array([int(digits[end - width : end]) - half for end in ends], dtype=object)
-
-
-def sum_of_inverse(guess: np.ndarray, series: Numbers) -> float:
-    """An upper bound of the sum of |1 / c|."""
-    defect = product(integers(guess), series)
-    defect.values[0] -= 1 << -defect.exponent
-    rest = float(defect.fraction(int(abs(defect.values).sum()) + len(guess) * defect.radius)) * (1 + _SLACK)
-    if not rest < 0.5:
-        raise NotEnclosed("the sum of the coefficients of the inverse of C cannot be bounded")
-    return math.fsum(np.abs(guess)) / (1 - rest) * (1 + _SLACK)
 
 
 def approximate_inverse(column: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.spec import Weighing, program_of, weighing_of
 from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 
-LARGEST = 1 << 21
+LARGEST = 1 << 14
 _CUTOFF = 1e-12
 _FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
 _TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound

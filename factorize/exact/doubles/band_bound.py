@@ -1,7 +1,9 @@
 """The lower bound within a band, in doubles: evidence F from C itself, and what it costs over its class.
 
-For Z = W A X^-1, X = C^T C, the best of the class has no entries of Z^T Z within the band, off the diagonal. F is near
-the root of Z^T Z without them; then Z F^-T is near the polar factor of W A F (bounds/classes.py has the bound).
+For any F and every Y of the class with unit diagonal, tr(M Y^-1) + tr(F F^T Y) >= 2 tr(Q^T T F) / |Q|_2, with M = T^T T
+and any Q. Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its
+absolute entries in the band. For Z = T X^-1, X = C^T C, the best of the class has no entries of Z^T Z within the band,
+off the diagonal. F is near the root of Z^T Z without them; then Z F^-T is near the polar factor of T F.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.polar_bound import weighted_decoder_by_inverse, whole_gram
+from factorize.exact.doubles.nuclear_norms import Factor, WeightedTarget, decoder_of_gram
 from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
-from factorize.exact.doubles.triangles import inverse_of, times_upper
-from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
+from factorize.exact.doubles.triangles import gram, inverse_of
+
+_ADDED = (0.0, 1e-15, 1e-13, 1e-11)
+"""Of the largest entry, to a diagonal that rounding has made indefinite: any F proves something."""
 
 
 def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:
@@ -31,18 +35,24 @@ def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> 
     """
     n = len(inverse)
     with np.errstate(all="ignore"):
-        both = weighted_decoder_by_inverse(weighted, inverse)
-        weights = whole_gram(both)
+        both = decoder_of_gram(weighted, inverse)
+        weights = gram(both)
         for d in range(1, min(bands, n)):
             places = np.arange(n - d)
             weights[places, places + d] = weights[places + d, places] = 0.0
         finite(float(np.einsum("ij->", weights)))
-        try:
-            root = np.linalg.cholesky(weights)
-        except np.linalg.LinAlgError:
-            raise NotEnclosed("C is too far from the best of its class for a bound of this kind") from None
-        guess = times_upper(both, inverse_of(root).T)
+        root = _root(weights)
+        guess = both @ inverse_of(root).T
     return Factor(np.arange(n)[None], root[None]), guess
+
+
+def _root(weights: np.ndarray) -> np.ndarray:
+    for added in _ADDED:
+        try:
+            return np.asarray(np.linalg.cholesky(weights + added * weights.max() * np.eye(len(weights))))
+        except np.linalg.LinAlgError:
+            continue
+    raise NotEnclosed("C is too far from the best of its class for a bound of this kind")
 
 
 def cost_in_band(factor: Factor, bands: int) -> Fraction:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import scipy.linalg
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.arithmetic.pairs import in_pairs
 
 TERMS = 512
-_LEAST, _MOST, _BLOCKS, _LEAF, _COLUMNS = 64, 1024, 8, 32, 256
+_LEAST, _MOST, _BLOCKS, _COLUMNS = 64, 1024, 8, 256
 
 
 def roundings_of(terms: int) -> int:
@@ -48,69 +48,24 @@ def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return out
 
 
-def times_upper(rows: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Return rows times an upper-triangular matrix, nearly: columns whose sums are short are made of few rows.
-
-    Args:
-        rows: shape (any, k).
-        upper: shape (k, k), zero below the diagonal.
-    """
-    found = np.empty(rows.shape)
-
-    def fill(block: tuple[int, int]) -> None:
-        start, stop = block
-        np.matmul(rows[:, :stop], upper[:stop, start:stop], out=found[:, start:stop])
-
-    for _ in in_pairs(fill, reversed(list(blocks_of(len(upper)))), len(upper)):  # the longest first
-        pass
-    return found
+def gram(matrix: np.ndarray) -> np.ndarray:
+    """Return X^T X in such sums."""
+    total = matrix[:TERMS].T @ matrix[:TERMS]
+    for first in range(TERMS, len(matrix), TERMS):
+        total += matrix[first : first + TERMS].T @ matrix[first : first + TERMS]
+    return np.asarray(total)
 
 
 def inverse_of(lower: np.ndarray) -> np.ndarray:
-    """Return a guess of the inverse, zero above the diagonal: substitution by blocks, for some columns at a time.
+    """Return a guess of the inverse, zero above the diagonal.
 
     Raises:
         NotEnclosed: it leaves the range of doubles.
     """
-    n = len(lower)
-    found, blocks = np.zeros((n, n)), list(blocks_of(n))
-
-    def own(block: tuple[int, int]) -> np.ndarray:
-        return _small_inverse(np.ascontiguousarray(lower[slice(*block), slice(*block)]))
-
-    with np.errstate(all="ignore"):  # of short rows, where threads would wait for each other
-        inverses = {block: own(block) for block in blocks}
-
-    def fill(block: tuple[int, int]) -> None:
-        first, last = block
-        found[first:last, first:last] = inverses[block]
-        for start, stop in (one for one in blocks if one[0] >= last):
-            above = lower[start:stop, first:start] @ found[first:start, first:last]
-            np.matmul(-inverses[start, stop], above, out=found[start:stop, first:last])
-
-    for _ in in_pairs(fill, blocks, n):
-        pass
-    if not np.isfinite(np.einsum("ij->", found)):  # as an entry that is not makes every sum
-        raise NotEnclosed("C is too ill-conditioned to be inverted in double precision")
-    return found
-
-
-def _small_inverse(lower: np.ndarray) -> np.ndarray:
-    n = len(lower)
-    if n <= _LEAF:
-        if not np.diagonal(lower).all():
+    with np.errstate(all="ignore"):
+        inverse, failed = scipy.linalg.lapack.dtrtri(
+            lower.T, lower=0
+        )  # upper, as what is stored by rows is the transposed by columns
+        if failed or not np.isfinite(np.einsum("ij->", inverse)):  # as an entry that is not makes every sum
             raise NotEnclosed("C is too ill-conditioned to be inverted in double precision")
-        return _substituted(lower)
-    half = n // 2
-    first, last = _small_inverse(lower[:half, :half]), _small_inverse(lower[half:, half:])
-    found = np.zeros((n, n))
-    found[:half, :half], found[half:, half:] = first, last
-    found[half:, :half] = -last @ (lower[half:, :half] @ first)
-    return found
-
-
-def _substituted(lower: np.ndarray) -> np.ndarray:
-    found = np.diag(1.0 / np.diagonal(lower))
-    for i in range(1, len(lower)):
-        found[i, :i] = -(lower[i, :i] @ found[:i, :i]) * found[i, i]
-    return found
+    return np.ascontiguousarray(np.triu(inverse).T)

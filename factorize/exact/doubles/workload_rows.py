@@ -16,7 +16,6 @@ import numpy as np
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.doubles.roundings import SLACK, TINY, UNIT
-from factorize.exact.losses.residual import approximation
 from factorize.exact.spec import program_of, toeplitz_column
 from factorize.exact.spec.programs import Coefficient, Program, X
 
@@ -45,6 +44,13 @@ class Near(NamedTuple):
         """Multiply by exact numbers that are not negative."""
         values = self.values * factors
         return Near(values, (self.errors * factors + UNIT * np.abs(values)) * _GROWN + TINY)
+
+
+def approximation(numbers: Numbers) -> np.ndarray:
+    """Return the nearest doubles, or nearly; only guesses are made from them."""
+    bits = int(abs(numbers.values).max()).bit_length()
+    drop = max(bits - 900, 0)
+    return np.ldexp((numbers.values >> drop).astype(np.float64), numbers.exponent + drop)
 
 
 def nearly(numbers: Numbers) -> Near:

@@ -24,7 +24,7 @@ _SLACK = 2.0**-44
 
 
 class Ends(NamedTuple):
-    """Enclosures at sensitivity 1, each (low, high), as in `residual.Losses`."""
+    """Enclosures at sensitivity 1, each (low, high)."""
 
     total: tuple[float, float]
     largest: tuple[float, float]

@@ -291,8 +291,8 @@ def test_verify_says_what_was_checked_and_what_was_not(filled: CommandLine) -> N
     assert done.code == 0 and done.err == ""
     checked = [line for line in done.out.splitlines() if line.startswith("checked")]
     left = [line for line in done.out.splitlines() if line.startswith("not checked")]
-    assert any("lower bound recomputed" in line for line in checked)
-    assert any("exact arithmetic" in line for line in left)
+    assert any("no strategy matrix has an objective below" in line for line in checked)
+    assert any("provenance is recorded" in line for line in left)
     document = filled("verify", "dense.safetensors", "--output", "json").json()
     assert document["verified"] is True and document["certificate"]["relative_gap"] < 1e-9
 
@@ -309,47 +309,45 @@ def test_verify_takes_digests_and_reserialised_files(filled: CommandLine) -> Non
     assert filled("verify", other).code == 0
 
 
-def test_verify_exact_checks_the_bytes_in_integers(filled: CommandLine) -> None:
-    done = filled("verify", "dense.safetensors", "--exact")
-    assert done.code == 0 and "attained by   steps" in done.out and "rounding bounded in advance" in done.out
-    integers = filled("verify", "dense.safetensors", "--exact", "--integers")
-    assert integers.code == 0 and "without rounding" in integers.out
+def test_verify_proves_every_claim(filled: CommandLine) -> None:
+    done = filled("verify", "dense.safetensors")
+    assert done.code == 0 and "attained by   steps" in done.out and "every loss enclosed" in done.out
     known = load(filled.home / "dense.safetensors")
-    document = filled("verify", known.digest, "--exact", "--output", "json").json()
+    document = filled("verify", known.digest, "--output", "json").json()
     assert document["verified"] is True and document["failed"] == []
     assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
 
 
-def test_verify_exact_refuses_a_claim_that_is_too_low(filled: CommandLine, within: Within, tmp_path: Path) -> None:
+def test_verify_refuses_a_claim_that_is_too_low(filled: CommandLine, within: Within, tmp_path: Path) -> None:
     manifest, tensors = parts(load(filled.home / "dense.safetensors"))
     claim(manifest, manifest["certificate"]["sensitivity"]["value"] * (1 - 1e-9))
     path = tmp_path / "low.safetensors"
     path.write_bytes(sealed(manifest, tensors))
-    done = within("verify", path, "--exact")
+    done = within("verify", path)
     assert done.code == 4 and "NOT SUPPORTED" in done.out and "understated" in done.out
-    document = within("verify", path, "--exact", "--output", "json")
+    document = within("verify", path, "--output", "json")
     assert document.code == 4 and document.json()["verified"] is False
 
 
-def test_verify_exact_ends_with_its_own_code_where_a_claim_was_not_looked_at(
+def test_verify_ends_with_its_own_code_where_a_claim_was_not_looked_at(
     filled: CommandLine, within: Within, tmp_path: Path
 ) -> None:
     """6, after the report: a tuned nu is the best of its class because its solver says so."""
     path = tmp_path / "tuned.safetensors"
     tuned = spec_text(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
     assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
-    done = within("verify", path, "--exact")
+    done = within("verify", path)
     assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
     assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT certificate.converged: ")]
-    document = within("verify", path, "--exact", "--output", "json").json()
+    document = within("verify", path, "--output", "json").json()
     assert document["verified"] is True and document["complete"] is False
     status = {one["claim"]: one["status"] for one in document["claims"]}
     assert status.pop("certificate.converged") == "not_looked_at" and set(status.values()) == {"proved"}
-    sure = within("verify", filled.home / "dense.safetensors", "--exact", "--output", "json").json()
+    sure = within("verify", filled.home / "dense.safetensors", "--output", "json").json()
     assert sure["complete"] is True and {one["status"] for one in sure["claims"]} == {"proved"}
 
 
-def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
+def test_verify_ends_with_that_code_where_the_sensitivity_is_undecided(
     filled: CommandLine, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from factorize.errors import TooLarge
@@ -358,7 +356,7 @@ def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
         raise TooLarge("n is above the limit")
 
     monkeypatch.setattr("factorize.exact.check_factor_file", undecided)
-    done = within("verify", filled.home / "dense.safetensors", "--exact", "--output", "json")
+    done = within("verify", filled.home / "dense.safetensors", "--output", "json")
     document = done.json()
     assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}
     assert "n is above the limit" in document["claims"][0]["why"]

@@ -28,12 +28,13 @@ from factorize.exact import check_factor_file, check_strategy, read_array
 from factorize.exact.arithmetic import integers, series
 from factorize.exact.arithmetic.integers import Limbs, limbs, product, split, squares
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds import bound, resolvents
+from factorize.exact.bounds import resolvents
 from factorize.exact.losses import variances
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
-from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
+from factorize.exact.spec import toeplitz_column, weighing_of, workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import buffered
+from factorize.exact.utility import Utility
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
@@ -537,7 +538,8 @@ def test_power_series_agree_with_whole_matrices(document: dict, monkeypatch: pyt
         data = sealed(*parts(made))
         whole = check_factor_file(data)
         with monkeypatch.context() as patch:
-            patch.setattr("factorize.exact.losses.residual.LARGEST", 8)
+            patch.setattr("factorize.exact.utility.SHORT", 0)
+            patch.setattr("factorize.exact.doubles.whole.LARGEST", 8)
             long = check_factor_file(data)
             assert long.supported, long.failed
             assert any("every loss enclosed" in text for text in long.checked)
@@ -549,7 +551,6 @@ def test_power_series_agree_with_whole_matrices(document: dict, monkeypatch: pyt
         assert whole.supported
     manifest, tensors = parts(result.with_matrices(["C", "B"]))
     tensors["B.coefficients"][1] += 1e-6
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
     assert any("differs from A" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
 
 
@@ -597,7 +598,8 @@ def test_recursions_agree_with_whole_matrices(document: dict, monkeypatch: pytes
         data = sealed(*parts(result))
         assert check_factor_file(data).supported
         with monkeypatch.context() as patch:
-            patch.setattr("factorize.exact.losses.residual.LARGEST", 8)
+            patch.setattr("factorize.exact.utility.SHORT", 0)
+            patch.setattr("factorize.exact.doubles.whole.LARGEST", 8)
             report = check_factor_file(data)
             assert report.supported, report.failed
             assert any("every loss enclosed" in text for text in report.checked)
@@ -645,38 +647,13 @@ def test_recursions_that_grow_are_refused() -> None:
         variances.losses(Strategy("buffered", growing, n), {"kind": "prefix", "n": n}, {"kind": "mean"})
 
 
-def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
-    monkeypatch.setattr("factorize.exact.losses.variances.LARGEST_WORK", 100)
-    banded = {**SPECS[7], "mechanism": {"kind": "banded", "bands": 4}}
-    rates = {"kind": "schedule", "n": 24, "learning_rates": [1.0, 2.0] * 12}
-    for document in (
-        SPECS[0],
-        SPECS[2],
-        SPECS[9],
-        banded,
-        {"workload": rates, "mechanism": {"kind": "square_root"}},
-    ):
-        report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))), integers=True)
-        assert report.supported and any("residual and losses" in text for text in report.not_checked)
-    assert program_of({"kind": "window", "n": 24, "width": 3}) is None
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
-def test_products_of_series(left: list[float], right: list[float]) -> None:
-    n = min(len(left), len(right))
-    a, b = left[:n], right[:n]
-    found = series.product(integers.integers(np.array(a)), integers.integers(np.array(b)))
-    for t in range(n):
-        true = sum((Fraction(a[s]) * Fraction(b[t - s]) for s in range(t + 1)), Fraction(0))
-        assert abs(found.fraction(found.values[t]) - true) <= found.fraction(found.radius)
-    assert float(found.fraction(found.radius)) < 1e-15
-
-
 def test_a_series_whose_inverse_grows_is_refused() -> None:
     column = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(62)]))
-    with pytest.raises(CertificateError, match="differs"):
-        series.losses(column, column, {"kind": "mean"}, None)
+    found = series.losses(column, column, weighing_of({"kind": "mean"}, 64))  # A = C, so that B is the identity
+    assert found.total == pytest.approx((64, 64), rel=1e-12)
+    long = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(998)]))
+    with pytest.raises(NotEnclosed, match="grows too much"):
+        series.losses(long, integers.integers(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -704,14 +681,15 @@ BIDIAGONAL = [
 
 
 @pytest.mark.parametrize("document", BIDIAGONAL)
-def test_resolvents_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolvents_agree_with_whole_matrices(document: dict) -> None:
     result = solvers.solve(parse_spec(document))
     spec = result.spec.document()
-    long, numbers = resolvents.lower_bound(spec, result.dual), workload_numbers(spec["workload"], {})
-    assert long is not None and numbers is not None
-    whole = bound.lower_bound(spec, result.dual, numbers)
-    assert whole is not None and float(long) == pytest.approx(float(whole), rel=1e-11)
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
+    strategy = Strategy("dense", {"": result.strategy.dense()}, 40)
+    long, whole = (
+        resolvents.lower_bound(spec, result.dual),
+        Utility(spec, strategy, result.dual, {})._bound_by_vectors(),
+    )
+    assert long is not None and float(long) == pytest.approx(float(whole), rel=1e-11)
     manifest, tensors = parts(result)
     assert any(
         "no strategy matrix has an objective below" in t for t in check_factor_file(sealed(manifest, tensors)).checked
@@ -753,13 +731,20 @@ def test_resolvents_of_what_has_none() -> None:
 
 
 def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 2)
-
     def refuse(*_: object) -> None:
         raise NotEnclosed("too much")
 
-    for name in ("losses.variances.losses", "bounds.resolvents.lower_bound"):
+    for name in (
+        "losses.variances.losses",
+        "losses.balls.losses",
+        "bounds.resolvents.lower_bound",
+        "doubles.whole.entries_of",
+        "utility.grouped",
+        "utility.determinants.lower_bound",
+        "doubles.whole.losses",
+        "arithmetic.series.losses",
+    ):
         monkeypatch.setattr(f"factorize.exact.{name}", refuse)
-    report = check_factor_file(sealed(*parts(solved(4))), integers=True)
-    assert report.supported
-    assert {"the lower bound: too much", "residual and losses: too much"} <= set(report.not_checked)
+    report = check_factor_file(sealed(*parts(solved(4))))
+    assert report.supported and {"certificate.loss", "certificate.lower_bound"} <= set(report.unseen)
+    assert all("too much" in text for text in report.not_checked if text.startswith(("losses", "the lower bound")))

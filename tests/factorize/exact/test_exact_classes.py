@@ -17,9 +17,11 @@ from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import classes
-from factorize.exact.losses.residual import approximation
-from factorize.exact.spec import toeplitz_column, workload_numbers
+from factorize.exact.doubles import band_bound
+from factorize.exact.doubles.workload_rows import approximation
+from factorize.exact.participation import allowed
 from factorize.exact.strategy import Strategy
+from factorize.exact.utility import Utility
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
@@ -57,8 +59,7 @@ def bound_of(result: Factorization) -> float:
         name.removeprefix("C").removeprefix("."): array for name, array in result.tensors().items() if name[0] == "C"
     }
     strategy = Strategy(entry["structure"], tensors, N)
-    workload = workload_numbers(spec["workload"], {})
-    return float(classes.class_bound(spec, strategy, workload, toeplitz_column(spec["workload"]), {}))
+    return float(Utility(spec, strategy, {}, {}).class_bound())
 
 
 def first_column(result: Factorization, kind: str) -> np.ndarray:
@@ -158,24 +159,21 @@ def test_the_vector_of_a_bound_has_relative_digits_in_all_entries() -> None:
     assert ratios.max() == pytest.approx(np.linalg.eigvalsh(whole)[-1] ** 2, rel=1e-9)
 
 
-def test_long_toeplitz_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By series alone, as beyond whole matrices; multipliers of both signs are left unchecked there."""
-    report = check_factor_file(
-        sealed(*parts(solved(WORKLOADS["prefix"], "toeplitz", PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-9))),
-        whole=4,
-    )
-    assert report.supported and proved(report)
+def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multipliers of both signs beyond whole matrices, bands beyond them, and Toeplitz columns that overlap."""
     monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)
-    signed = solved(
-        WORKLOADS["prefix"], {"kind": "banded_toeplitz", "bands": 4}, PARTICIPATIONS[0], OBJECTIVES[3], tolerance=1e-9
-    )
-    report = check_factor_file(sealed(*parts(signed)), whole=4)
-    assert report.supported and any("that the objective is not below it" in text for text in report.not_checked)
-    banded = solved(
-        WORKLOADS["prefix"], {"kind": "banded", "bands": BANDS}, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-6
-    )
-    report = check_factor_file(sealed(*parts(banded)), whole=4)
-    assert report.supported and any("that the objective is not below it" in text for text in report.not_checked)
+    monkeypatch.setattr("factorize.exact.doubles.whole.LARGEST", 4)
+    apart, overlapping = PARTICIPATIONS[0], {"kind": "fixed_epochs", "epochs": 3}
+    for mechanism, participation, objective in (
+        ({"kind": "banded_toeplitz", "bands": 4}, apart, OBJECTIVES[3]),
+        ({"kind": "banded", "bands": BANDS}, apart, OBJECTIVES[0]),
+        ({"kind": "toeplitz"}, overlapping, OBJECTIVES[0]),
+    ):
+        result = solved(WORKLOADS["prefix"], mechanism, participation, objective, tolerance=1e-6)
+        manifest, tensors = parts(result)
+        manifest["certificate"]["class_lower_bound"] = {"objective": result.certificate.loss.objective, "rule": "mine"}
+        report = check_factor_file(sealed(manifest, tensors))
+        assert any("that the objective is not below it" in text for text in report.not_checked), mechanism
 
 
 class TestByHand:
@@ -192,9 +190,9 @@ class TestByHand:
 
     @staticmethod
     def bound(column: Any, workload: Any, **changes: Any) -> Fraction:
-        strategy = Strategy("toeplitz", {"coefficients": np.array(column, dtype=np.float64)}, len(column))
-        numbers = integers(np.array(workload, dtype=np.float64))
-        return classes.class_bound(TestByHand.SPEC | changes, strategy, None, numbers, {})
+        numbers, spec = integers(np.array(workload, dtype=np.float64)), TestByHand.SPEC | changes
+        form = allowed(spec["participation"], len(column))
+        return classes.toeplitz_bound(spec, np.array(column, dtype=np.float64), numbers, form)
 
     @pytest.mark.parametrize("workload", [(1.0, 1.0, 1.0), (1.0, 0.5, 0.25), (1.0, -0.5, 0.25)])
     def test_the_bound_is_the_least_objective(self, workload: tuple[float, ...]) -> None:
@@ -214,7 +212,7 @@ class TestByHand:
         monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
         assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
 
-    def test_what_the_class_does_not_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_the_class_does_not_reach(self) -> None:
         asked = [1.0, 0.5, 0.0], [1.0, 1.0, 1.0]
         restarts, last = {"kind": "lambda_tau", "tau": 2}, {"kind": "weighted", "weights": [1.0, 1.0, 0.0]}
         for column, changes, reason in (
@@ -222,15 +220,10 @@ class TestByHand:
             (asked[0], {"objective": restarts}, "lambda_tau, has no bound"),
             (asked[0], {"objective": last}, "last rows have no weight"),
             ([1.0, 1e200, 0.0], {}, "grows too much"),
-            ([1.0, 0.5, 0.0], {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}, "need evidence"),
+            ([1.0, 0.5, 0.0], {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}, "can overlap"),
         ):
             with np.errstate(all="ignore"), pytest.raises(NotEnclosed, match=reason):
                 self.bound(column, asked[1], **changes)
-        monkeypatch.setattr(series, "LARGEST", 3)
-        assert self.bound(*asked) > 0
-        monkeypatch.setattr(series, "LARGEST", 2)
-        with pytest.raises(NotEnclosed, match="n=3, more"):
-            self.bound(*asked)
 
     def test_multipliers_of_both_signs_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked = [1.0, 0.9, 0.0], [1.0, -0.5, 0.25]
@@ -246,11 +239,6 @@ class TestByHand:
         assert classes._attained(np.array([2.0, -1.0]), workload) == 4
         assert classes._attained(np.array([1.0, -2.0]), workload) == 0
 
-    def test_the_cost_in_the_band(self) -> None:
-        """F F^T = (4, -2, 6 / -2, 2, -1 / 6, -1, 14) with absolute entries: the diagonal, and twice what is beside it."""
-        root = np.array([[2.0, 0, 0], [-1, 1, 0], [3, 2, 1]])
-        assert [classes._cost_in_band(root, bands) for bands in (1, 2, 3, 5)] == [20, 26, 38, 38]
-
     def test_ratios_are_those_of_a_good_vector_rounded_up(self) -> None:
         """N x over x in fractions for multipliers 8, 7, .., 1; near the largest eigenvalue from a start far from it."""
         n, bands = 8, 5
@@ -264,7 +252,7 @@ class TestByHand:
         rows = [[Fraction(entry) for entry in row] for row in hankel]
         once = [sum(a * b for a, b in zip(row, x, strict=True)) / Fraction(3 * n - i, 4) for i, row in enumerate(rows)]
         ratios = [sum(rows[i][j] * once[i] for i in range(n)) / int(counts[j]) / x[j] for j in range(bands)]
-        assert max(ratios) <= found <= max(ratios) * (1 + Fraction(1, 2**90))
+        assert max(ratios) <= found <= max(ratios) * (1 + Fraction(1, 2**50))
         top = max(np.linalg.eigvals(dense).real)
         assert top * (1 - 1e-12) <= found <= top * (1 + 1e-11)
 
@@ -274,18 +262,13 @@ class TestByHand:
             weights, counts = Numbers(np.array([3], dtype=object), exponent), np.array([7], dtype=object)
             found = classes._largest_ratio(np.array([1.0]), weights, counts, np.array([1.0]))
             true = Fraction(1, 21) / Fraction(2) ** exponent
-            assert true < found <= true * (1 + Fraction(1, 2**85))
+            assert true < found <= true * (1 + Fraction(1, 2**50))
 
     def test_ratios_of_weights_of_many_digits(self) -> None:
         """1 / 3, the weight a double of 53 bits: the quotient has places of its own."""
         counts = np.array([7], dtype=object)
         found = classes._largest_ratio(np.array([1.0]), integers(np.array([3.0])), counts, np.array([1.0]))
-        assert Fraction(1, 21) < found <= Fraction(1, 21) * (1 + Fraction(1, 2**85))
-
-    def test_what_is_above_is_not_negative(self) -> None:
-        numbers = Numbers(np.array([-5, -1, 0, 3], dtype=object), -2, 1)
-        found = classes._above(numbers)
-        assert (found.values.tolist(), found.exponent, found.radius) == ([0, 0, 1, 4], -2, 0)
+        assert Fraction(1, 21) < found <= Fraction(1, 21) * (1 + Fraction(1, 2**50))
 
     def test_multipliers_are_scaled_to_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """C = (2, 0, 0), A = (4, 2, 6) and W = (1, 2, 3): b = (2, 1, 3), W b = (2, 2, 9), over c_0 the same."""
@@ -303,23 +286,6 @@ class TestByHand:
         monkeypatch.setattr(classes, "_multipliers", lambda *_: np.array([1.0, 0.0, 0.0]))
         assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
 
-    def test_overlapping_columns_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        dual = {"class_column": np.array([1.0, 0.5, 0.25]), "class_signs": np.ones((2, 1))}
-        spec = self.SPEC | {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}
-        strategy = Strategy("toeplitz", {"coefficients": dual["class_column"]}, 3)
-
-        def bound(**given: np.ndarray) -> Fraction:
-            return classes.class_bound(spec, strategy, None, integers(np.ones(3)), given)
-
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 3)
-        assert bound(**dual) > 0
-        for name in dual:
-            with pytest.raises(NotEnclosed, match="need evidence"):
-                bound(**{name: dual[name]})
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
-        with pytest.raises(NotEnclosed, match="need evidence, and n at most 2"):
-            bound(**dual)
-
 
 class TestBanded:
     @staticmethod
@@ -332,7 +298,7 @@ class TestBanded:
         } | changes
         diagonals = np.array([np.ones(N), [0.05] * (N - 1) + [0.0]])
         strategy = Strategy("banded", {"bands": diagonals}, N)
-        return classes.class_bound(spec, strategy, workload_numbers(spec["workload"], {}), None, {})
+        return Utility(spec, strategy, {}, {}).class_bound()
 
     def test_bands_that_do_not_fit(self) -> None:
         assert self.bound(2, {"kind": "min_sep", "min_sep": 2}) > 0
@@ -340,16 +306,6 @@ class TestBanded:
             with pytest.raises(NotEnclosed, match="can overlap, or the objective"):
                 self.bound(bands, {"kind": "min_sep", "min_sep": separation}, objective={"kind": objective})
 
-    def test_it_scales_with_the_weights_and_falls_with_the_defect(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        weights = np.arange(1.0, N + 1)
-        found = self.bound(2, {"kind": "single"}, objective={"kind": "weighted", "weights": weights.tolist()})
-        tiny = {"kind": "weighted", "weights": (weights * 2.0**-80).tolist()}
-        assert self.bound(2, {"kind": "single"}, objective=tiny) == found / 2**80
-        exact = self.bound(2, {"kind": "single"})
-        monkeypatch.setattr(classes, "defect", lambda guess: Fraction(1, 2))
-        assert exact * 2 / 3 < self.bound(2, {"kind": "single"}) < exact * 2 / 3 * (1 + Fraction(1, 10**10))
-
     def test_a_root_that_there_is_not(self) -> None:
-        """All ones, without what is in the band, has the eigenvalue 1 less the golden ratio."""
         with pytest.raises(NotEnclosed, match="too far from the best"):
-            classes._root(np.eye(4), np.ones((1, 4)), 2)
+            band_bound._root(np.array([[1.0, 2.0], [2.0, 1.0]]))

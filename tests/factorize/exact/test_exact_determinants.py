@@ -17,11 +17,13 @@ from factorize.encoding import tensor_digest
 from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds import bound, determinants
+from factorize.exact.bounds import determinants
 from factorize.exact.bounds.determinant_kernels import determinant, pivots
-from factorize.exact.losses.residual import approximation
+from factorize.exact.doubles.workload_rows import approximation
 from factorize.exact.spec import program_of, workload_numbers
 from factorize.exact.spec.programs import Program, Statement, X
+from factorize.exact.strategy import Strategy
+from factorize.exact.utility import Utility
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -188,7 +190,7 @@ def test_lengths_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "srg", "mu2 x"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_files_with_long_recursions(name: str, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_long_recursions(name: str, objective: str) -> None:
     """The same bound as by whole matrices; a claim above what the evidence proves fails, and so does spoilt evidence."""
     n = 48
     spec = document(name, objective, n)
@@ -200,12 +202,10 @@ def test_files_with_long_recursions(name: str, objective: str, monkeypatch: pyte
         parse_spec(spec), Solution(strategy, Outcome.CLOSED_FORM, 0, evidence), solver={"mechanism": "identity"}
     )
     assert made.certificate.lower_bound is not None
-    numbers = workload_numbers(spec["workload"], {})
-    assert numbers is not None
-    whole, long = bound.lower_bound(spec, made.dual, numbers), determinants.lower_bound(spec, made.dual)
-    assert whole is not None and long is not None
-    assert float(whole) * (1 - 1e-11) <= float(long) <= float(whole) * (1 + 1e-14)
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
+    one = Utility(spec, Strategy("dense", {"": strategy.dense()}, n), made.dual, {})
+    whole, long = one._bound_by_vectors(), determinants.lower_bound(spec, made.dual)
+    assert long is not None
+    assert float(whole) * (1 - 1e-11) <= float(long) <= float(whole) * (1 + 1e-11)
     report = check_factor_file(sealed(*parts(made)))
     assert report.supported, report.failed
     assert any("no strategy matrix has an objective below" in text for text in report.checked)
@@ -223,11 +223,9 @@ def test_files_with_long_recursions(name: str, objective: str, monkeypatch: pyte
 def test_a_solved_momentum_workload_is_proved_at_a_length_of_both_kinds() -> None:
     spec = {"workload": {"kind": "momentum", "n": 256, "momentum": 0.9}, "tolerance": 1e-6}
     made = solvers.solve(parse_spec(spec))
-    numbers = workload_numbers(made.spec.document()["workload"], {})
-    assert numbers is not None
-    whole = bound.lower_bound(made.spec.document(), made.dual, numbers)
-    long = determinants.lower_bound(made.spec.document(), made.dual)
-    assert whole is not None and long is not None
+    one = Utility(made.spec.document(), Strategy("dense", {"": made.strategy.dense()}, 256), made.dual, {})
+    whole, long = one._bound_by_vectors(), determinants.lower_bound(made.spec.document(), made.dual)
+    assert long is not None
     assert float(whole) * (1 - 1e-11) <= float(long) <= made.certificate.loss.objective
 
 

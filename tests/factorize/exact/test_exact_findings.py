@@ -16,11 +16,11 @@ from specs import spec_of
 from factorize import parse_spec, solvers
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check, claims
-from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.convergence import check_convergence, is_formula
+from factorize.exact.doubles import whole
 from factorize.exact.file import FactorFile
-from factorize.exact.losses.residual import Losses
+from factorize.exact.losses.variances import Ends
 from factorize.exact.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
 from factorize.exact.report import LOSS as LOSSES
 from factorize.exact.sensitivity import Bracket
@@ -43,7 +43,7 @@ CLAIMS: dict[str, Any] = {
     "relative_gap": 0.2,
     "converged": False,
 }
-FOUND = Losses(Numbers(np.zeros(0), 0), 0.25, (12.0, 12.0), (5.0, 5.0), (4.0, 4.0), (3.0, 3.0))  # at sensitivity 1
+FOUND = Ends((12.0, 12.0), (5.0, 5.0), (4.0, 4.0), (3.0, 3.0))  # at sensitivity 1
 
 
 def file_with(dual: bool = True, matrices: dict[str, Any] | None = None, **changed: Any) -> FactorFile:
@@ -51,14 +51,24 @@ def file_with(dual: bool = True, matrices: dict[str, Any] | None = None, **chang
     return FactorFile(manifest, {}, {"weights": np.ones(4)} if dual else {})
 
 
+def serving(answer: Any) -> Any:
+    """What is proved of C: one answer to every question, or none."""
+
+    def asked(*_given: Any) -> Any:
+        if answer is None:
+            raise NotEnclosed("of some reason")
+        return answer
+
+    return SimpleNamespace(losses=asked, lower_bound=asked, class_bound=asked)
+
+
 def test_losses_are_scaled_by_the_sensitivity() -> None:
     report = Report()
-    claims.check_losses(report, file_with(), FOUND, 4, from_file=True)
-    assert not report.failed and len(report.checked) == 2
-    assert report.checked[0] == "B C = A up to 0.25 per entry, computed without rounding, for the stored B"
-    assert report.checked[1].endswith("e-15 (claims may differ by 1e-09)")
-    claims.check_losses(report, file_with(), FOUND, 4, from_file=False)
-    assert "for a B recomputed here by substitution" in report.checked[2]
+    claims.check_losses(report, file_with(), serving(FOUND), 4)
+    assert not report.failed and len(report.checked) == 1
+    assert report.checked[0].endswith("e-15 (claims may differ by 1e-09)")
+    claims.check_losses(report, file_with(), serving(None), 4)
+    assert report.not_checked == ["losses: of some reason"]
 
 
 @pytest.mark.parametrize("name", LOSS)
@@ -67,7 +77,7 @@ def test_losses_are_scaled_by_the_sensitivity() -> None:
 )
 def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool) -> None:
     report = Report()
-    claims.check_ends(report, file_with(loss=LOSS | {name: LOSS[name] * factor}), FOUND, 4)
+    claims.check_losses(report, file_with(loss=LOSS | {name: LOSS[name] * factor}), serving(FOUND), 4)
     assert report.supported == holds
     assert holds or report.failed[0].startswith(f"loss.{name} is claimed as {LOSS[name] * factor!r}, and lies between ")
 
@@ -76,16 +86,18 @@ def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool)
 def test_losses_are_proved_by_narrow_enclosures_alone(name: str) -> None:
     """What contains the claim and is wide proves nothing, and refutes what it does not contain."""
     report, high = Report(stated=(LOSSES,)), getattr(FOUND, name)[1]
-    claims.check_ends(report, file_with(), FOUND._replace(**{name: (high * (1 - 2e-9), high)}), 4)
+    claims.check_losses(report, file_with(), serving(FOUND._replace(**{name: (high * (1 - 2e-9), high)})), 4)
     assert report.status(LOSSES) is Status.NOT_LOOKED_AT and report.supported
-    claims.check_ends(report, file_with(), FOUND._replace(**{name: (high * (1 + 1e-6), high * 2)}), 4)
+    claims.check_losses(report, file_with(), serving(FOUND._replace(**{name: (high * (1 + 1e-6), high * 2)})), 4)
     assert report.status(LOSSES) is Status.FALSE
     for wide in ((0.0, math.inf), (0.0, 5e-324)):
         report = Report(stated=(LOSSES,))
-        claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), FOUND._replace(last=wide), 4)
+        claims.check_losses(report, file_with(loss=LOSS | {"last_iterate": 0.0}), serving(FOUND._replace(last=wide)), 4)
         assert report.status(LOSSES) is Status.NOT_LOOKED_AT
     report = Report(stated=(LOSSES,))
-    claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), FOUND._replace(last=(0.0, 0.0)), 4)
+    claims.check_losses(
+        report, file_with(loss=LOSS | {"last_iterate": 0.0}), serving(FOUND._replace(last=(0.0, 0.0))), 4
+    )
     assert report.status(LOSSES) is Status.PROVED
 
 
@@ -103,7 +115,7 @@ def test_ends_are_rounded_outwards() -> None:
 )
 def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
     report = Report()
-    claims.check_bound(report, file_with(lower_bound={"objective": claimed, "rule": "dual"}), Fraction(proved))
+    claims.check_bound(report, file_with(lower_bound={"objective": claimed, "rule": "dual"}), serving(Fraction(proved)))
     assert report.supported == holds and not report.not_checked
     assert (report.checked + report.failed)[0].startswith(
         "no strategy matrix" if holds else "the lower bound 10.000001 is not"
@@ -112,84 +124,52 @@ def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
 
 def test_lower_bounds_that_are_not_looked_at() -> None:
     report = Report()
-    claims.check_bound(report, file_with(lower_bound=None), Fraction(1))
-    claims.check_bound(report, file_with(), None)
+    claims.check_bound(report, file_with(lower_bound=None), serving(Fraction(1)))
+    claims.check_bound(report, file_with(), serving(None))
     assert report.not_checked == [
         "optimality: the file claims no lower bound",
-        "the lower bound 10.0 (dual): evidence of this kind is not evaluated here",
+        "the lower bound 10.0 (dual): of some reason",
     ]
     assert not report.failed and not report.checked
-    claims.check_bound(report, file_with(dual=False), None)
+    claims.check_bound(report, file_with(dual=False), serving(None))
     assert report.failed == ["the lower bound 10.0 (dual) has no evidence"]
 
 
 @pytest.mark.parametrize(
     ("claimed", "holds"), [(9.0, True), (10.0, True), (EDGE, True), (10.0 + 2e-8, False), (11.0, False)]
 )
-def test_lower_bounds_within_a_class(claimed: float, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = []
-
-    def bound(spec: Any, strategy: Strategy, workload: Any, column: Any, *more: Any) -> Fraction:
-        columns.append(column)
-        return Fraction(10)
-
-    monkeypatch.setattr(claims, "class_bound", bound)
-    monkeypatch.setattr(claims.series, "LARGEST", 2)
-    file = file_with(class_lower_bound={"objective": claimed, "rule": ""})
-    file.manifest["spec"]["workload"] = {"kind": "prefix", "n": 2}
+def test_lower_bounds_within_a_class(claimed: float, holds: bool) -> None:
     report = Report()
-    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
+    file = file_with(class_lower_bound={"objective": claimed, "rule": ""})
+    claims.check_class_bound(report, file, serving(Fraction(10)))
     assert report.supported == holds and len(report.checked) + len(report.failed) == 1
-    assert len(columns) == 1 and columns[0] is not None
-    monkeypatch.setattr(claims.series, "LARGEST", 1)
-    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
-    assert columns[1] is None
-    claims.check_class_bound(report, file_with(), Strategy("dense", {"": np.eye(2)}, 2), None)
-    assert len(columns) == 2  # no claim, nothing to prove
+    claims.check_class_bound(report, file_with(), serving(None))
+    assert len(report.checked) + len(report.failed) == 1 and not report.not_checked  # no claim, nothing to prove
 
 
 def test_a_class_bound_that_is_not_above_the_general_one_is_proved_with_it() -> None:
-    eye = Strategy("dense", {"": np.eye(2)}, 2)
-
-    def of_class(claimed: float, general: float | None, *, proved: bool, evaluate: Any) -> Report:
+    def of_class(claimed: float, general: float | None, *, proved: bool, answer: Any) -> Report:
         report = Report()
         if proved:
             report.prove("", of=LOWER_BOUND)
         bounds = {"lower_bound": None if general is None else {"objective": general, "rule": ""}}
         file = file_with(class_lower_bound={"objective": claimed, "rule": ""}, **bounds)
-        file.manifest["spec"]["workload"] = {"kind": "prefix", "n": 2}
-        claims.check_class_bound(report, file, eye, None, evaluate)
+        claims.check_class_bound(report, file, serving(answer))
         return report
 
-    def never() -> Fraction:
-        raise AssertionError("it is proved already")
-
-    def nothing() -> Fraction:
-        raise NotEnclosed("of some reason")
-
     for claimed in (9.0, 10.0):
-        report = of_class(claimed, 10.0, proved=True, evaluate=never)
+        report = of_class(claimed, 10.0, proved=True, answer=None)
         text = f"the class_lower_bound {claimed!r} is not above the lower bound over all matrices"
         assert report.findings[CLASS_BOUND] == [(Status.PROVED, text)]
     for claimed, general, proved in ((10.5, 10.0, True), (9.0, 10.0, False), (9.0, None, True)):
-        report = of_class(claimed, general, proved=proved, evaluate=lambda: Fraction(11))
+        report = of_class(claimed, general, proved=proved, answer=Fraction(11))
         assert report.checked[-1].startswith("no strategy matrix of the mechanism's class has an objective below 10.99")
         assert report.status(CLASS_BOUND) is Status.PROVED
-        report = of_class(claimed, general, proved=proved, evaluate=nothing)
+        report = of_class(claimed, general, proved=proved, answer=None)
         assert report.findings[CLASS_BOUND][0][0] is Status.NOT_LOOKED_AT
         assert report.not_checked == [
             "the lower bound within the mechanism's class, but that the objective is not below it: of some reason"
         ]
-
-
-def test_losses_of_a_decoder_that_was_made_in_doubles() -> None:
-    found = SimpleNamespace(residual=0.25, ends=FOUND)
-    report = Report()
-    claims.check_dense_losses(report, file_with(), found, 4)  # type: ignore[arg-type]
-    assert report.checked[0] == "B C = A up to 0.25 per entry, rounding bounded in advance, for a B recomputed here"
-    assert len(report.checked) == 2 and report.supported and list(report.findings) == [LOSSES]
-    claims.check_dense_losses(report, file_with(loss=LOSS | {"rmse": 9.0}), found, 4)  # type: ignore[arg-type]
-    assert not report.supported
 
 
 def test_a_gap_that_differs_by_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,13 +346,13 @@ SAID_OF_A_FILE: list[str | tuple[str, ...]] = [
         "the sensitivity is exact within 1e-9: the pattern {2, 5} attains",
     ),
     "publishing B (C G + Z) rests on C alone",
-    "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
+    "no strategy matrix has an objective below",
+    "no strategy matrix of the mechanism's class has an objective below",
     "B C = A up to",
+    "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
     "every loss enclosed to relative",
     "the stored C_inv and C multiply to I up to",
     "drawing noise with the stored C_inv, A (G + N Z), is covered by the claim: its encoder N^-1 has sensitivity at most",
-    "no strategy matrix has an objective below",
-    "no strategy matrix of the mechanism's class has an objective below",
     "the relative gap",
     "converged: the gap",
 ]
@@ -382,18 +362,14 @@ def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "min_sep", "min_sep": 3}}
     result = solvers.solve(parse_spec(spec | {"tolerance": 1e-6})).with_matrices(["C", "B", "C_inv"])
     data = sealed(*parts(result))
-    for whole in (6, 10**6):
-        report = check.check_factor_file(data, whole=whole, integers=True)
-        assert len(report.checked) == len(SAID_OF_A_FILE) and not report.failed
-        for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
-            assert text.startswith(beginning)
-        assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
-        assert "for the stored B" in report.checked[8] and {one["status"] for one in report.claims} == {"proved"}
-    monkeypatch.setattr(check.residual, "LARGEST", 5)
-    for whole in (5, 10**6):
-        assert any(
-            "not evaluated" in text for text in check.check_factor_file(data, whole=whole, integers=True).not_checked
-        )
+    report = check.check_factor_file(data)
+    assert len(report.checked) == len(SAID_OF_A_FILE) and not report.failed
+    for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
+        assert text.startswith(beginning)
+    assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
+    assert "for the stored B" in report.checked[9] and {one["status"] for one in report.claims} == {"proved"}
+    monkeypatch.setattr(whole, "LARGEST", 5)
+    assert any("multiplied up to n=5" in text for text in check.check_factor_file(data).not_checked)
 
 
 def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:

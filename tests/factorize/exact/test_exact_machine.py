@@ -17,6 +17,7 @@ from factorize.exact import check_factor_file, check_strategy, noising
 from factorize.exact.arithmetic import machine
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.sampling.calibrations import check_calibration
+from factorize.exact.strategy import Strategy
 
 
 @pytest.fixture(autouse=True)
@@ -58,21 +59,12 @@ def test_nothing_is_proved_in_a_thread_that_flushes() -> None:
 
 
 def test_a_long_inverse_is_not_multiplied_by_products_that_nobody_relies_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = noising.in_doubles(np.eye(3), None, np.eye(3), Fraction(1))
-    assert isinstance(found, noising.Noising) and found.distance > 0
-    with machine.integers_only():
-        assert noising.in_doubles(np.eye(3), None, np.eye(3), Fraction(1)) == "integers were asked for"
+    eye = Strategy("dense", {"": np.eye(3)}, 3)
+    assert noising.in_doubles(eye, np.eye(3), Fraction(1)).distance > 0
     machine._fault.cache_clear()
     monkeypatch.setattr(machine, "_product", lambda left, right: left @ right * (1 + 2.0**-52))
-    assert "loses bits" in str(noising.in_doubles(np.eye(3), None, np.eye(3), Fraction(1)))
-
-
-def test_integers_are_asked_for_as_long_as_the_block_lasts() -> None:
-    with machine.integers_only(), pytest.raises(NotEnclosed, match="integers were asked for"):
-        machine.check_products()
-    with pytest.raises(ZeroDivisionError), machine.integers_only():
-        raise ZeroDivisionError
-    machine.check_products()
+    with pytest.raises(NotEnclosed, match="loses bits"):
+        noising.in_doubles(eye, np.eye(3), Fraction(1))
 
 
 def test_what_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from factorize.client import load as load_factors
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import noising
 from factorize.exact.arithmetic.integers import integers
+from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.check import check_factor_file
 from factorize.exact.report import Report
 from factorize.exact.strategy import Strategy
@@ -165,15 +166,18 @@ def test_what_is_said_of_a_stored_inverse() -> None:
 
 def test_what_doubles_cannot_tell_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = np.array([[1.0, 0.0], [1e12, 1.0]])
-    told = noising.in_doubles(huge, None, np.linalg.inv(huge), Fraction(1))
-    assert isinstance(told, str) and "ill-conditioned" in told
-    monkeypatch.setattr(noising, "LARGEST_IN_DOUBLES", 2)
-    assert noising.in_doubles(np.eye(2), None, np.eye(2), Fraction(1)) == noising.in_doubles(
-        np.eye(2), np.ones(2), np.eye(2), Fraction(1)
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        noising.in_doubles(Strategy("dense", {"": huge}, 2), np.linalg.inv(huge), Fraction(1))
+    eye, scaled = (
+        Strategy(name, parts, 2)
+        for name, parts in (("dense", {"": np.eye(2)}), ("scaled", {"": np.eye(2), "column_scale": np.ones(2)}))
     )
-    assert not isinstance(noising.in_doubles(np.eye(2), None, np.eye(2), Fraction(1)), str)
+    monkeypatch.setattr(noising, "LARGEST_IN_DOUBLES", 2)
+    found = [noising.in_doubles(one, np.eye(2), Fraction(1)) for one in (eye, scaled)]
+    assert found[0] == found[1]
     monkeypatch.setattr(noising, "LARGEST_IN_DOUBLES", 1)
-    assert "n=1" in str(noising.in_doubles(np.eye(2), None, np.eye(2), Fraction(1)))
+    with pytest.raises(NotEnclosed, match="n=1"):
+        noising.in_doubles(eye, np.eye(2), Fraction(1))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -185,8 +189,9 @@ def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     upper = sum((Fraction(x) ** 2 for x in c), Fraction(0))
     found = noising.toeplitz(integers(c), stored, upper)
     below = sum(map(abs, image[1:]), Fraction(0))
-    assert found.distance == abs(image[0] - 1) + below
-    assert found.squared == upper / (image[0] - below) ** 2
+    distance, squared = abs(image[0] - 1) + below, upper / (image[0] - below) ** 2
+    assert distance <= found.distance <= distance * (1 + Fraction(1, 2**20))
+    assert found.squared is not None and squared <= found.squared <= squared * (1 + Fraction(1, 2**40))
     assert squared_in_fractions(toeplitz_rows(stored, 0, n)) <= found.squared
 
 
@@ -201,6 +206,6 @@ def test_the_bound_for_whole_matrices_is_above_the_truth_in_fractions() -> None:
         array = strategy_array(6, seed)
         stored = np.tril(np.linalg.inv(array) * (1 + 1e-3 * np.random.default_rng(seed).standard_normal((6, 6))))
         upper = max(sum((Fraction(float(x)) ** 2 for x in column), Fraction(0)) for column in array.T)
-        found = noising.whole(Strategy("dense", {"": array}, 6), stored, upper)
+        found = noising.in_doubles(Strategy("dense", {"": array}, 6), stored, upper)
         assert found.squared is not None
         assert squared_in_fractions(stored) <= found.squared <= upper * Fraction(102, 100)

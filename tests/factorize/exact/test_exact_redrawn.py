@@ -16,11 +16,12 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.losses import residual, variances
+from factorize.exact.losses import variances
 from factorize.exact.sensitivity import squared_sensitivity
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import redrawn
+from factorize.exact.utility import Utility
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, Solution
@@ -172,12 +173,11 @@ def test_losses_enclose_those_of_fractions(kind):
     matrix = cases.likely(N)
     decoder = np.tril(np.ones((N, N), dtype=int)).astype(object) @ cases.inverse(matrix)
     rows = (decoder**2).sum(axis=1)
-    workload: Any = workload_numbers({"kind": "prefix", "n": N}, {})
-    found = residual.losses(strategy(matrix), workload, {"kind": kind}, None)
+    spec = {"workload": {"kind": "prefix", "n": N}, "objective": {"kind": kind}}
+    found = Utility(spec, strategy(matrix), {}, {})._losses_by_whole()
     expected = {"mean": Fraction(rows.sum(), N), "max": rows.max()}[kind]
     assert found.objective[0] <= expected <= found.objective[1] < expected * (1 + 1e-9)
     assert found.total[0] <= rows.sum() <= found.total[1]
-    assert found.residual < 1e-14
 
 
 class TestFiles:
@@ -271,11 +271,11 @@ class TestByColumns:
 
     def test_a_long_file(self, tmp_path, monkeypatch):
         monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 10)
-        report = check_factor_file(TestFiles.file(tmp_path, whole=False), whole=10)
+        report = check_factor_file(TestFiles.file(tmp_path, whole=False))
         assert report.supported, report.failed
         assert any("every loss enclosed" in sentence for sentence in report.checked)
         assert not any("losses:" in sentence for sentence in report.not_checked)
-        report = check_factor_file(TestFiles.file(tmp_path, lambda v: v * (1 - 1e-9), whole=False), whole=10)
+        report = check_factor_file(TestFiles.file(tmp_path, lambda v: v * (1 - 1e-9), whole=False))
         assert not report.supported and "sensitivity" in report.failed[0]
 
     @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from factorize.client import load as load_light
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file, check_strategy, sensitivity
-from factorize.exact.arithmetic import series
-from factorize.exact.arithmetic.integers import Numbers, integers
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds import bound
-from factorize.exact.forms import added_noise
-from factorize.exact.losses import residual
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import buffered
@@ -138,35 +131,6 @@ def _without_decay() -> Tensors:
     return {name: part for name, part in ONES.items() if name != "decay"}
 
 
-def ask_bound(spec: Manifest, dual: Tensors) -> Fraction | None:
-    whole = {"participation": {"kind": "single"}, "objective": {"kind": "mean"}} | spec
-    return bound.lower_bound(whole, dual, integers(np.tri(4)))
-
-
-EPOCHS = {"participation": {"kind": "fixed_epochs", "epochs": 2}}
-
-
-def test_evidence_of_another_kind_proves_nothing() -> None:
-    assert ask_bound({}, {"factors": np.ones((2, 2, 2))}) is None
-    assert ask_bound(EPOCHS, {"weights": np.ones(4)}) is None
-    assert ask_bound({"objective": {"kind": "max"}}, {"weights": np.ones(4)}) is None
-    assert ask_bound({"objective": {"kind": "max"}}, {"weights": np.ones(4), "row_weights": np.zeros(4)}) is None
-
-
-@pytest.mark.parametrize(
-    ("spec", "dual", "message"),
-    [
-        ({}, {"weights": np.zeros(4)}, "all zero"),
-        ({}, {"weights": -np.ones(4)}, "non-negative"),
-        (EPOCHS, {"factors": np.ones((2, 2, 3))}, "of shape"),
-        (EPOCHS, {"factors": np.full((2, 2, 2), 1e308)}, "no polar factor"),
-    ],
-)
-def test_evidence_that_is_none(spec: Manifest, dual: Tensors, message: str) -> None:
-    with pytest.raises(CertificateError, match=message):
-        ask_bound(spec, dual)
-
-
 def test_claims_without_evidence() -> None:
     manifest, tensors = parts(solved(N, tolerance=1e-6))
     kept = {name: tensors[name] for name in tensors if not name.startswith("dual")}
@@ -215,56 +179,9 @@ def test_workloads_that_are_not_known() -> None:
     assert report.supported and any("numbers are not known here" in text for text in report.not_checked)
 
 
-def losses(array: np.ndarray, workload: np.ndarray, stored: np.ndarray | None = None) -> residual.Losses:
-    strategy = Strategy("dense", {"": array}, len(array))
-    return residual.losses(strategy, integers(workload), {"kind": "mean"}, stored)
-
-
-def test_matrices_that_cannot_be_inverted() -> None:
-    tiny = np.diag([1.0, 5e-324])
-    with pytest.raises(CertificateError, match="inverted in double precision"):
-        losses(tiny, np.eye(2))
-    grown = np.eye(40) + np.diag(np.full(39, -1e8), -1)
-    with pytest.raises(CertificateError, match="differs from A|norm of its inverse|inverted in double precision"):
-        losses(grown, np.tri(40))
-    steep = np.eye(60) - 9 * np.tri(60, k=-1)
-    with pytest.raises(CertificateError, match="norm of its inverse"):
-        losses(steep, np.zeros((60, 60)))
-
-
-def test_decoders_that_are_none() -> None:
-    with pytest.raises(CorruptObject, match="cannot be banded"):
-        residual.read_matrix("banded", {"bands": np.ones((2, 3))}, (3, 3))
-    above = np.eye(3)
-    above[0, 2] = 1e-15
-    with pytest.raises(CertificateError, match="not lower-triangular"):
-        losses(np.eye(3), np.eye(3), above)
-    small = np.diag([1.0, 1.0, 1e-14])
-    with pytest.raises(CertificateError, match="full rank"):
-        losses(np.eye(3), small, np.diag([1.0, 1.0, 0.0]))
-
-
-def test_ranks_that_cannot_be_proved() -> None:
-    rest = Numbers(np.zeros((2, 2), dtype=object), 0)
-    with pytest.raises(CertificateError, match="inverted in double precision"):
-        added_noise(np.diag([1.0, 5e-324]), rest, 1, Fraction(1))
-    n = 60
-    steep = np.eye(n) - 9 * np.tri(n, k=-1)
-    with pytest.raises(CertificateError, match="rank cannot be proved"):
-        added_noise(steep, Numbers(np.zeros((n, n), dtype=object), 0), 1, Fraction(1))
-
-
 def test_reports_as_plain_data() -> None:
     document = check_strategy(np.eye(3), {"kind": "single"}).document()
     assert document["failed"] == [] and document["sensitivity"]["upper"] == 1.0
-
-
-def test_an_inverse_series_that_is_not_bounded() -> None:
-    """The residual is small, and 1 / c is not known well enough."""
-    column = integers(np.concatenate([[1.0, -1.2], np.zeros(198)]))
-    zeros = integers(np.zeros(200))
-    with pytest.raises(NotEnclosed, match="cannot be bounded"):
-        series.losses(column, zeros, {"kind": "mean"}, np.zeros(200))
 
 
 def test_a_claim_for_numbers_of_another_type_is_refused_by_all(tmp_path: Path) -> None:

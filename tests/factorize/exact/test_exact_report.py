@@ -133,20 +133,6 @@ def test_every_claim_has_one_status() -> None:
     assert Report(stated=("d",)).claims[0]["why"] == UNREACHED
 
 
-def test_a_trial_is_another_report_until_it_is_adopted() -> None:
-    report = Report(stated=("a", "b"))
-    report.prove("holds", of="a")
-    trial = report.trial()
-    trial.refute("does not hold", of="b")
-    trial.leave("something else")
-    trial.prove("holds as well", of="a")
-    trial.warnings.append("beware")
-    assert report.supported and len(report.checked) == 1 and not report.warnings
-    report.adopt(trial)
-    assert report.document() == trial.document() and report.claims == trial.claims
-    assert report.failed == ["does not hold"] and report.warnings == ["beware"] and not report.supported
-
-
 def test_claims_are_what_the_manifest_states() -> None:
     certificate: dict[str, Any] = {"lower_bound": None, "class_lower_bound": None, "relative_gap": None}
     certificate["converged"] = False

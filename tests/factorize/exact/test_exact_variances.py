@@ -12,9 +12,10 @@ from specs import solved, spec_of
 from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.losses import residual, variances
-from factorize.exact.spec import program_of, workload_numbers
+from factorize.exact.losses import variances
+from factorize.exact.spec import program_of
 from factorize.exact.strategy import Strategy
+from factorize.exact.utility import Utility
 
 N = 24
 WEIGHTS = {"kind": "weighted", "weights": [float(i % 3) for i in range(N)]}
@@ -52,9 +53,8 @@ def compared(
 ) -> None:
     """Both enclosures hold the true losses, so they overlap; and both are narrow."""
     spec = spec_of(workload, "identity", objective=objective).document()
-    strategy, numbers = Strategy(structure, dict(tensors), N), workload_numbers(spec["workload"], {})
-    assert numbers is not None
-    whole = residual.losses(strategy, numbers, spec["objective"], None)
+    strategy = Strategy(structure, dict(tensors), N)
+    whole = Utility(spec, strategy, {}, {})._losses_by_whole()
     long = variances.losses(strategy, spec["workload"], spec["objective"])
     assert long is not None
     for name in ("total", "largest", "last", "objective"):
@@ -93,7 +93,8 @@ def test_files_whose_losses_are_followed(document: dict[str, Any], monkeypatch: 
     if document["mechanism"]["kind"] == "blt":
         document = {**document, "objective": {"kind": "lambda_tau", "tau": 7}}
     result = solved(workload, **document)
-    monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
+    monkeypatch.setattr("factorize.exact.utility.SHORT", 0)
+    monkeypatch.setattr("factorize.exact.doubles.whole.LARGEST", 8)
     for name in (None, *result.manifest["certificate"]["loss"]):
         for factor in (1 - 1e-8, 1 + 1e-8):
             manifest, tensors = parts(result)

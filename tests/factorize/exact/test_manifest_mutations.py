@@ -45,7 +45,7 @@ def file(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def accepted(data: bytes) -> bool:
-    """As `verify --exact` does, and a publication."""
+    """As `verify` does, and a publication."""
     try:
         if not check_factor_file(data).supported:
             return False
