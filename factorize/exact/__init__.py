@@ -9,11 +9,14 @@ determinants, classes), and `stored` and `noising` (a stored B or C_inv). Privac
 that of two moments in `moment_pairs`.
 """
 
-from factorize.exact.check import check_factor_file, check_strategy, undecided
-from factorize.exact.file import read_array
-from factorize.exact.moment_pairs import check_moments
-from factorize.exact.report import Report
-from factorize.exact.sampling.calibrations import check_calibration
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from factorize.exact.check import check_factor_file, check_strategy, undecided
+    from factorize.exact.file import read_array
+    from factorize.exact.moment_pairs import check_moments
+    from factorize.exact.report import Report
+    from factorize.exact.sampling.calibrations import check_calibration
 
 __all__ = [
     "Report",
@@ -24,3 +27,18 @@ __all__ = [
     "read_array",
     "undecided",
 ]
+_PLACES = {
+    "Report": "report",
+    "check_calibration": "sampling.calibrations",
+    "check_moments": "moment_pairs",
+    "read_array": "file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: training jobs read single modules of the checker, and have neither scipy nor flint."""
+    import importlib
+
+    if name not in __all__:
+        raise AttributeError(f"factorize.exact has no {name!r}")
+    return getattr(importlib.import_module(f"factorize.exact.{_PLACES.get(name, 'check')}"), name)

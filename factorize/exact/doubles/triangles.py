@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.linalg
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
 
@@ -62,6 +61,8 @@ def inverse_of(lower: np.ndarray) -> np.ndarray:
     Raises:
         NotEnclosed: it leaves the range of doubles.
     """
+    import scipy.linalg  # not its lapack: threads that import both ways wait for each other
+
     with np.errstate(all="ignore"):
         inverse, failed = scipy.linalg.lapack.dtrtri(
             lower.T, lower=0
