@@ -338,3 +338,16 @@ def test_what_calibrate_writes_is_what_verify_reads(tmp_path: Path) -> None:
         assert "states sigma" in refusals(
             written | {"sigma_of_sums": written["sigma_of_sums"] * 0.99}, file.read_bytes()
         )
+
+
+def test_a_file_whose_squares_underflow_is_refused_and_a_clip_norm_that_makes_up_for_it(claim: dict[str, Any]) -> None:
+    """C = diag(1.5e-161) with a clip norm of 3.67e161: squares below the normal doubles made delta look small."""
+    tiny, clip_norm = 1.5e-161, 3.67e161
+    manifest, tensors = parts(result_of(np.eye(N)[0]))
+    tensors = {name: array * tiny if name.startswith("C.") else array for name, array in tensors.items()}
+    manifest["certificate"]["sensitivity"] |= {"value": tiny, "hex": tiny.hex()}
+    data = sealed(manifest, tensors)
+    mechanism = claim["mechanism"] | {"factors": manifest["digest"]}
+    with pytest.raises(CorruptObject, match=r"outside \[1e-60, 1\.8e308\)"):
+        check_calibration(data, changed(claim, mechanism=mechanism))
+    assert "is outside [1e-30, 1e+30], where jobs draw noise" in refusals(changed(claim, clip_norm=clip_norm))
