@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,7 +169,8 @@ def refused(tokens: IssuerTokens, text: str) -> bool:
 
 def test_a_key_set_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for module in ("jwks_client", "jwk_set_cache", "api_jwk"):  # event loops of other tests go by the real clock
+        monkeypatch.setattr(f"jwt.{module}.time", SimpleNamespace(monotonic=lambda: clock[0]))
     with issuing() as served:
         tokens = IssuerTokens([served.issuer()])
         assert not refused(tokens, token())
