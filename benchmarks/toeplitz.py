@@ -75,7 +75,7 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
 def class_gap(n: int, found: Minimum) -> str:
     """Return the proven distance to the best Toeplitz matrix, or a dash where n is too large for the bound."""
     spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}})
-    bound = toeplitz_lower_bound(spec, ToeplitzMatrix(found.x / found.x[0], n), {})
+    bound = toeplitz_lower_bound(spec, ToeplitzMatrix(found.x / found.x[0], n))
     return "-" if bound is None else f"{math.exp(found.value) / bound.objective - 1:.1e}"
 
 

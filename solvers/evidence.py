@@ -35,7 +35,6 @@ _ACCURACY = 1e-7
 _MOST_WORK = 1e10  # multiplications for a bound beside a claim, some five seconds; its first steps bring most of it
 _WORTH_A_THREAD = 3e7  # multiplications, some two milliseconds
 _LOOK_SECONDS = 0.1  # between two looks whether to go on, while the evidence is waited for
-_OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a class of matrices
 
 
 Found = dict[str, np.ndarray]
@@ -91,11 +90,10 @@ def with_evidence(
         report: told nothing of this side calculation, but asked after each step whether to go on.
         found: returns the evidence; see `begun`.
     """
-    of_class = {name: array for name, array in solution.dual.items() if name.startswith(_OF_THE_CLASS)}
-    if problem.evaluates_itself and len(of_class) < len(solution.dual):
+    if problem.evaluates_itself and solution.dual:
         return solution
     dual = evidence(problem.spec, report) if found is None else found(report)
-    return replace(solution, dual=dual | of_class) if dual else solution
+    return replace(solution, dual=dual) if dual else solution
 
 
 def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, dict[str, np.ndarray]]:

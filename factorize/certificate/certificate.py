@@ -145,7 +145,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         sensitivity = sensitivity_of(strategy, spec.participation)
         decoder = decode(spec, strategy)
         loss = _losses(sensitivity.value, decoder)
-        class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)
+        class_bound = class_lower_bound(spec, strategy, decoder.objective)
         bound = _lower_bound(spec, dual) if bounding is None else bounding.result()
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
     class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1

@@ -30,7 +30,7 @@ DTYPES = ("float64", "float32")
 UNBOUNDED = "unbounded"
 DERIVED = ("dense", "toeplitz")
 """Structures of a stored C_inv or B."""
-EVIDENCE = ("weights", "row_weights", "factors", "class_column", "class_signs")
+EVIDENCE = ("weights", "row_weights", "factors")
 """Tensors of the lower bounds' evidence, each under `dual.`."""
 _ENTRY = {"structure", "shape", "dtype", "tensors", "sha256", "bytes"}
 _CLAIM = "encoder_sensitivity"

@@ -1,8 +1,8 @@
 """The best Toeplitz strategy, whole or banded: projected gradients with FFTs.
 
 The loss log(E S) is not convex in the coefficients, so what is found is a stationary point, and the outcome says so.
-Where columns cannot overlap, the certificate then proves it the global optimum of the class, and elsewhere it bounds
-what is left to gain (lower_bounds/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
+Where columns cannot overlap, the certificate then proves it the global optimum of the class
+(lower_bounds/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
 Started at the square root of the workload's series (C C = A, which is optimal for the max objective) the descent takes
 about ten steps at every n.
 
@@ -40,7 +40,6 @@ from factorize.solvers.toeplitz.gradients import (
     ToeplitzError,
     ToeplitzLoss,
 )
-from factorize.solvers.toeplitz.overlap_evidence import class_evidence
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -101,7 +100,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=strategy,
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
         iterations=sum(minimum.steps for minimum in found),
-        dual=class_evidence(problem, error, best.x, report),
     )
 
 

@@ -274,7 +274,7 @@ def asked(mechanism, participation):
     "ask",
     [
         lambda kind: squared_sensitivity(kind, 12, 4),
-        lambda kind: toeplitz_lower_bound(asked({"kind": "toeplitz"}, kind), ToeplitzMatrix(np.ones(12), 12), {}),
+        lambda kind: toeplitz_lower_bound(asked({"kind": "toeplitz"}, kind), ToeplitzMatrix(np.ones(12), 12)),
         lambda kind: blt.supports(asked({"kind": "blt", "buffers": 2}, kind)),
         lambda kind: blt.estimate(asked({"kind": "blt", "buffers": 2}, kind)),
         lambda kind: blt.solve(Problem(asked({"kind": "blt", "buffers": 2}, kind)), lambda _step: None),

@@ -23,7 +23,6 @@ from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import maximise
 from factorize.solvers.toeplitz import toeplitz_optimum
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzError, ToeplitzLoss
-from factorize.solvers.toeplitz.overlap_evidence import CorrelatedColumns
 
 Array = np.ndarray
 Loss = Callable[[Array], tuple[float, Array]]
@@ -52,15 +51,6 @@ def toeplitz() -> Iterator[Case]:
                 for kind in toeplitz_optimum.classes(problem):
                     loss = ToeplitzLoss(20, toeplitz_optimum.error_form(problem), kind.sensitivity)
                     yield loss, strategy_coefficients(20, 0.05)[: kind.bands]
-
-
-def overlapping() -> Iterator[Case]:
-    """Columns of a Toeplitz matrix, correlated over its overlaps."""
-    rng = np.random.default_rng(5)
-    root = rng.normal(size=(3, 3))
-    form = CorrelatedColumns(root @ root.T, 4, 11)
-    for bands in (11, 6, 2):
-        yield form.value_and_gradient, rng.normal(size=bands)
 
 
 def banded() -> Iterator[Case]:
@@ -166,7 +156,6 @@ def amplified_factors() -> Iterator[Case]:
 
 LOSSES = [
     toeplitz,
-    overlapping,
     banded,
     buffered,
     redrawn,

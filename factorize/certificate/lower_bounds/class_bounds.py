@@ -43,10 +43,7 @@ smallest eigenvalue of X; beyond n = 2048, where f comes from a recursion of cov
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.certificate.lower_bounds.class_terms import (
@@ -105,21 +102,18 @@ class BandGap:
         return max(self.second_order, self.tangent)
 
 
-def class_lower_bound(
-    spec: Spec, strategy: Matrix, objective: float, dual: Mapping[str, np.ndarray] | None = None
-) -> LowerBound | None:
+def class_lower_bound(spec: Spec, strategy: Matrix, objective: float) -> LowerBound | None:
     """Return a bound on the objective over the mechanism's class, or None where none is known.
 
     Args:
         spec: canonical spec.
         strategy: C.
         objective: of C at sensitivity 1, as the certificate computed it.
-        dual: evidence, which Toeplitz columns that can overlap need.
     """
     if spec.optimize_for is not None:
         return None
     if isinstance(spec.mechanism, (Toeplitz, BandedToeplitz)) and isinstance(strategy, ToeplitzMatrix):
-        return toeplitz_lower_bound(spec, strategy, dual or {})
+        return toeplitz_lower_bound(spec, strategy)
     if not isinstance(spec.mechanism, Banded) or not isinstance(strategy, BandedMatrix):
         return None
     bands = spec.mechanism.bands

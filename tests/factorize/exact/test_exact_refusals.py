@@ -138,12 +138,12 @@ def test_claims_without_evidence() -> None:
     assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
     manifest, tensors = parts(solved(N, participation=2, tolerance=1e-6))
     factors = tensors.pop("dual.factors")
-    for name in ("dual.other", "dual.class_signs"):
+    for name in ("dual.other", "dual.row_weights"):
         manifest["dual"] = {"tensors": [name], "sha256": _digest(factors)}
         if name == "dual.other":
-            with pytest.raises(CorruptObject, match="known are dual.class_column, dual.class_signs"):
+            with pytest.raises(CorruptObject, match="known are dual.factors, dual.row_weights, dual.weights"):
                 check_factor_file(sealed(manifest, {**tensors, name: factors}))
-    tensors["dual.class_signs"] = factors
+    tensors["dual.row_weights"] = factors
     assert any("not evaluated here" in text for text in check_factor_file(sealed(manifest, tensors)).not_checked)
     manifest["certificate"]["lower_bound"]["objective"] *= 2
     assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)

@@ -138,7 +138,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("dual/tensors", [], "the tensors of the evidence are not a list of names"),
     ("dual/tensors", ["dual.weights", 1], "the tensors of the evidence are not a list of names"),
     ("dual/tensors", ["dual.weights", "dual.weights"], "the evidence has the tensors ['dual.weights', 'dual.weights'];"),
-    ("dual/tensors", ["weights"], "the evidence has the tensors ['weights']; known are dual.class_column, "),
+    ("dual/tensors", ["weights"], "the evidence has the tensors ['weights']; known are dual.factors, "),
     ("dual/sha256", 7, "the evidence has the sha256 '7'"),
     ("spec/participation", {"kind": "x"}, "{'kind': 'x'} is no participation of n=4 steps"),
     ("spec/participation", [], "[] is no participation of n=4 steps"),
