@@ -21,7 +21,7 @@ model, optimizer, loader, statement = make_private(
     epsilon=2.0, delta=1e-6, epochs=${spec.participation.epochs ?? 1}, clip_norm=1.0,
     url="${url}", seed=secret_seed)`;
   const shell = `factorize get ${digest} --to factors.safetensors --service ${url}
-factorize verify factors.safetensors --exact
+factorize verify factors.safetensors
 factorize calibrate factors.safetensors --epsilon 2 --delta 1e-6`;
   return el(
     "section",
