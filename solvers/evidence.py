@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
+from factorize.certificate.lower_bounds.determinants import LARGEST
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Progress, Solution
@@ -124,7 +125,7 @@ def work(spec: Spec) -> float:
         epochs = participation.spread(own.n).most
         by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
         return 3000.0 * n * epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
-    structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and has_structure(own.workload, own.spec)
+    structured = _is_bounded(own) and has_structure(own.workload, own.spec)
     return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
 
 
@@ -168,7 +169,7 @@ def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    """Weights from the O(n) solver, at any n."""
+    """Weights from the O(n) solver."""
     from factorize.solvers.single.newton import maximise
 
     structure = structure_of(own.workload, own.spec)
@@ -192,8 +193,15 @@ def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
         return {}
 
 
+def _is_bounded(own: Problem) -> bool:
+    """Whether n is one for which weights in O(n) give the certificate a bound: by resolvents or by log-determinants."""
+    if not SMALLEST <= own.n <= LARGEST_STRUCTURED:
+        return False
+    return own.n <= LARGEST or own.workload.outline().first_order() is not None
+
+
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    found = (_structured(own, report) or _by_filters(own, report)) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}
+    found = (_structured(own, report) or _by_filters(own, report)) if _is_bounded(own) else {}
     if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
         return found
     ascent = ascent_of(scaled(own.target[:, own.kept]), _ACCURACY, report)

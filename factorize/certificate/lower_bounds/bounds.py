@@ -127,8 +127,8 @@ def _entries_rounded(inverse: BidiagonalInverse) -> float:
 
 
 def _norm_by_determinants(spec: Spec, objective: StateSpace | None, weights: np.ndarray) -> float | None:
-    """Return the norm of W A diag(sqrt v) below, W given as a recursion, or None if A is no recursion."""
-    factors = spec.workload.recursions()
+    """Return the norm of W A diag(sqrt v) below, W given as a recursion, or None if A is too long or no recursion."""
+    factors = spec.workload.recursions() if spec.workload.n <= determinants.LARGEST else None
     if objective is None or factors is None:
         return None
     return determinants.nuclear_norm_below([*factors, objective], weights)

@@ -36,6 +36,8 @@ import numpy as np
 from factorize.certificate.lower_bounds.composition import Pair, composed
 from factorize.workloads.state_space import StateSpace
 
+LARGEST = 1 << 14
+"""Steps up to which the checker proves bounds by log-determinants, and the certificate states them."""
 _STEP = 1.0 / 3.0
 _DELTA = 2.0 / math.cosh(math.pi**2 / _STEP) / math.hypot(1.0, 2 * math.pi / _STEP) * 1.0001
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)

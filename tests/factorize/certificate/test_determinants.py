@@ -97,3 +97,27 @@ def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
     assert same is not None
     assert same.rule == MAX_DETERMINANT_RULE
     assert same.objective == pytest.approx(bound.objective, rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda objective: objective["kind"])
+@pytest.mark.parametrize("workload", ["momentum", "prefix"])
+def test_none_is_stated_beyond_what_the_checker_proves(workload: str, objective: dict[str, Any]) -> None:
+    """Prefix sums have theirs by resolvents, at any length."""
+    from factorize.certificate.lower_bounds.bounds import lower_bound
+    from factorize.exact.bounds.determinants import LARGEST
+
+    assert determinants.LARGEST == LARGEST
+    n = LARGEST + 1
+    fields = {"kind": workload} | ({"momentum": 0.9} if workload == "momentum" else {})
+    bound = lower_bound(spec_of(fields, objective=objective, n=n), {"weights": np.ones(n), "row_weights": np.ones(n)})
+    assert (bound is None) == (workload == "momentum")
+
+
+def test_no_evidence_is_searched_that_proves_no_bound() -> None:
+    """Neither in time nor in the price: at the limit there is a price, and one step beyond there is none."""
+    from factorize.solvers.evidence import evidence, work
+    from factorize.solvers.problem import Reporter
+
+    long, longest = (spec_of({"kind": "momentum", "momentum": 0.9}, n=determinants.LARGEST + more) for more in (1, 0))
+    assert evidence(long, Reporter(lambda _step: None)) == {}
+    assert work(long) == 0 < work(longest)
