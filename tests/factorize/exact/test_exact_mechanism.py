@@ -147,6 +147,14 @@ def test_the_frequency_domain_is_not_looked_at() -> None:
     assert report.supported and set(report.unseen) == {MECHANISM, CONVERGED}
 
 
+def test_a_square_that_is_no_number_is_none_of_the_formula(answers: dict[str, Factorization]) -> None:
+    """A file of finite coefficients whose square has sums of infinities of both signs."""
+    manifest, tensors = parts(answers["banded root"])
+    manifest["spec"]["mechanism"]["bands"] = 5
+    tensors["C.coefficients"] = np.array([1.0, 1e200, 1e200, -1e200, 0.0])
+    assert check_factor_file(sealed(manifest, tensors)).status(MECHANISM) == "false"
+
+
 def test_strategies_named_by_their_bytes() -> None:
     result = random_result(np.random.default_rng(1), "dense", {"kind": "single"}, 6)
     sha256 = result.manifest["matrices"]["C"]["sha256"]

@@ -302,6 +302,24 @@ def test_formulas_of_large_coefficients_are_compared_by_the_largest() -> None:
             mechanism._same(named, np.array(found), np.array(wanted))
 
 
+def test_what_is_not_finite_differs_from_every_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The square of these coefficients has sums of infinities of both signs."""
+    wild = [1.0, 1e200, 1e200, -1e200, 0, 0]
+    refused(column(wild, "banded_square_root", bands=5), "its coefficients differ from the formula by nan")
+    for kind, more in (("banded_inverse_square_root", {}), ("banded_inverse_fractional_root", {"gamma": 0.5})):
+        undecided(column(wild, kind, bands=5, **more), "more diagonals of C^-1")
+    named = column(ROOT, "x")
+    for found, wanted in ((np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan), (1.0, np.inf), (-np.inf, np.inf)):
+        with pytest.raises(Contradiction, match="differ from the formula"):
+            mechanism._same(named, np.array([found]), np.array([wanted]))
+    with pytest.raises(Contradiction, match="its coefficient 5 differs from the formula"):
+        mechanism._compared(named, np.array([*ROOT[:5], np.nan]), "x")
+    numbers = np.array(TestTrees.ONLINE, dtype=float)
+    numbers[0, 0] = np.nan
+    monkeypatch.setattr(mechanism, "_completed", lambda *_, **__: numbers)
+    refused(tree(np.array(TestTrees.ONLINE), 4, "online", restart_every=4), "it differs from the decoder online by nan")
+
+
 HALF = np.array([1.0, -0.5, -0.125, -0.0625, -0.0390625, -0.02734375])  # (1 - x)^(1/2)
 
 
