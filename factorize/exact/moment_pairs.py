@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.machine import require_mode
 from factorize.exact.file import FactorFile, read_factor_file
-from factorize.exact.sensitivity import Bracket, squared_sensitivity
+from factorize.exact.sensitivity import ATTAINED, Bracket, squared_sensitivity
 from factorize.exact.strategy import Strategy
 
 
@@ -57,7 +57,7 @@ def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> 
     lower, upper, reason = _pair(brackets[0], brackets[1], weight**2, participation, str(statement["adjacency"]))
     stated = Fraction(float(statement["sensitivity"])) ** 2
     covered = stated >= upper
-    attained = lower * (1 + Fraction(1, 2**40)) >= stated
+    attained = lower * (1 + ATTAINED) >= stated
     honest = statement["sensitivity_kind"] == "upper_bound" or (covered and attained)
     findings = (
         f"the squared sensitivity of the pair is within [{float(lower)!r}, {float(upper)!r}]: {reason}",

@@ -151,7 +151,7 @@ def calibrate_moments(
         first: factors of C1, for gradients.
         second: factors of C2, for their squares.
         target: the privacy asked for, of the pair.
-        weight: w; a larger one gives the second moments less noise. None takes s1 / (2^(1/2) s2) less a rounding: the
+        weight: w; a larger one gives the second moments less noise. None takes s1 / (2^(1/2) s2) less 2^-28: the
             largest for which the second moments are free under replace_one and one participation, and at which they
             cost the first 22 % more noise under zero_out.
         clip_norm: bound on the norm of one user's contribution to one step.
@@ -163,7 +163,7 @@ def calibrate_moments(
     """
     one, two = certified(first), certified(second)
     ratio = one.sensitivity.value / two.sensitivity.value
-    w = ratio / math.sqrt(2.0) * (1 - 2.0**-50) if weight is None else weight
+    w = ratio / math.sqrt(2.0) * (1 - 2.0**-28) if weight is None else weight  # stated values are up to 1e-9 above
     pair = moment_sensitivity(one, two, weight=w, adjacency=adjacency)
     plain = calibrate(pair, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
     common = {name: value for name, value in vars(plain).items() if name != "sigma_of_sums"}
