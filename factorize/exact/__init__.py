@@ -9,6 +9,9 @@ determinants, classes), and `stored` and `noising` (a stored B or C_inv). Privac
 that of two moments in `moment_pairs`.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
     from factorize.exact.report import Report
     from factorize.exact.sampling.calibrations import check_calibration
 
+_HOMES = {
+    "Report": "factorize.exact.report",
+    "check_calibration": "factorize.exact.sampling.calibrations",
+    "check_factor_file": "factorize.exact.check",
+    "check_moments": "factorize.exact.moment_pairs",
+    "check_strategy": "factorize.exact.check",
+    "read_array": "factorize.exact.file",
+    "undecided": "factorize.exact.check",
+}
 __all__ = [
     "Report",
     "check_calibration",
@@ -27,18 +39,10 @@ __all__ = [
     "read_array",
     "undecided",
 ]
-_PLACES = {
-    "Report": "report",
-    "check_calibration": "sampling.calibrations",
-    "check_moments": "moment_pairs",
-    "read_array": "file",
-}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: training jobs read single modules of the checker, and have neither scipy nor flint."""
-    import importlib
-
-    if name not in __all__:
-        raise AttributeError(f"factorize.exact has no {name!r}")
-    return getattr(importlib.import_module(f"factorize.exact.{_PLACES.get(name, 'check')}"), name)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

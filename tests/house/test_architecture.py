@@ -34,6 +34,7 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
+    "factorize/exact/__init__.py",
     "api/workers/worker_process.py",
 }
 """Where the name of what is imported is no constant: public names and their homes, and the modules of children."""
@@ -109,9 +110,10 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
+    import factorize.exact
     from factorize.api.workers.worker import PROVER, SOLVER
 
-    homes = {*factorize._HOMES.values(), *factorize.accounting._HOMES.values()}
+    homes = {home for room in (factorize, factorize.accounting, factorize.exact) for home in room._HOMES.values()}
     homes |= {SOLVER, PROVER}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 
