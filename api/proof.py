@@ -157,7 +157,10 @@ def make_ready() -> None:
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
-    import factorize.exact.file
+    import factorize.exact.check
+    import factorize.exact.losses.check_endless
+    import factorize.exact.noising
+    import factorize.exact.utility
     import factorize.factor_file
     import factorize.storage.records  # noqa: F401  loaded ahead, that is all
     from factorize.exact.arithmetic.intervals import NotEnclosed

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
@@ -48,7 +49,7 @@ class Worker:
         self._asking, self._lock = threading.Lock(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._watch = -1
+        self._release: weakref.finalize[Any, Worker] | None = None
         self._unread = b""
         self._closed = False
         self.answers = 0
@@ -149,7 +150,9 @@ class Worker:
                     raise
                 finally:
                     os.close(theirs)
-                self._errors, self._watch = errors, watch
+                self._errors = errors
+                self._release = weakref.finalize(self, _release, os.getpid(), self._process, errors, watch)
+                self._release.atexit = False  # the process ends with this one by itself
             return self._process
 
     def _asked(
@@ -208,17 +211,23 @@ class Worker:
     def _end(self) -> None:
         """Kill the process, and wait for its end."""
         with self._lock:
-            process, errors, watch = self._process, self._errors, self._watch
-            self._process, self._errors, self._watch = None, None, -1
-        if process is None or errors is None:
-            return
-        _kill(process)
-        process.wait()
-        for stream in (process.stdin, process.stdout, errors):
-            with suppress(OSError):  # what was never written is not needed
-                if stream is not None:
-                    stream.close()
-        os.close(watch)
+            release, self._process, self._errors = self._release, None, None
+            self._release = None
+        if release is not None:
+            release()
+
+
+def _release(owner: int, process: subprocess.Popen[bytes], errors: IO[bytes], watch: int) -> None:
+    """Kill a process, wait for its end and close what led to it, also where nobody has closed its `Worker`."""
+    if os.getpid() != owner:  # in a fork of the process that started it
+        return
+    _kill(process)
+    process.wait()
+    for stream in (process.stdin, process.stdout, errors):
+        with suppress(OSError):  # what was never written is not needed
+            if stream is not None:
+                stream.close()
+    os.close(watch)
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:

@@ -72,8 +72,8 @@ class AmplifiedCalibration(Calibration):
             )
         if _largest_column(c) > self.largest_column:
             raise InvalidParameter(
-                f"the calibration is for columns of norm {self.largest_column!r} at most, this C has one of "
-                f"{_largest_column(c)!r}; calibrate this one",
+                f"the calibration is for columns of norm {self.largest_column:.9g} at most, this C has one of "
+                f"{_largest_column(c):.9g}; calibrate this one",
                 field="calibration",
             )
         return sensitivity_of(c, MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions))

@@ -80,7 +80,7 @@ def test_a_bad_answer_of_the_solver_is_repaired(monkeypatch, damage, epochs):
     monkeypatch.setattr(semidefinite, "_conic", bad)
     participation = {"kind": "fixed_epochs", "epochs": epochs}
     certificate = solved(12, "semidefinite", participation, tolerance=1e-6).certificate
-    assert 1 - 1e-13 < certificate.sensitivity.value <= 1
+    assert 1 - 1e-9 < certificate.sensitivity.value <= 1
     assert certificate.sensitivity.kind == "exact"
     assert certificate.loss.objective >= certificate.lower_bound.objective
     assert certificate.converged == (damage == "too large")

@@ -92,7 +92,7 @@ def test_optima_of_512_steps(k, b, optimum):
     assert found.loss.total_squared == pytest.approx(optimum, rel=2e-9)
     assert 512 * found.lower_bound.objective == pytest.approx(optimum, rel=2e-9)
     assert found.sensitivity.kind == "exact"
-    assert 1 - 1e-13 < found.sensitivity.value <= 1
+    assert 1 - 1e-9 < found.sensitivity.value <= 1
 
 
 def both(workload, k, tolerance=1e-8, **more):
