@@ -11,7 +11,7 @@ that of two moments in `moment_pairs`.
 
 from __future__ import annotations
 
-from importlib import import_module
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for: training jobs read single modules of the checker, and have neither scipy nor flint."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
