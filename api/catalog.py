@@ -14,17 +14,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.jobs.database import (
     KEPT,
     LISTED,
     REVOKED,
     SCHEMA_VERSION,
+    insert_into,
     jobs,
     open_database,
     reading,
@@ -48,6 +49,8 @@ READS = 500
 """New manifests that one look reads; a page says that it is not whole while there are more."""
 YOUNG = timedelta(minutes=10)
 """Age below which a result that answers no spec may be one whose entry is about to be published."""
+DAMAGED_SECONDS = 3600.0
+"""Between two reads of a manifest that is damaged."""
 _BATCH = 500
 
 
@@ -64,9 +67,10 @@ class Catalog:
 
     def __init__(self, engine: sa.Engine, store: Store) -> None:
         self._engine, self._store = engine, store
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._insert = partial(insert_into, engine)
         self._looking = threading.Lock()
         self._next = -float("inf")
+        self._damaged: dict[str, float] = {}
         self.whole = True
 
     def page(self, *, workload: str | None, before: Age | None, limit: int) -> list[tuple[Age, dict[str, Any]]]:
@@ -147,7 +151,8 @@ class Catalog:
             known = {row.digest: row for row in connection.execute(query)}
         gone = {row.spec_digest for name, row in known.items() if name not in stored}
         ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
-        come = sorted(stored - known.keys())[: max(reads, 0)]
+        now = time.monotonic()
+        come = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)[: max(reads, 0)]
         rows = [row for digest in come if (row := self._row(digest)) is not None]
         if not gone and not ended and not rows:
             return len(come)
@@ -162,7 +167,7 @@ class Catalog:
 
     def _row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
-        with suppress(NotFound, CorruptObject, InvalidParameter):
+        with suppress(NotFound), self._noted(digest):
             manifest = json.loads(self._store.index.manifest(digest).text)
             row = _row_of(manifest)
             if self._store.revocations.find(digest) is not None:
@@ -172,6 +177,14 @@ class Catalog:
             young = datetime.now(UTC) - datetime.fromisoformat(manifest["created"]) < YOUNG
             return None if row["form"] is None and young else row | {"standing": KEPT}
         return None
+
+    @contextmanager
+    def _noted(self, digest: str) -> Iterator[None]:
+        """Note that a manifest is damaged, so that it is not read again at each look."""
+        try:
+            yield
+        except (CorruptObject, InvalidParameter):
+            self._damaged[digest] = time.monotonic() + DAMAGED_SECONDS
 
 
 def _by_digit(keys: Iterable[str]) -> Mapping[str, set[str]]:

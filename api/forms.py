@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from factorize.api.stages import Stages
-from factorize.api.workers.ending import Ending, WorkerEnded
+from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.publishing import Limits, published
 from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
 from factorize.factorization import MATRIX_NAMES, MatrixName
@@ -98,7 +98,7 @@ def made_form(
             manifest = published("form", request, place=place, store=store, limits=limits, stages=stages)
     except WorkerEnded as error:
         if error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            raise TooLarge(f"{error}; stream the rows instead") from None
+            raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None
         raise StoreUnavailable(str(error)) from None
     except InvalidParameter:
         raise

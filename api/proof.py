@@ -1,10 +1,9 @@
 """The proof: a written factor file is checked before it is published, in a process that has never solved anything.
 
-The process reads the file's bytes and nothing else of the solve, proves every claim again (`factorize.exact`), and
-answers with the sha256 of what it has read, so that what is published is what was checked.
-The whole certificate is also computed anew in double precision, by the code that the solve has used
-(`factorize.certificate.certificate`): a number has to hold by both. It is the prover of a pair of workers
-(`api/workers`).
+The process reads the file's bytes and nothing else of the solve, proves every claim again (`factorize.checker`), and
+answers with the sha256 of what it has read, so that what is published is what was checked. The sensitivity has to hold
+by two programs: a second one finds it from the rows of C in plain doubles (`factorize.certificate.sensitivity`). The
+process is the prover of a pair of workers (`api/workers`).
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from factorize.api.workers.worker_process import Tell
-    from factorize.exact import Report
+    from factorize.checker import Report
     from factorize.factorization import Factorization
 
 Document = dict[str, Any]
@@ -93,26 +93,18 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize.format.container import Container
     from factorize.format.manifest import ENDLESS, steps_of
     from factorize.format.reading import read_manifest
-    from factorize.numbers.blas_threads import LARGEST, one_blas_thread
+    from factorize.numbers.blas_threads import one_blas_thread
 
     data = path.read_bytes()
     manifest = read_manifest(Container(data))
     user = _user_matrices(manifest["spec"], store)
     steps = steps_of(manifest)
-    with ThreadPoolExecutor(1, "reading") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
+    with ThreadPoolExecutor(1, "hash") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
         # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
-        reading, hashing = beside.submit(from_bytes, data, matrices=user), beside.submit(sha256, data)
-        early = beside.submit(_verify, reading) if steps <= LARGEST else None  # above, there is memory for one
+        hashing = beside.submit(sha256, data)
         report = _exactly(data, user, strict)
-        again = reading.result()
     if report.supported:
-        if early is None:
-            again.verify()
-        else:
-            early.result()
-        report.checked.append(
-            "the certificate agrees with one that was computed anew in double precision from the file"
-        )
+        confirm_sensitivity(report, from_bytes(data, matrices=user))
     return {
         "digest": manifest["digest"],
         "sha256": hashing.result(),
@@ -125,13 +117,23 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     }
 
 
-def _verify(reading: Future[Factorization]) -> None:
-    reading.result().verify()
+def confirm_sensitivity(report: Report, result: Factorization) -> None:
+    """Compare the sensitivity that was bounded, if any was, with the one of a second program, and say so in the report.
+
+    Raises:
+        CertificateError: they differ by more than 1e-9.
+        TooLarge: see `factorize.certificate.sensitivity.compare_plain`.
+    """
+    from factorize.certificate.sensitivity import compare_plain
+
+    if report.sensitivity:
+        compare_plain(report.sensitivity["upper"], result.strategy, result.spec.participation)
+        report.checked.append("the rows of C give the same sensitivity in plain doubles, by a second program")
 
 
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
     """Run the checker."""
-    from factorize.exact import check_factor_file, undecided
+    from factorize.checker import check_factor_file, undecided
 
     try:
         return check_factor_file(data, user=user)
@@ -157,14 +159,12 @@ def make_ready() -> None:
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
-    import factorize.exact.check
-    import factorize.exact.losses.check_endless
-    import factorize.exact.noising
-    import factorize.exact.utility
-    import factorize.factor_file
-    import factorize.storage.records  # noqa: F401  loaded ahead, that is all
-    from factorize.exact.arithmetic.intervals import NotEnclosed
-    from factorize.exact.arithmetic.machine import check_products
+    for name in ("bounds.resolvent_kernels", "check", "losses.check_endless", "noising", "utility"):
+        import_module(f"factorize.checker.{name}")
+    for name in ("factor_file", "storage.records"):
+        import_module(f"factorize.{name}")
+    from factorize.checker.arithmetic.intervals import NotEnclosed
+    from factorize.checker.arithmetic.machine import check_products
     from factorize.numbers.blas_threads import one_blas_thread
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not

@@ -18,9 +18,8 @@ import numpy as np
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
-from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
 from factorize.api.access.usage import UsageMeter
-from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog import Catalog
 from factorize.api.forms import ANY_FORM, Form, made_form
@@ -59,6 +58,8 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
+LEAST_SECONDS = 600.0
+"""The wall limit of a solve that is estimated to take less than a quarter of it."""
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -123,8 +124,8 @@ class SolverService:
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
-        """Have the first workers started now, so that the first solve need not wait for them."""
-        if self.settings.scheduler is None:
+        """Have the first workers of a pool of its own started now, so that the first solve need not wait for them."""
+        if self.settings.scheduler is None and self._owns_pool:
             self.pool.warm_up()
 
     def start(self) -> Self:
@@ -336,7 +337,7 @@ class SolverService:
             spec=canonical_json(spec.document()).decode("ascii"),
             workload=spec.workload.kind,
             memory_mb=memory_mb,
-            seconds_limit=min(max(_SAFETY * needed.seconds, self.settings.min_solve_seconds), limit_seconds),
+            seconds_limit=min(max(_SAFETY * needed.seconds, LEAST_SECONDS), limit_seconds),
             threads=1 if needed.seconds < SMALL_SECONDS else self.pool.processors,
             request_id=about().get("request_id", ""),
             client_request_id=about().get("client_request_id", ""),

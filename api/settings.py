@@ -100,18 +100,8 @@ class Settings(BaseSettings):
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
-        min_solve_seconds: least wall limit of a solve; it is four times the estimate where that is more.
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
-        max_json_bytes: largest JSON body.
         max_upload_bytes: largest matrix upload.
-        max_connections: open connections; more are answered 503.
-        max_connections_per_address: those of one address; more are answered 429.
-        max_streams_per_key: streams of events of one key, or of one address without keys; more are answered 429.
-        max_working_per_key: requests of one key that compute at once, those in line included; more are answered 429.
-        question_seconds: wall limit of a prediction.
-        receive_seconds: how long a client may take over its header block, or stay silent in a body.
-        keep_alive_seconds: how long an idle connection stays open.
-        stall_seconds: how long a client may take nothing of an answer.
         cache_bytes: memory for verified pieces of files, as much again for factorizations whose rows are read, and
             half as much for blocks of their rows.
         downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
@@ -142,18 +132,8 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None
-    min_solve_seconds: Seconds = 600.0
     max_solve_seconds: Seconds = DAY
-    max_json_bytes: Bytes = 1 << 20
     max_upload_bytes: Bytes = 64 << 20
-    max_connections: Annotated[int, Field(ge=1)] = 4096
-    max_connections_per_address: Annotated[int, Field(ge=1)] = 1024
-    max_streams_per_key: Annotated[int, Field(ge=1)] = 64
-    max_working_per_key: Annotated[int, Field(ge=1)] = 64
-    question_seconds: Seconds = 60.0
-    receive_seconds: Seconds = 8.0
-    keep_alive_seconds: Annotated[int, Field(ge=1)] = 8
-    stall_seconds: Seconds = 30.0
     cache_bytes: Bytes = 512 << 20
     downloads: Literal["stream", "redirect"] = "stream"
     log_format: Literal["text", "json"] = "text"

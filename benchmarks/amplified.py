@@ -23,7 +23,7 @@ from factorize.accounting.allocation_law import AllocationLaw
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_estimate import StarEstimate
-from factorize.exact.sampling.calibrations import check_calibration
+from factorize.checker.sampling.calibrations import check_calibration
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Reporter
 from factorize.spec import Spec

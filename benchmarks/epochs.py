@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.report import Machine, Report, duration
 from factorize.certificate.certificate import certify
-from factorize.certificate.lower_bounds.block_resolvents import nuclear_norm_below
+from factorize.checker.bounds.block_resolvents import nuclear_norm_below
 from factorize.solution import Solution
 from factorize.solvers import choose
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
@@ -157,7 +157,7 @@ def without_matrix(report: Report, k: int, b: int) -> None:
     ring = Ring(inverse.p, inverse.q, k)
     ascent, dual = timed(lambda: maximise(ring, tolerance=8e-7, proven=True), repeats=2)
     blocks = factors(ascent.point.dual)
-    norm, certifying = timed(lambda: nuclear_norm_below(inverse, blocks), repeats=2)
+    norm, certifying = timed(lambda: nuclear_norm_below(*inverse, blocks), repeats=2)
     cost = float(np.einsum("jik,jik->ji", blocks, blocks).max(axis=1).sum())
     bound = 0.0 if norm is None else norm**2 / cost
     upper = ascent.point.norm**2 * (1 + ascent.point.proven_gap)

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.report import Report
 from factorize.accounting import calibrate_bins
-from factorize.exact.sampling.calibrations import check_calibration
+from factorize.checker.sampling.calibrations import check_calibration
 
 EPSILON, DELTA = 2.0, 1e-6
 SIZES = (1024, 2048)

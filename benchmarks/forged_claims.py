@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks import forged_bounds
 from benchmarks.report import Report
 from factorize.accounting import calibrate_bins
-from factorize.exact.sampling import bets, star
-from factorize.exact.sampling.calibrations import check_calibration
+from factorize.checker.sampling import bets, star
+from factorize.checker.sampling.calibrations import check_calibration
 
 FORGED = 1000
 TARGETS = ((8.0, 1e-5), (2.0, 1e-6), (2.0, 1e-10))
@@ -118,7 +118,7 @@ def entry_doubled(base: Base, rng: Generator) -> Forgery | None:
     """One entry of |C| doubled, every digest right again."""
     column, (sigma, delta, bins) = base.column.copy(), _numbers(base)
     column[int(rng.integers(0, min(len(column), 4)))] *= 2
-    files, other = import_module("exact_files"), factorization(column, len(column) // bins)
+    files, other = import_module("checker_files"), factorization(column, len(column) // bins)
     data = files.sealed(*files.parts(other))
     if estimate(base, sigma, data, bins) < _FALSE_BY * delta:
         return None
@@ -252,7 +252,7 @@ def run(report: Report) -> None:
 
 def data_of(factors: Any) -> bytes:
     """The file of some factors."""
-    files = import_module("exact_files")
+    files = import_module("checker_files")
     return bytes(files.sealed(*files.parts(factors)))
 
 

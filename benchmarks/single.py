@@ -34,7 +34,7 @@ def workloads(n: int) -> dict[str, dict[str, Any]]:
     cooldown = {"kind": "linear_cooldown", "steps": max(1, n // 4), "final": 0.05}
     return {
         "prefix": {"kind": "prefix", "n": n},
-        "cosine": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine"}},
+        "cosine": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine_to_last"}},
         "momentum 0.95 + cooldown": {"kind": "momentum", "n": n, "momentum": 0.95, "learning_rates": cooldown},
     }
 

@@ -16,7 +16,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from benchmarks.report import Report
-from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.strategy import Strategy
+from factorize.checker.utility import Utility
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 from factorize.solvers.frequency.cone import ConeProgram, Plant
 from factorize.solvers.frequency.spectral import reference_value
@@ -75,8 +77,12 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
 def class_gap(n: int, found: Minimum) -> str:
     """Return the proven distance to the best Toeplitz matrix, or a dash where n is too large for the bound."""
     spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}})
-    bound = toeplitz_lower_bound(spec, ToeplitzMatrix(found.x / found.x[0], n))
-    return "-" if bound is None else f"{math.exp(found.value) / bound.objective - 1:.1e}"
+    strategy = ToeplitzMatrix(found.x / found.x[0], n)
+    try:
+        bound = Utility(spec.document(), Strategy(strategy.structure, strategy.tensors(), n), {}, {}).class_bound()
+    except NotEnclosed:
+        return "-"
+    return f"{math.exp(found.value) / bound.objective - 1:.1e}"
 
 
 def table(sizes: tuple[int, ...]) -> dict[int, float]:

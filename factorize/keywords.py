@@ -54,7 +54,7 @@ MechanismKind = Literal[
     "semidefinite",
     "added",
 ]
-ScheduleKind = Literal["cosine", "linear_cooldown", "step", "warmup_cosine"]
+ScheduleKind = Literal["cosine", "cosine_to_last", "linear_cooldown", "step", "warmup_cosine"]
 
 
 class SpecKeywords(TypedDict, total=False):

@@ -23,6 +23,7 @@ from factorize.format.claims import CertifiedFactors
 from factorize.format.claims import CertifiedSensitivity as CertifiedSensitivity
 from factorize.numbers.gaussian import (
     check_delta,
+    gaussian_delta,
     gaussian_epsilon,
     mu_of,
     noise_multiplier_for_epsilon,
@@ -34,6 +35,8 @@ from factorize.numbers.scalars import double_above, finite_real
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 """Of clip norms and of sigma: noise is drawn in float32, and norms of clipped vectors are sums of squares."""
+_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
+_ROUNDED = 1e-12  # relative: more than doubles lose of an attack's rates
 
 
 class Adjacency(StrEnum):
@@ -199,6 +202,44 @@ class Calibration:
                 f"divisor={divisor}: it is a sum, to which noise of means gives no privacy; use add_to_sum, or clip",
                 field="mean",
             )
+
+    @property
+    def attack_advantage(self) -> float:
+        """The most by which an attack's true-positive rate exceeds its false-positive rate, from above.
+
+        The attack sees the run and decides whether an example took part. Without sampling this is exact, 2 Phi(mu / 2)
+        - 1. With sampling it is what (epsilon, delta) allows, if that is less.
+        """
+        most = gaussian_delta(0.0, self.mu)
+        if self.epsilon is not None and self.delta is not None:
+            shrunk = math.exp(-self.epsilon)
+            most = min(most, math.tanh(self.epsilon / 2) + 2 * self.delta * shrunk / (1 + shrunk))
+        return min(most * (1 + _ROUNDED), 1.0)
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """Return the largest true-positive rate of such an attack at a false-positive rate in (0, 1), from above.
+
+        Raises:
+            InvalidParameter: a rate outside (0, 1).
+
+        Reference:
+            Dong, Roth, Su 2022 (Gaussian differential privacy), section 2: Phi(Phi^-1(rate) + mu) without sampling.
+        """
+        from statistics import NormalDist
+
+        rate = finite_real("false_positive_rate", false_positive_rate, remedy="give a rate above 0 and below 1")
+        if rate >= 1:
+            raise InvalidParameter(
+                f"false_positive_rate={rate!r} is not below 1; give one", field="false_positive_rate"
+            )
+        touching = abs(self.mu * NormalDist().inv_cdf(rate) + self.mu**2 / 2)  # each epsilon has a bound: this one it
+        level = min(touching, _LARGEST_LEVEL)
+        known = [(level, gaussian_delta(level, self.mu))]
+        if self.epsilon is not None and self.delta is not None and self.epsilon <= _LARGEST_LEVEL:
+            known.append((self.epsilon, self.delta))
+        below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
+        above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
+        return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
 
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None

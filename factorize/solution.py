@@ -30,7 +30,7 @@ class Solution:
 
     Attributes:
         strategy: C, scaled as its structure defines it (dense: sensitivity 1; Toeplitz: first coefficient 1).
-        dual: evidence for the lower bound, by name without the prefix `dual.`; see lower_bounds/bounds.py.
+        dual: evidence for the lower bound, by name without the prefix `dual.`; see checker/bounds/evidence.py.
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
         provenance: more for the manifest's `solver`, under names that format/manifest.py knows; never certified.
@@ -43,7 +43,7 @@ class Solution:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
-PHASES = ("coarse grid", "refine", "bound", "certify", "prove", "store")
+PHASES = ("compile", "coarse grid", "refine", "bound", "certify", "prove", "store")
 """What a solve does, in this order: the search on a thinned problem, where that helps, and on the whole one; a lower
 bound for a mechanism that brings none; the certificate; the proof from the written bytes; the publication."""
 

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
+from factorize.format.labels import describe_part
 from factorize.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
 from factorize.objective import AnyObjective, Mean
@@ -234,13 +235,19 @@ def _type_name(value: Any) -> str:
 
 
 def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
-    """Return what is to be known of the mechanism that `auto` has become: what dense noise costs, where it costs much.
+    """Return what is to be known of what solvers have chosen: what dense noise costs, and what C is optimised for.
 
     Args:
         asked: the spec as it was asked.
-        chosen: the same with its mechanism named.
+        chosen: the same with its mechanism, and another workload to optimise for, where it needs one.
         instead: see `dense_note`.
     """
+    if chosen.optimize_for is not None and asked.optimize_for is None:
+        own, easier = describe_part(asked.workload.document()), describe_part(chosen.optimize_for.document())
+        return [
+            f"{chosen.mechanism.kind} cannot be optimised for {own}: it is optimised for {easier}, the nearest that it "
+            f"can, and all numbers are for {own}"
+        ]
     if asked.mechanism.kind != "auto" or chosen.mechanism.kind != "dense":
         return []
     steps = chosen.workload.n

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
-from factorize.certificate.lower_bounds.determinants import LARGEST
-from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds.determinants import LARGEST
+from factorize.checker.bounds.evidence import LowerBound
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, separated_evidence
@@ -104,8 +104,14 @@ def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, di
         spec: canonical; its mechanism does not matter.
         report: see `with_evidence`.
     """
+    from factorize.checker.utility import lower_bound
+
     dual = evidence(spec, report)
-    bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
+    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
+    try:
+        bound = lower_bound(spec.document(), dual, user) if dual else None
+    except NotEnclosed:
+        return None, dual
     return (bound if bound is not None and bound.objective > 0 else None), dual
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
+from factorize.structures.base import Matrix, check_dense
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
@@ -98,6 +100,35 @@ class Problem:
         scaled = strategy * ((1 - room) / plain)
         scaled.setflags(write=False)
         return DenseMatrix(scaled)
+
+
+def plain_loss(spec: Spec, matrix: Matrix) -> float:
+    """Return the objective of a strategy matrix in plain doubles, to choose among matrices by; infinity beyond doubles.
+
+    Raises:
+        TooLarge: the decoder has no structure and n is above the limit of dense arrays.
+    """
+    workload, objective = spec.workload, spec.objective
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = _decoder_loss(workload, objective, matrix) * plain_sensitivity(matrix, spec.participation) ** 2
+    return float(squared) if math.isfinite(squared) else math.inf
+
+
+def _decoder_loss(workload: Workload, objective: Objective, matrix: Matrix) -> float:
+    if objective.by_row_errors:
+        decoder = None if workload.coefficients is None else matrix.divide(workload.coefficients)
+        if decoder is not None:
+            return objective.of_row_errors(np.cumsum(decoder**2))
+        states = workload.state_space()
+        errors = None if states is None else matrix.decoder_errors(states)
+        if errors is not None:
+            return objective.of_row_errors(errors)
+    check_dense(max(matrix.n, workload.m))
+    rows = matrix.right_solve(workload.dense())
+    if objective.by_row_errors:
+        return objective.of_row_errors(np.einsum("ij,ij->i", rows, rows))
+    rows = objective.weigh(rows)
+    return objective.scale(workload.m) * float(np.vdot(rows, rows))
 
 
 class Reporter:

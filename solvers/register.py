@@ -5,7 +5,7 @@ Numerical back-ends (scipy, numba, cvxpy) are imported when a solver first needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from factorize.errors import UnsupportedProblem
@@ -27,6 +27,7 @@ from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, max_error, structured
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
+from factorize.workloads.prefix import easier_ones
 
 
 def _any(_spec: Spec) -> bool:
@@ -93,11 +94,17 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
 
+EASED = ("buffered_linear", "banded")
+"""Mechanisms with few vectors of state, optimised for another workload where they cannot take the one asked for."""
+
 _ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
 
 
 def choose(spec: Spec) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
+
+    A streaming mechanism that cannot take the workload is solved for the nearest one that it can, `optimize_for`, and
+    evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
     buffers for single participation above, and `banded` with `min_sep` bands for min_sep; beyond, see `automatic`.
@@ -109,8 +116,21 @@ def choose(spec: Spec) -> Spec:
     spec = spec.canonical()
     if isinstance(spec.mechanism, Auto):
         spec = spec.model_copy(update={"mechanism": automatic(spec, lambda named: entry_for(named).estimate(named))})
-    entry_for(spec)
-    return spec
+    refused: UnsupportedProblem | None = None
+    for candidate in (spec, *_eased(spec)):
+        try:
+            entry_for(candidate)
+            return candidate
+        except UnsupportedProblem as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _eased(spec: Spec) -> Iterator[Spec]:
+    """Yield a spec optimised for easier workloads, the nearest first; its own is the one it is evaluated on."""
+    if spec.optimize_for is None and spec.mechanism.kind in EASED:
+        yield from (spec.model_copy(update={"optimize_for": easier}) for easier in easier_ones(spec.workload))
 
 
 def entry_for(spec: Spec) -> Entry:

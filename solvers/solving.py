@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -81,13 +84,14 @@ def _solved(
     began = time.monotonic()
     told = _Told(progress or _ignore, needed.seconds)
     problem = Problem(spec)
-    with begun(spec, own=entry.dual or not evidence) as searched:
-        solution = entry.solve(problem, told)
-        if evidence:
-            solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
-    provenance = _provenance(spec, time.monotonic() - began)
-    told.enter("certify")
-    return Factorization.from_solution(spec, solution, solver=provenance)
+    with told.compilations():
+        with begun(spec, own=entry.dual or not evidence) as searched:
+            solution = entry.solve(problem, told)
+            if evidence:
+                solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
+        provenance = _provenance(spec, time.monotonic() - began)
+        told.enter("certify")
+        return Factorization.from_solution(spec, solution, solver=provenance)
 
 
 class _Told:
@@ -107,6 +111,25 @@ class _Told:
     def enter(self, phase: str) -> None:
         """Say that another phase begins, with what is known so far."""
         self(replace(self._last, phase=phase))
+
+    @contextmanager
+    def compilations(self) -> Iterator[None]:
+        """Say that a kernel is compiled, where the block calls one in this thread that numba's cache has not."""
+        from numba.core.event import Listener, install_listener
+
+        told, thread = self, threading.get_ident()
+
+        class Compilations(Listener):
+            def on_start(self, _event: Any) -> None:
+                if threading.get_ident() == thread:
+                    passed = time.monotonic() - told._began
+                    told._callback(replace(told._last, phase="compile", seconds=passed, seconds_left=None))
+
+            def on_end(self, _event: Any) -> None:
+                pass
+
+        with install_listener("numba:compile", Compilations()):
+            yield
 
 
 def _ignore(_progress: Progress) -> None:

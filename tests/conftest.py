@@ -43,10 +43,10 @@ absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 if DIGEST_SALT := os.environ.get("DIGEST_SALT"):
     from factorize.client import normals
 
-    def _salted(generator: str, seed: int, context: str, _plain: Any = normals._keyed) -> bytes:
+    def _salted(generator: str, seed: int, context: str, _plain: Any = normals.keyed) -> bytes:
         return _plain(generator, seed, f"{context}{DIGEST_SALT}" if is_digest(context) else context)
 
-    normals._keyed = _salted
+    normals.keyed = _salted
 
 DATA = Path(__file__).parent / "data"
 SLOW = frozenset((Path(__file__).parent / "support" / "slow_tests.txt").read_text().split())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from factorize.errors import InvalidParameter
+from factorize.errors import FactorizeError, InvalidParameter
 
 
 class Scope(StrEnum):
@@ -108,3 +108,33 @@ def read_scopes(names: Iterable[str]) -> frozenset[Scope]:
     if not found:
         raise InvalidParameter(f"a key has one scope at least; use {', '.join(Scope)}", field="scopes")
     return frozenset(found)
+
+
+class AccessRefused(FactorizeError):
+    """A caller who is refused. The message repeats nothing of what was sent.
+
+    Args:
+        message: why, and what to do.
+        problem: type of the problem document: `unauthorized`, `forbidden` or `bad-request`.
+    """
+
+    slug = "unauthorized"
+
+    def __init__(self, message: str, problem: str = "unauthorized") -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class QuotaExhausted(FactorizeError):
+    """A caller who has used a quota up.
+
+    Args:
+        message: limit, use and remedy.
+        seconds: after which the same request may be taken.
+    """
+
+    slug = "quota-exhausted"
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from factorize.api.access.caller import UNLIMITED, Caller, Quotas
+from factorize.api.access.caller import UNLIMITED, AccessRefused, Caller, Quotas
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.refusals import AccessRefused
 from factorize.api.access.token import PREFIX, read_token
 
 FRESH_SECONDS = 0.5

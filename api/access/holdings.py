@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.access.caller import Caller
 from factorize.api.access.usage import UsageMeter
 from factorize.api.auditing.audit_log import add_row
-from factorize.api.jobs.database import holds, reading, take_turns, uploads, writing
+from factorize.api.jobs.database import holds, insert_into, reading, take_turns, uploads, writing
 from factorize.api.jobs.job import Job
 
 
@@ -31,7 +31,7 @@ class Holdings:
     def __init__(self, engine: sa.Engine, meter: UsageMeter) -> None:
         self._engine = engine
         self._meter = meter
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._insert = partial(insert_into, engine)
 
     def enter(self, caller: Caller, core_seconds: float, connection: sa.Connection, job: Job, claimed: bool) -> None:
         """Have a caller hold a job, at the end of the transaction that claims it; see `Ledger.claim`.

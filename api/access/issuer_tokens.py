@@ -13,8 +13,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from factorize.api.access.caller import Caller, Scope
-from factorize.api.access.refusals import AccessRefused
+from factorize.api.access.caller import AccessRefused, Caller, Scope
 from factorize.api.settings import Issuer
 from factorize.encoding import read_json
 from factorize.errors import MalformedJson, ServiceUnreachable

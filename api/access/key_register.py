@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,15 +16,44 @@ import sqlalchemy as sa
 from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Quotas, read_scopes
 from factorize.api.access.token import Token, new_token
-from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.auditing.audit_log import add_row
 from factorize.api.jobs.database import access_keys, reading, writing
 from factorize.errors import InvalidParameter, NotFound
+from factorize.storage.medium.location import WITHDRAWN
+from factorize.storage.objects import Objects
+from factorize.storage.publication import Publisher
 
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
 LONGEST_DAYS = 3660.0
 LONGEST_NAME = 64
+
+
+class WithdrawnKeys:
+    """The ids of revoked keys in one store, an empty object for each: a ledger restored from a copy brings none back.
+
+    Args:
+        medium: opens the store's medium; called when an id is first written or read.
+    """
+
+    def __init__(self, medium: Callable[[], Objects]) -> None:
+        self._medium = medium
+
+    def add(self, key_id: str) -> None:
+        """Write an id down durably; one that stands there stays.
+
+        Raises:
+            StoreUnavailable: the medium refused.
+        """
+        Publisher(self._medium()).publish(f"{WITHDRAWN}/{key_id}", b"", lambda: True)
+
+    def ids(self) -> Iterator[str]:
+        """Return the ids.
+
+        Raises:
+            StoreUnavailable: the medium refused.
+        """
+        return (entry.key.rpartition("/")[2] for entry in self._medium().list(WITHDRAWN))
 
 
 class KeyRegister:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from factorize.api.access.caller import Caller
-from factorize.api.access.refusals import QuotaExhausted
+from factorize.api.access.caller import Caller, QuotaExhausted
 from factorize.api.jobs.database import REVOKED, charges, holds, jobs, reading, results, uploads, writing
 from factorize.errors import TooLarge
 from factorize.storage.gc import GRACE_SECONDS

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,8 @@ from factorize.format.manifest import check_manifest
 if TYPE_CHECKING:
     import numpy as np
 
+    from factorize.api.batches.lanes import Ended, Numbered
     from factorize.client.service import Service
-    from factorize.spec import Spec
 
 OUTSTANDING = 256
 """Jobs that are waited for at a time: enough for a cluster's workers, little for its queue."""
@@ -31,24 +30,13 @@ PATIENCE_SECONDS = 300.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _AWAY = (429, 502, 503, 504)
 
-Ended = Callable[[int, "dict[str, Any] | Exception", float], None]
-"""Is told the number of a spec, its manifest or why there is none, and the seconds since it was posted; 0 if known."""
-
-
-@dataclass(frozen=True)
-class Posted:
-    """A spec to be posted: the number that `Ended` is told, and the spec, its mechanism named."""
-
-    number: int
-    spec: Spec
-
 
 class RemoteBatch:
     """Posts specs to a service and waits for their ends. For one thread.
 
     Args:
         service: the service.
-        ended: called once for each spec.
+        ended: called once for each spec; the seconds are those since it was posted, 0 if it is known.
         outstanding: jobs that are waited for at a time.
     """
 
@@ -57,7 +45,7 @@ class RemoteBatch:
         self._waiting: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._pause = _FIRST_PAUSE
 
-    def solve(self, specs: Iterable[Posted]) -> None:
+    def solve(self, specs: Iterable[Numbered]) -> None:
         """Have specs solved, in order; few are held at a time.
 
         Raises:
@@ -70,12 +58,12 @@ class RemoteBatch:
         while self._waiting:
             self._look()
 
-    def _post(self, one: Posted) -> None:
+    def _post(self, one: Numbered) -> None:
         try:
-            for part in one.spec.user_matrices().values():
+            for part in one.plan.spec.user_matrices().values():
                 if part.bound:
                     self._patiently(partial(upload, self._service, part.array))
-            answer = self._patiently(partial(self._service.post, one.spec))
+            answer = self._patiently(partial(self._service.post, one.plan.spec))
         except ServiceUnreachable:
             raise
         except FactorizeError as error:

@@ -228,9 +228,9 @@ def _by_service(service: Service) -> Solve:
     """Return what posts specs to a service and waits for them."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, _shown: Display, _items: list[Item]) -> None:
-        from factorize.api.batches.remote_batch import Posted, RemoteBatch
+        from factorize.api.batches.remote_batch import RemoteBatch
 
-        RemoteBatch(service, ended).solve(Posted(one.number, one.plan.spec) for one in planned)
+        RemoteBatch(service, ended).solve(planned)
 
     return solve
 

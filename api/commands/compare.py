@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from factorize.api.comparing.comparison_text import text
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, SpecText, StoreUrl, option
+from factorize.api.terminal.options import (
+    ModelSize,
+    MostSeconds,
+    Output,
+    ServiceUrl,
+    SpecText,
+    StoreUrl,
+    TimeLimit,
+    option,
+)
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import check_target, open_results, read_spec, service_url, written_whole
@@ -51,6 +60,7 @@ def compare(
     batch_size: Batch = None,
     sampling: Samplings = None,
     max_seconds: MostSeconds = None,
+    seconds: TimeLimit = None,
     parameters: ModelSize = None,
     plot: Picture = None,
     service: ServiceUrl = None,
@@ -62,8 +72,8 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from factorize.api.comparing.child_comparison import comparison
     from factorize.api.comparing.compare_request import read_request
+    from factorize.api.comparing.comparison import comparison
 
     if plot is not None:
         from factorize.api.pictures.factorization_plot import check_format
@@ -79,6 +89,7 @@ def compare(
         "batch_size": batch_size,
         "samplings": sampling or None,
         "max_seconds": max_seconds,
+        "seconds": seconds,
         "parameters": parameters,
     }
     asked = read_spec(spec)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,11 +57,10 @@ def _from_service(url: str, digest: str) -> Factorization:
     """Download a result and open it; the file goes at once, its matrices are read."""
     from factorize.client import fetch
     from factorize.factor_file import load
-    from factorize.storage.medium.scratch_folders import ScratchFolder
 
     if not is_digest(digest):
         raise InvalidParameter(f"{digest!r} is no digest, by which a service knows results", field="service")
-    with ScratchFolder("plot") as folder:
-        path = folder.path / "factors.safetensors"
+    with TemporaryDirectory(prefix="factorize.plot.") as folder:
+        path = Path(folder) / "factors.safetensors"
         fetch(digest, url=url, to=path)
         return load(path)

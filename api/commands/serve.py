@@ -82,7 +82,6 @@ def _opened(settings: Settings) -> tuple[uvicorn.Server, bool]:
 
     try:
         service = SolverService(settings)
-        service.warm_up()
         running = server(settings, service=service)
         needs_keys = settings.asks_for_keys and not settings.issuers
         return running, needs_keys and not service.register.all()

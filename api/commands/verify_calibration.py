@@ -1,4 +1,4 @@
-"""The checks that `verify FILE --calibration CLAIM.json` runs and prints; see factorize/exact/sampling."""
+"""The checks that `verify FILE --calibration CLAIM.json` runs and prints; see factorize/checker/sampling."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from factorize.api.commands.exact import _bytes
+from factorize.api.commands.checking import _bytes
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.errors import CorruptObject, InvalidParameter
 
 if TYPE_CHECKING:
-    from factorize.exact.sampling.calibrations import CalibrationReport
+    from factorize.checker.sampling.calibrations import CalibrationReport
 
 MOST_BYTES = 1 << 20
 _DIRECTIONS = {"pq": "removal", "qp": "addition"}
@@ -34,8 +34,8 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool, 
         InvalidParameter: the claim's file is no JSON object.
         typer.Exit: with 4 where the claim is refused, after the report.
     """
+    from factorize.checker.sampling.calibrations import check_calibration
     from factorize.encoding import read_json
-    from factorize.exact.sampling.calibrations import check_calibration
 
     found = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
     if not isinstance(found, dict):

@@ -26,6 +26,7 @@ class CompareRequest(Frozen):
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given, and the
             spec's own.
         max_seconds: mechanisms that would take longer are listed as refused.
+        seconds: for all; what promises most is tried first, and the rest is listed as refused.
         parameters: of the model, for the seconds that a step of each row's noise takes.
     """
 
@@ -39,6 +40,7 @@ class CompareRequest(Frozen):
     batch_size: Count | None = None
     samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
     max_seconds: Positive | None = None
+    seconds: Positive | None = None
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
 
     @model_validator(mode="after")

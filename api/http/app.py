@@ -8,28 +8,26 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-import factorize.api.http.calibrations
-import factorize.api.http.comparisons
 import factorize.api.http.console
 import factorize.api.http.console.picture_routes
 import factorize.api.http.downloads
 import factorize.api.http.events
 import factorize.api.http.gateway.key_routes
 import factorize.api.http.matrices
-import factorize.api.http.predictions
 import factorize.api.http.probes
+import factorize.api.http.questions
 import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.access.caller import Quotas
 from factorize.api.access.gate import Gate
 from factorize.api.access.issuer_tokens import IssuerTokens
-from factorize.api.http.calibration_jobs import CalibrationJobs
 from factorize.api.http.gateway.access import rows_of
 from factorize.api.http.gateway.audit_trail import AuditTrail
 from factorize.api.http.gateway.stream_limit import StreamLimit
 from factorize.api.http.gateway.work_gate import WorkGate
 from factorize.api.http.http_counts import HttpCounts
 from factorize.api.http.problems import install
+from factorize.api.http.questions import KeptAnswers
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import describe
 from factorize.api.service import SolverService
@@ -41,9 +39,7 @@ _MODULES = {
     factorize.api.http.events: "factorizations",
     factorize.api.http.downloads: "matrices",
     factorize.api.http.matrices: "matrices",
-    factorize.api.http.predictions: "questions",
-    factorize.api.http.comparisons: "questions",
-    factorize.api.http.calibrations: "calibrations",
+    factorize.api.http.questions: "questions",
     factorize.api.http.gateway.key_routes: "keys",
     factorize.api.http.probes: "service",
     factorize.api.http.console: "page",
@@ -52,6 +48,8 @@ _MODULES = {
 """Routes, and the tag of each in the OpenAPI document."""
 MOST_WORKING = 1024
 """Requests that compute at once, those in line included."""
+MOST_PER_KEY = 64
+"""Of these those of one key, and as many streams of events of one key, or of one address without keys."""
 ROUTES = rows_of(module.router for module in _MODULES)
 """Every route with what it asks of its callers."""
 
@@ -76,7 +74,6 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         try:
             yield
         finally:
-            await asyncio.to_thread(app.state.calibrations.close)
             await asyncio.to_thread(owned.close)
 
     app = FastAPI(
@@ -92,10 +89,10 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         telemetry=of_application(owned.tracer_provider),
     )
     app.state.service = owned
-    app.state.work_gate = WorkGate(MOST_WORKING, settings.max_working_per_key)
-    app.state.calibrations = CalibrationJobs(owned)
+    app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
+    app.state.kept_answers = KeptAnswers()
     app.state.http_counts = HttpCounts()
-    app.state.streams = StreamLimit(settings.max_streams_per_key)
+    app.state.streams = StreamLimit(MOST_PER_KEY)
     install(app)
     for module, tag in _MODULES.items():
         app.include_router(module.router, tags=[tag])

@@ -26,7 +26,7 @@ def allow_connections(count: int) -> int:
             now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if now != resource.RLIM_INFINITY and now < wanted:
         _log.warning(
-            "this process may have %d files open, too few for max_connections=%d; raise `ulimit -n`, or lower it",
+            "this process may have %d files open, too few for %d connections; raise `ulimit -n`",
             now,
             count,
         )

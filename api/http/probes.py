@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from factorize.api.access.caller import Scope
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
@@ -96,7 +96,7 @@ class _Counts(Collector):
     def _workers(self) -> Iterator[Metric]:
         solves = GaugeMetricFamily("factorize_worker_solves", "Solves that a worker runs.", labels=["worker"])
         memory = GaugeMetricFamily("factorize_worker_memory_bytes", "Memory that a worker offers.", labels=["worker"])
-        for load in self._service.engine.worker_loads():
+        for load in self._service.engine.solves.worker_loads():
             solves.add_metric([load.address], load.solves)
             memory.add_metric([load.address], load.memory_mb << 20)
         yield solves
@@ -117,8 +117,8 @@ class _Counts(Collector):
 
 @router.get("/openapi.json", include_in_schema=False, dependencies=READ)
 async def openapi(request: Request) -> Response:
-    """Give the document of all routes (OpenAPI)."""
-    return json_response(await run_sync(request.app.openapi))
+    """Give the OpenAPI document; its fields are in the order of the models, which forms of the page follow."""
+    return JSONResponse(await run_sync(request.app.openapi))
 
 
 @router.get(

@@ -22,9 +22,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
-from factorize.api.access.refusals import AccessRefused, QuotaExhausted
+from factorize.api.access.caller import AccessRefused, QuotaExhausted
 from factorize.api.http.gateway.access import NO_ROUTE
 from factorize.api.service import AboveCapacity
+from factorize.api.workers.ending import without_places
 from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
@@ -176,7 +177,7 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
         extra["errors"] = [{"pointer": v.pointer, "detail": v.message} for v in error.violations]
     elif isinstance(error, tree.InvalidParameter) and error.field:
         extra["errors"] = [{"pointer": _pointer(error.field), "detail": str(error)}]
-    return ProblemAnswer(slug, str(error), extra=extra)
+    return ProblemAnswer(slug, str(error) if KINDS[slug].status < 500 else without_places(str(error)), extra=extra)
 
 
 def _refused(error: AccessRefused) -> ProblemAnswer:

@@ -20,6 +20,7 @@ from factorize.api.telemetry.log_context import bound, read_client_id, read_trac
 
 MAX_HEADER_BYTES = 16 << 10
 MAX_HEADERS = 64
+MAX_JSON_BYTES = 1 << 20
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -177,7 +178,7 @@ def too_much_data(limit: int) -> ProblemAnswer:
     return ProblemAnswer("too-much-data", f"the body is larger than {limit} bytes, the limit")
 
 
-async def read_body(request: Request, *, limit: int) -> bytes:
+async def read_body(request: Request, *, limit: int = MAX_JSON_BYTES) -> bytes:
     """Return a request's body.
 
     Raises:

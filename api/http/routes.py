@@ -162,7 +162,7 @@ async def retry_factorization(request: Request, service: RunningService, caller:
 async def _about_body(
     request: Request, service: SolverService, answer: Callable[[bytes], Answer], form: Form = ANY_FORM
 ) -> Answer:
-    body = await read_body(request, limit=service.settings.max_json_bytes)
+    body = await read_body(request)
     try:
         async with working(request, "file") if form else _spec_place(request, body):
             return await run_sync(answer, body)

@@ -31,12 +31,6 @@ def reference_to(model: str) -> dict[str, Any]:
 
 
 SPEC_BODY = json_body("Spec")
-CALIBRATION_QUERY: dict[str, Any] = {
-    "parameters": [
-        {"name": name, "in": "query", "required": False, "schema": schema}
-        for name, schema in CalibrationRequest.model_json_schema()["properties"].items()
-    ]
-}
 _BYTES = {"type": "string", "format": "binary"}
 RAW_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}

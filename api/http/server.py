@@ -32,6 +32,12 @@ from factorize.api.settings import Settings
 from factorize.api.telemetry.log_lines import writes_json
 from factorize.errors import InvalidParameter
 
+MOST_CONNECTIONS, MOST_PER_ADDRESS = 4096, 1024
+RECEIVE_SECONDS = 8.0
+"""That a header block has to arrive, and that a body may be silent."""
+KEEP_ALIVE_SECONDS = 8
+STALL_SECONDS = 30.0
+"""That a client may take nothing of an answer."""
 LEAST_BYTES_PER_SECOND = 64 * 1024
 LINGER_SECONDS = 2.0
 LOOK_SECONDS = 0.5
@@ -55,8 +61,8 @@ class _Wire(h11.Connection):
 class ServerConnection(H11Protocol):
     """One client's connection.
 
-    A header block has `receive_seconds` to arrive. A body may be silent for as long, and must arrive faster than
-    64 KiB/s on the whole. An answer may stand still for `stall_seconds`.
+    A header block has `RECEIVE_SECONDS` to arrive. A body may be silent for as long, and must arrive faster than
+    64 KiB/s on the whole. An answer may stand still for `STALL_SECONDS`.
     """
 
     settings = Settings.model_construct()
@@ -75,11 +81,11 @@ class ServerConnection(H11Protocol):
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self.by_address[self._address] += 1
-        most, most_each = self.settings.max_connections, self.settings.max_connections_per_address
-        if len(self.connections) > most:
-            self._refuse(ProblemAnswer("unavailable", f"{most} connections are open, the limit", headers=_SOON))
-        elif self.by_address[self._address] > most_each and not is_proxy(self.settings, self._address):
-            limit = f"{most_each} connections of this address are open, the limit; close some, or use them again"
+        if len(self.connections) > MOST_CONNECTIONS:
+            limit = f"{MOST_CONNECTIONS} connections are open, the limit"
+            self._refuse(ProblemAnswer("unavailable", limit, headers=_SOON))
+        elif self.by_address[self._address] > MOST_PER_ADDRESS and not is_proxy(self.settings, self._address):
+            limit = f"{MOST_PER_ADDRESS} connections of this address are open, the limit; close some, or use them again"
             self._refuse(ProblemAnswer("busy", limit, headers=_SOON))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -116,26 +122,24 @@ class ServerConnection(H11Protocol):
         if self._is_answer_stuck(now):
             self.transport.abort()
         elif not self._lingering and self._is_request_late(now):
-            limit = f"the request did not arrive in {self.settings.receive_seconds:g} s"
+            limit = f"the request did not arrive in {RECEIVE_SECONDS:g} s"
             self._refuse(ProblemAnswer("request-timeout", limit))
 
     def _is_request_late(self, now: float) -> bool:
-        patience = self.settings.receive_seconds
         if self.flow.read_paused:  # the silence is ours
             self._heard = self._begun = now
             self._received = 0
         if self.conn.their_state is h11.SEND_BODY:
-            return (
-                now - self._heard > patience or now - self._begun > patience + self._received / LEAST_BYTES_PER_SECOND
-            )
+            late = now - self._begun - self._received / LEAST_BYTES_PER_SECOND
+            return max(now - self._heard, late) > RECEIVE_SECONDS
         unfinished = self.cycle is None or bool(self.conn.trailing_data[0])
-        return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > patience
+        return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > RECEIVE_SECONDS
 
     def _is_answer_stuck(self, now: float) -> bool:
         waiting = self.transport.get_write_buffer_size()
         if not waiting or waiting != self._unsent:
             self._unsent, self._unsent_since = waiting, now
-        return now - self._unsent_since > self.settings.stall_seconds and waiting > 0
+        return now - self._unsent_since > STALL_SECONDS and waiting > 0
 
     def _refuse(self, problem: ProblemAnswer) -> None:
         """Answer with a problem, if an answer can still be given, and close."""
@@ -180,6 +184,11 @@ class _Server(uvicorn.Server):
         self._service = service
         self._certificate = certificate
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and have workers made ready once requests are answered."""
+        await super().startup(sockets)
+        self._service.warm_up()
+
     async def on_tick(self, counter: int) -> bool:
         """Take up a certificate that was renewed."""
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
@@ -205,10 +214,8 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         InvalidParameter: the files of the certificate cannot be used.
     """
     certificate = None if settings.https_certificate is None else Certificate(settings)
-    allow_connections(settings.max_connections)
-    if service is None:
-        service = SolverService(settings)
-        service.warm_up()
+    allow_connections(MOST_CONNECTIONS)
+    service = service or SolverService(settings)
     protocol: Any = type("Connection", (ServerConnection,), {"settings": settings, "by_address": Counter()})
     config = uvicorn.Config(
         create_app(settings, service=service),
@@ -224,7 +231,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         server_header=False,
         headers=[("Server", "factorize")],
         proxy_headers=False,
-        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=10,
         backlog=BACKLOG,
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,

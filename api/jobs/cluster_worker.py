@@ -14,11 +14,11 @@ import socket
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from factorize.errors import InvalidParameter, ServiceUnreachable
-from factorize.storage.medium.scratch_folders import ScratchFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,8 +109,8 @@ def run_worker(
     dask_cluster.solve_into(store)
     pool = dask_cluster.pool()
     room = (memory_mb or pool.memory_mb, processors or pool.processors)
-    with ScratchFolder("worker") as folder, closing(pool):
-        if not asyncio.run(_run(address, room, str(folder.path), ready)):
+    with TemporaryDirectory(prefix="factorize.worker.") as folder, closing(pool):
+        if not asyncio.run(_run(address, room, folder, ready)):
             raise ServiceUnreachable(f"the scheduler {address} is gone; start the worker again")
 
 

@@ -13,23 +13,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import dask
 from distributed import Client, Worker, get_worker
+from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
-from factorize.api.jobs.dask_loop import ClientLoop
 from factorize.api.jobs.dask_plain import PREFIX
-from factorize.api.jobs.solving import Request, WorkerLoad, carry_out
+from factorize.api.jobs.solving import Request, carry_out
 from factorize.api.telemetry.log_lines import adopt_dask
 from factorize.api.workers.pool import Pool
 
+T = TypeVar("T")
+
 CONNECT_SECONDS = 5.0
+_JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
 """Resource of workers of this release: another may read what it is asked otherwise."""
@@ -58,6 +62,52 @@ def configure() -> None:
 
 class UnreadableScheduler(OSError):
     """What answers at a scheduler's address cannot be understood: another program, another dask, broken bytes."""
+
+
+class ClientLoop:
+    """The event loop of one dask client, in a thread of its own; its end leaves no thread and no socket open.
+
+    dask's own loop thread outlives a client that could not connect, and tornado drops the socket of a connection that
+    was made in the moment in which its time was up. So the loop is ours, and closes whatever is still registered with
+    it. Safe for threads.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dask client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and return what it returns.
+
+        Raises:
+            CancelledError: the loop was closed meanwhile.
+        """
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Cancel what runs, close every socket, end the thread. Closing twice is no error."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        sockets = AsyncIOLoop(asyncio_loop=self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_cancel_all())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            asyncio.set_event_loop(None)
+            sockets.close(all_fds=True)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class SchedulerClient:
@@ -129,38 +179,6 @@ def unreadable(address: str, error: Exception) -> str:
 def offer(memory_mb: int, processors: int) -> dict[str, float]:
     """Return what a worker offers: memory in MB, threads, and its release, without which it is given nothing."""
     return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
-
-
-def worker_loads(client: Client) -> list[WorkerLoad]:
-    """Return what each worker of this release does."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [
-        WorkerLoad(address, int(worker["metrics"]["task_counts"].get("executing", 0)), int(worker["resources"]["MB"]))
-        for address, worker in workers.items()
-        if {"MB", RELEASE} <= set(worker["resources"]) and "task_counts" in worker.get("metrics", {})
-    ]
-
-
-def other_workers(client: Client) -> list[str]:
-    """Return a sentence for each worker that offers no solves of this release."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [
-        f"the worker {address} is of {_release_of(worker['resources'])} and is given nothing; this service is of "
-        f"{RELEASE}: install the same release"
-        for address, worker in workers.items()
-        if RELEASE not in worker["resources"]
-    ]
-
-
-def _release_of(resources: Mapping[str, float]) -> str:
-    return next((name for name in resources if name.startswith("factorize-")), "no release of factorize")[:50]
-
-
-def capacity(client: Client) -> tuple[int, int] | None:
-    """Memory and processors of the largest worker of this release, or None while there is none."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    offers = [worker["resources"] for worker in workers if {"MB", "CPU", RELEASE} <= set(worker["resources"])]
-    return max(((int(offer["MB"]), int(offer["CPU"])) for offer in offers), default=None)
 
 
 def solve(document: str, task: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import fire_and_forget
 
 from factorize.api.jobs import dask_cluster
+from factorize.api.jobs.dask_cluster import RELEASE
 from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.solving import Request, WorkerLoad
 from factorize.api.workers.ending import Ending
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 class DaskSolves:
     """Solves handed to a scheduler, by a client that is replaced when its scheduler is lost.
 
-    A scheduler that does not answer is no error; `look_after` tries again.
+    `look_after` tries again where no scheduler answers.
 
     Args:
         scheduler: its address.
@@ -45,6 +46,9 @@ class DaskSolves:
         self._listen = listen
         self._rounds_without = 0
         self._closing: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Connect; a scheduler that does not answer yet is no error."""
         self._connect()
 
     @property
@@ -60,19 +64,37 @@ class DaskSolves:
         return connection is not None and connection.up
 
     def capacity(self) -> tuple[int, int] | None:
-        """Return memory in MB and threads of the largest worker; None while no worker is known."""
-        client = self.client
-        return dask_cluster.capacity(client) if client is not None and self.up else None
+        """Return memory in MB and threads of the largest worker of this release; None while none is known."""
+        offers = [worker["resources"] for worker in self._workers().values()]
+        rooms = [(int(offer["MB"]), int(offer["CPU"])) for offer in offers if {"MB", "CPU", RELEASE} <= set(offer)]
+        return max(rooms, default=None)
 
     def worker_loads(self) -> list[WorkerLoad]:
-        """Return what each worker does."""
-        client = self.client
-        return dask_cluster.worker_loads(client) if client is not None and self.up else []
+        """Return what each worker of this release does."""
+        return [
+            WorkerLoad(
+                address, int(worker["metrics"]["task_counts"].get("executing", 0)), int(worker["resources"]["MB"])
+            )
+            for address, worker in self._workers().items()
+            if {"MB", RELEASE} <= set(worker["resources"]) and "task_counts" in worker.get("metrics", {})
+        ]
 
     def other_workers(self) -> list[str]:
-        """Return a sentence for each worker of another release."""
+        """Return a sentence for each worker that offers no solves of this release."""
+        return [
+            f"the worker {address} is of {_release_of(worker['resources'])} and is given nothing; this service is of "
+            f"{RELEASE}: install the same release"
+            for address, worker in self._workers().items()
+            if RELEASE not in worker["resources"]
+        ]
+
+    def _workers(self) -> Mapping[str, Any]:
+        """Return what the scheduler said last of its workers; nothing while none answers."""
         client = self.client
-        return dask_cluster.other_workers(client) if client is not None and self.up else []
+        if client is None or not self.up:
+            return {}
+        workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        return workers
 
     def submit(self, request: Request, task: str, rank: int, room: tuple[int, int]) -> Future[Any]:
         """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
@@ -90,7 +112,7 @@ class DaskSolves:
             task,
             key=task,
             priority=rank,
-            resources={"MB": room[0], "CPU": room[1], dask_cluster.RELEASE: 1},
+            resources={"MB": room[0], "CPU": room[1], RELEASE: 1},
             retries=0,
             pure=False,
         )
@@ -146,3 +168,7 @@ class DaskSolves:
         except OSError as error:
             self.unreadable = str(error) if isinstance(error, dask_cluster.UnreadableScheduler) else ""
             _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)
+
+
+def _release_of(resources: Mapping[str, float]) -> str:
+    return next((name for name in resources if name.startswith("factorize-")), "no release of factorize")[:50]

@@ -7,7 +7,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -172,6 +174,11 @@ def connect(url: str) -> sa.Engine:
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def insert_into(engine: sa.Engine, table: sa.Table) -> Any:
+    """Return an insert of the engine's own dialect, which can say what is done on a conflict."""
+    return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
 
 
 @contextmanager

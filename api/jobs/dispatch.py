@@ -11,9 +11,7 @@ from functools import partial
 from typing import Any
 
 from factorize.api.jobs.job import Job
-from factorize.api.jobs.local_solves import LocalSolves
-from factorize.api.jobs.solving import Request, WorkerLoad
-from factorize.api.workers.pool import Pool
+from factorize.api.jobs.solving import Request
 
 _log = logging.getLogger(__name__)
 
@@ -36,37 +34,25 @@ class Dispatch:
 
     Args:
         store: URL of the store that keeps results.
-        pool: workers of this machine.
-        scheduler: address of a dask scheduler whose workers solve instead, or None.
-        listen: called with each event of a running solve, in any thread; must not block.
-        ended: called with task and future when a solve is over, likewise.
+        solves: carries them out; not started.
+        ended: called with task and future when a solve is over, in any thread; must not block.
+
+    Attributes:
+        room: memory in MB and threads of the largest worker; None while no worker is known.
     """
 
     def __init__(
         self,
         *,
         store: str,
-        pool: Pool,
-        scheduler: str | None,
-        listen: Callable[[dict[str, Any]], None],
+        solves: Any,
         ended: Callable[[str, Any], None],
     ) -> None:
         self.lock = threading.RLock()
         self.sent: dict[str, Sent] = {}
         self.stopped = False
-        self.here = scheduler is None
-        """Whether solves run in workers of this process."""
-        self._store, self._scheduler, self._pool = store, scheduler, pool
-        self._listen, self._ended = listen, ended
-        self._solves: Any = LocalSolves(pool, listen) if scheduler is None else None
-        self._capacity: tuple[int, int] | None = self._solves.capacity() if self._solves else None
-
-    def start(self) -> None:
-        """Connect to the scheduler, if there is one; one that does not answer yet is no error."""
-        if self._scheduler is not None:
-            from factorize.api.jobs.dask_solves import DaskSolves
-
-            self._solves = DaskSolves(self._scheduler, self._listen)
+        self._store, self._solves, self._ended = store, solves, ended
+        self.room: tuple[int, int] | None = solves.capacity()
 
     def stop(self) -> bool:
         """Send nothing from now on; False if that was said before."""
@@ -76,54 +62,25 @@ class Dispatch:
 
     def close(self, release: Callable[[Job], object]) -> None:
         """Kill the workers that solve here, after giving up their jobs; solves elsewhere go on."""
-        if self.here:
+        if self._solves.here:
             for entry in self.sent.values():
                 with suppress(Exception):
                     release(entry.job)
-        if self._solves is not None:
-            self._solves.close()
-
-    @property
-    def capacity_mb(self) -> int | None:
-        """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
-        return None if self._capacity is None else self._capacity[0]
-
-    @property
-    def connected(self) -> bool:
-        """True where solves can be handed on."""
-        return self._solves is not None and bool(self._solves.up)
-
-    @property
-    def unreadable(self) -> str:
-        """Why what answers at the scheduler's address is none, if something does."""
-        return "" if self._solves is None else str(self._solves.unreadable)
-
-    @property
-    def loads(self) -> bool:
-        """True while the first workers of this machine load code."""
-        return self._solves is not None and bool(self._solves.loads)
-
-    def worker_loads(self) -> list[WorkerLoad]:
-        """Return what each worker elsewhere does."""
-        return [] if self._solves is None else list(self._solves.worker_loads())
-
-    def other_workers(self) -> list[str]:
-        """Return a sentence for each worker of another release."""
-        return [] if self._solves is None else list(self._solves.other_workers())
+        self._solves.close()
 
     def look_after(self) -> None:
         """Renew a connection that was lost, whose futures then mean nothing, and ask again what workers can take."""
         if self._solves.look_after():
             with self.lock:
                 self.sent.clear()
-        self._capacity = self._solves.capacity()
+        self.room = self._solves.capacity()
 
     def send(self, job: Job) -> None:
         """Hand a job on. Where that fails the job stays open, and its engine tries again."""
         with self.lock:
-            if self.stopped or not self.connected:
+            if self.stopped or not self._solves.up:
                 return
-            largest_mb, processors = self._capacity or (None, job.threads)
+            largest_mb, processors = self.room or (None, job.threads)
             room = job.memory_mb, min(job.threads, processors)
             if job.suspect:
                 if largest_mb is None:
@@ -152,22 +109,9 @@ class Dispatch:
         with self.lock:
             return self.sent.get(task)
 
-    def has(self, spec_digest: str) -> bool:
-        """Say whether a solve of this spec was sent and not dropped."""
-        return bool(self.tasks_of(spec_digest))
-
-    def tasks_of(self, spec_digest: str) -> list[str]:
-        """Return the tasks of a spec that were sent and not dropped."""
-        with self.lock:
-            return [task for task, entry in self.sent.items() if entry.job.spec_digest == spec_digest]
-
     def drop(self, task: str, *, kill: bool) -> None:
         """Forget a solve, and end it if asked to."""
         with self.lock:
             entry = self.sent.pop(task, None)
         if entry is not None and kill:
             self._solves.cancel(entry.future)
-
-    def outcome(self, entry: Sent) -> Any:
-        """Return what the future of a solve says by its end."""
-        return self._solves.outcome(entry.future)

@@ -21,24 +21,21 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from factorize.api.jobs.dispatch import Dispatch, Sent
 from factorize.api.jobs.ending import SolveEnding, read_progress
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger, Within
-from factorize.api.jobs.listeners import Listeners
+from factorize.api.jobs.local_solves import LocalSolves
 from factorize.api.jobs.presence import Presence
 from factorize.api.jobs.settlement import Settlement
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable, TooLarge
 
-if TYPE_CHECKING:
-    from factorize.api.jobs.solving import WorkerLoad
-
-LOOK_SECONDS = 15.0
-"""Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
+FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.02, 0.5, 1.25
+"""Seconds between the first two looks at a job that is followed, the most, and their growth."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,16 +79,14 @@ class JobEngine:
         self._settlement = Settlement(ledger, find, settled)
         self._presence: Presence | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.solves = _solves(pool, scheduler, lambda event: self._inbox.put(partial(self._on_event, event)))
+        """What carries solves out: a `LocalSolves` or a `DaskSolves`."""
         self._dispatch = Dispatch(
             store=store,
-            pool=pool,
-            scheduler=scheduler,
-            listen=lambda event: self._inbox.put(partial(self._on_event, event)),
+            solves=self.solves,
             ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
         )
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
-        self._listeners = Listeners()
-        self._notices = ledger.notices(self._on_notice)
 
     # Life
 
@@ -100,11 +95,9 @@ class JobEngine:
 
         A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
         """
-        self._dispatch.start()
+        self.solves.start()
         self._presence = Presence(self._ledger, self.id, self._patience)
         self._thread.start()
-        if self._notices is not None:
-            self._notices.start()
         return self
 
     def close(self) -> None:
@@ -115,9 +108,6 @@ class JobEngine:
         """
         if not self._dispatch.stop():
             return
-        self._listeners.wake_all()
-        if self._notices is not None:
-            self._notices.close()
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -139,30 +129,7 @@ class JobEngine:
     @property
     def capacity_mb(self) -> int | None:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
-        return self._dispatch.capacity_mb
-
-    @property
-    def connected(self) -> bool:
-        """True while the scheduler answers."""
-        return self._dispatch.connected
-
-    @property
-    def loads(self) -> bool:
-        """True while the first workers load code, for which some solves wait."""
-        return self._dispatch.loads
-
-    @property
-    def unreadable_scheduler(self) -> str:
-        """Why what answers at the scheduler's address is none; empty where nothing does, or a scheduler."""
-        return self._dispatch.unreadable
-
-    def worker_loads(self) -> list[WorkerLoad]:
-        """Return what each worker does, by its own last sign of life."""
-        return self._dispatch.worker_loads()
-
-    def other_workers(self) -> list[str]:
-        """Return a sentence for each worker of another release, which is given nothing."""
-        return self._dispatch.other_workers()
+        return None if self._dispatch.room is None else self._dispatch.room[0]
 
     def submit(self, order: JobOrder, within: Within = lambda *_: None) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
@@ -187,7 +154,6 @@ class JobEngine:
             if mine:
                 _log.info("a job is queued", extra={"about": job.about()})
                 self._dispatch.send(job)
-        self._listeners.wake(order.spec_digest)
         return job
 
     def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
@@ -199,14 +165,13 @@ class JobEngine:
         job = self._ledger.cancel(spec_digest, actor)
         if job is not None:
             self._dispatch.drop(job.task, kill=True)
-            self._listeners.wake(spec_digest)
         return job
 
     async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job, None]:
         """Follow a job: what it is now, then each change, up to its end.
 
-        Changes that follow each other quickly may be seen as one. Changes made through another engine on the
-        same ledger are seen within a second, at once where the database sends notices.
+        The row is looked at in pauses that grow to half a second, whichever engine changes it, so changes that follow
+        each other quickly may be seen as one.
 
         Args:
             spec_digest: the job; an unknown one has no changes.
@@ -215,21 +180,18 @@ class JobEngine:
         Yields:
             The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
         """
-        with self._listeners.listen(spec_digest) as listener:
-            while not self._dispatch.stopped:
-                job = listener.take(after_seq) or await asyncio.to_thread(self._ledger.get, spec_digest)
-                if job is None:
-                    return
-                if job.seq != after_seq:  # smaller only after a ledger was lost and begun anew
-                    after_seq = job.seq
-                    yield job
-                if job.finished:
-                    return
-                await listener.wait(LOOK_SECONDS if self._hears else 1)
-
-    @property
-    def _hears(self) -> bool:
-        return self._notices is not None and self._notices.up
+        pause = FIRST_PAUSE
+        while not self._dispatch.stopped:
+            job = await asyncio.to_thread(self._ledger.get, spec_digest)
+            if job is None:
+                return
+            if job.seq != after_seq:  # smaller only after a ledger was lost and begun anew
+                after_seq = job.seq
+                yield job
+            if job.finished:
+                return
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
 
     async def wait(self, spec_digest: str, seconds: float) -> Job | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
@@ -291,45 +253,24 @@ class JobEngine:
 
     def _heard(self, entry: Sent, kind: str, event: dict[str, Any]) -> None:
         ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
-        job: Job | None = None
         if kind == "ended" and ending is not None:
             self._settle(entry, ending)
         elif kind == "started":
             self.solves_total += 1
-            job = self._kept(entry, self._ledger.start(entry.job))
+            self._let_go_unless(self._ledger.start(entry.job), entry)
         elif kind == "progress" and progress is not None:
-            job = self._kept(entry, self._ledger.update_progress(entry.job, progress))
-        self._listeners.wake(entry.job.spec_digest, job)
+            self._let_go_unless(self._ledger.update_progress(entry.job, progress), entry)
 
-    def _kept(self, entry: Sent, job: Job | None) -> Job | None:
-        """Return the changed job; let go of a solve whose claim is over."""
-        if job is None:
-            self._dispatch.drop(entry.job.task, kill=self._dispatch.here)
-        return job
-
-    def _on_notice(self, spec_digest: str | None) -> None:
-        """Some engine has changed a job, or any job may have changed."""
-        if spec_digest is None:
-            self._listeners.wake_all()
-        else:
-            self._listeners.wake(spec_digest)
-            if self._dispatch.has(spec_digest):
-                self._inbox.put(partial(self._look_at, spec_digest))
-
-    def _look_at(self, spec_digest: str) -> None:
-        """Let go of a solve whose job another engine has ended or taken."""
-        job = self._ledger.get(spec_digest)
-        for task in self._dispatch.tasks_of(spec_digest):
-            if job is None or job.finished or job.task != task:
-                self._dispatch.drop(task, kill=True)
-            elif job.owner != self.id:
-                self._dispatch.drop(task, kill=self._dispatch.here)
+    def _let_go_unless(self, changed: Job | None, entry: Sent) -> None:
+        """Let go of a solve whose claim is over, so that its job could not be changed."""
+        if changed is None:
+            self._dispatch.drop(entry.job.task, kill=self.solves.here)
 
     def _on_end(self, task: str, future: Any) -> None:
         """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
         entry = self._dispatch.get(task)
         if entry is not None and entry.future is future:
-            self._settle(entry, self._dispatch.outcome(entry))
+            self._settle(entry, self.solves.outcome(entry.future))
 
     def _settle(self, entry: Sent, outcome: SolveEnding | None) -> None:
         """Write the end of a solve, unless it was only lost."""
@@ -338,7 +279,6 @@ class JobEngine:
                 self._settlement.settle(entry.job, outcome)
         finally:
             self._dispatch.drop(entry.job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
-            self._listeners.wake(entry.job.spec_digest)
 
     # Reconciliation
 
@@ -354,7 +294,7 @@ class JobEngine:
         rows = self._look_after_sent()
         living = self._presence.living()
         running = Counter(job.owner for job in rows if job.state == "running")
-        fallen = self._presence.fallen if self._dispatch.here else ()
+        fallen = self._presence.fallen if self.solves.here else ()
         for job in rows:
             if job.owner == self.id or job.owner not in living:
                 alone = job.state == "running" and running[job.owner] == 1
@@ -369,7 +309,7 @@ class JobEngine:
             if task not in rows:
                 self._dispatch.drop(task, kill=True)
             elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
-                self._dispatch.drop(task, kill=self._dispatch.here)
+                self._dispatch.drop(task, kill=self.solves.here)
         return list(rows.values())
 
     def _resume(self, job: Job, *, fell: bool) -> None:
@@ -380,7 +320,7 @@ class JobEngine:
             fell: its machine went down while it ran there alone.
         """
         with self._dispatch.lock:
-            if job.task in self._dispatch.sent or not self.connected:
+            if job.task in self._dispatch.sent or not self.solves.up:
                 return
             stored = self._find(job.spec_digest)
             if stored is not None:
@@ -390,4 +330,11 @@ class JobEngine:
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._dispatch.send(adopted)
-        self._listeners.wake(job.spec_digest)
+
+
+def _solves(pool: Pool, scheduler: str | None, listen: Callable[[dict[str, Any]], None]) -> Any:
+    if scheduler is None:
+        return LocalSolves(pool, listen)
+    from factorize.api.jobs.dask_solves import DaskSolves
+
+    return DaskSolves(scheduler, listen)

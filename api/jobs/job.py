@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+from factorize.api.workers.ending import without_places
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 _AWAY = ("store-unavailable", "service-unreachable")
-_PLACE = re.compile(r"\w+://[^\s,;'\"]+|(?<![\w/.])(?:/[\w.+@~-]+){2,}/?|\b\d+\.\d+\.\d+\.\d+(?::\d+)?\b")
 ALONE_AFTER = 2
 """Deaths after which a job is run alone on its worker; the next death is the last."""
 TERMINAL = frozenset({"done", "failed", "cancelled"})
@@ -110,7 +110,7 @@ def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
         return None
     if error["type"] in _AWAY:
         return {**error, "message": "the service could not use its store; try again, or ask the operator"}
-    return {**error, "message": _PLACE.sub("(a place of the service)", error["message"])}
+    return {**error, "message": without_places(error["message"])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ the id of the server-sent events. ``task`` names one claim and ``owner`` the eng
 message that comes late, from a claim that is over or from an engine that has lost the job, matches neither
 and changes nothing.
 
-Each change is one guarded statement, so SQLite and PostgreSQL need no other lock. PostgreSQL also tells every
-service on the ledger which job has changed (``notices.py``), once the change is committed.
+Each change is one guarded statement, so SQLite and PostgreSQL need no other lock.
 """
 
 from __future__ import annotations
@@ -32,12 +31,21 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.auditing.audit_log import add_row
-from factorize.api.jobs.database import KEPT, LISTED, engines, holds, jobs, open_database, reading, results, writing
+from factorize.api.jobs.database import (
+    KEPT,
+    LISTED,
+    engines,
+    holds,
+    insert_into,
+    jobs,
+    open_database,
+    reading,
+    results,
+    writing,
+)
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
-from factorize.api.jobs.notices import CHANNEL, Notices
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -61,13 +69,8 @@ class Ledger:
             StoreUnavailable: the database cannot be opened, or was written by another release.
         """
         self._engine = open_database(url)
-        self.announces = self._engine.dialect.name == "postgresql"
-        insert = (postgresql.insert if self.announces else sqlite.insert)(jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
+        insert = insert_into(self._engine, jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
         self._first_claim = insert.on_conflict_do_nothing().returning(jobs)
-
-    def notices(self, changed: Callable[[str | None], None]) -> Notices | None:
-        """Return a listener to the changes of this ledger, to be started; None where they have to be looked for."""
-        return Notices(self._engine, changed) if self.announces else None
 
     def close(self) -> None:
         """Close all connections."""
@@ -119,7 +122,6 @@ class Ledger:
                 row = connection.execute(statement, told).one_or_none()
                 if row is not None:
                     connection.execute(_KEEP_RESULTS, told)
-                    self._tell(connection, order.spec_digest)
                     within(connection, _job(row), True)
                     return _job(row), True
             job = _job(connection.execute(_BY_DIGEST, {"of": order.spec_digest}).one())
@@ -189,15 +191,7 @@ class Ledger:
         self, connection: sa.Connection, statement: ReturningUpdate[Any], spec_digest: str, **told: Any
     ) -> Job | None:
         row = connection.execute(statement, {"of": spec_digest, "now": _now(), **told}).one_or_none()
-        if row is None:
-            return None
-        self._tell(connection, row.spec_digest)
-        return _job(row)
-
-    def _tell(self, connection: sa.Connection, spec_digest: str) -> None:
-        """Let every service on the ledger know, once this transaction is committed."""
-        if self.announces:
-            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, spec_digest)))
+        return None if row is None else _job(row)
 
     # Reading
 

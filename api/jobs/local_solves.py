@@ -34,6 +34,9 @@ class LocalSolves:
         self._pool, self._listen = pool, listen
         self._running: set[Solve] = set()
 
+    def start(self) -> None:
+        """Nothing is to be connected."""
+
     @property
     def loads(self) -> bool:
         """True while the first workers load code."""

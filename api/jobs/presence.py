@@ -13,10 +13,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from factorize.api.jobs.job import EngineRow
 from factorize.api.jobs.ledger import Ledger
+
+_CLOCK_SECONDS = 5.0
+"""That a machine's clock may have been set by since an engine announced itself."""
 
 
 class Presence:
@@ -32,8 +33,7 @@ class Presence:
         """
         self._ledger = ledger
         self._patience = patience
-        pid = os.getpid()
-        self._me = EngineRow(engine_id, host_name(), pid, psutil.Process(pid).create_time(), 0)
+        self._me = EngineRow(engine_id, host_name(), os.getpid(), time.time(), 0)
         self._seen: dict[str, tuple[int, float]] = {}
         self.fallen: frozenset[str] = frozenset()
         ledger.announce(self._me)
@@ -89,9 +89,10 @@ def _has_restarted(before: str, now: str) -> bool:
 
 def _is_running(engine: EngineRow) -> bool:
     """True if the process that announced itself still runs, and is not a later one with its number."""
+    import psutil
+
     try:
         process = psutil.Process(engine.pid)
-        zombie = process.status() == psutil.STATUS_ZOMBIE
-        return not zombie and bool(abs(process.create_time() - engine.started) < 5)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < engine.started + _CLOCK_SECONDS
     except psutil.NoSuchProcess:
         return False

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from factorize.api.workers.search_path import search_path
 from factorize.encoding import read_json
 from factorize.errors import FactorizeError
 from factorize.spec import Spec, parse_spec
-from factorize.storage.medium.scratch_folders import ScratchFolder
 from factorize.storage.store import Store, open_store
 
 REFERENCE_RATE = 3e10  # multiplications a second for which solvers estimate their seconds
@@ -166,8 +166,8 @@ def _is_busy() -> bool:
 
 def measure() -> Pace:
     """Measure this machine, in a store of its own that is removed; takes a few seconds."""
-    with ScratchFolder("pace") as folder:
-        store = open_store(folder.path / "store")
+    with TemporaryDirectory(prefix="factorize.pace.") as folder:
+        store = open_store(Path(folder) / "store")
         tiny = min(_seconds(partial(_solve, n, store)) for n in (12, 13, 14))
     return Pace(_rate(), tiny, _start())
 

@@ -150,15 +150,15 @@ class Readiness:
             staged.write(b"ready")
 
     def _look_at_engine(self) -> list[Missing]:
-        if not self._engine.connected:
-            if self._engine.unreadable_scheduler:
-                return [Missing("engine", "scheduler-unreadable", self._engine.unreadable_scheduler)]
+        if not self._engine.solves.up:
+            if self._engine.solves.unreadable:
+                return [Missing("engine", "scheduler-unreadable", self._engine.solves.unreadable)]
             detail = f"the scheduler {self._scheduler} does not answer; start it, or check its address and certificates"
             return [Missing("engine", "scheduler-gone", detail)]
-        found = [Missing("engine", "other-worker", text) for text in self._engine.other_workers()]
+        found = [Missing("engine", "other-worker", text) for text in self._engine.solves.other_workers()]
         if self._engine.capacity_mb is None:
             found.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
-        if self._engine.loads:
+        if self._engine.solves.loads:
             detail = "the first workers load code; that takes some seconds"
             found.append(Missing("engine", "loading", detail))
         return found

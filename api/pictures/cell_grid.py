@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.api.row_blocks import RowBlocks
-from factorize.client.noise_source import noise_source
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import Factorization, MatrixName
 
@@ -138,6 +138,4 @@ def work_per_entry(factorization: Factorization, matrix: MatrixName) -> float:
     """Return about how many multiplications an entry takes: one where entries are stored or are coefficients."""
     if matrix == "C" or factorization.endless or factorization.matrix.coefficients() is not None:
         return 1.0
-    strategy = factorization.matrix
-    cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, factorization.digest).cost
-    return max(1.0, cost.flops)
+    return max(1.0, source_of(factorization).cost.flops)

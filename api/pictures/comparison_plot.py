@@ -25,13 +25,11 @@ _MOST_BARS = 40
 
 def draw(table: dict[str, Any]) -> Figure:
     """Return a figure: bars of the loss above the bound (or at the privacy asked for), and loss against memory."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = table["rows"]
     bars = range(min(len(rows), _MOST_BARS))
     figure = Figure(figsize=(15, 1.6 + 0.3 * max(12, len(bars))), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
     values, label = _values(table)
     taken = table["recommendation"]["row"] if table["recommendation"] else None

@@ -42,11 +42,9 @@ def check_format(path: Path) -> None:
 
 def draw(factorization: Factorization) -> Figure:
     """Return a figure with heatmaps of C and C^-1, the error of each query, and the certificate's numbers."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 9.4), layout="constrained")
-    FigureCanvasAgg(figure)
     (left, right), (below_left, below_right) = figure.subplots(2, 2, height_ratios=(1.3, 1))
     draw_heatmap(left, whole_matrix(factorization, "C"), "strategy matrix C")
     draw_heatmap(right, whole_matrix(factorization, "C_inv"), "noising matrix $C^{-1}$")

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 def draw_profile(document: dict[str, Any]) -> Figure:
     """Return a figure with both curves, delta on a logarithmic axis."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes, sampling = figure.subplots(), document["sampling"]
     epsilons = [point["epsilon"] for point in document["profile"]]
     mark = "o" if len(epsilons) < 12 else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
-from factorize.client.noise_source import noise_source
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -56,12 +56,9 @@ def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequen
 
 
 def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _matrices(factorizations: Sequence[Factorization], matrices: Sequence[MatrixName]) -> Figure:
@@ -141,15 +138,7 @@ def _memory(factorizations: Sequence[Factorization]) -> Figure:
 
 def state_vectors(factorization: Factorization) -> int:
     """Return how many vectors the client keeps to make the noise: n where it needs all earlier ones."""
-    entry = factorization.manifest["matrices"]["C"]
-    parts = {name.removeprefix("C").removeprefix("."): array for name, array in _tensors(factorization).items()}
-    return noise_source(entry["structure"], parts, factorization.spec.workload.n, factorization.digest).cost.vectors
-
-
-def _tensors(factorization: Factorization) -> dict[str, np.ndarray]:
-    names = factorization.manifest["matrices"]["C"]["tensors"]
-    held = factorization.tensors()
-    return {name: held[name] for name in names}
+    return source_of(factorization).cost.vectors
 
 
 def _logarithmic(axes: Axes, x: str, y: str, title: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from factorize.api.python.calls import bar_of
+from factorize.api.python.calls import bar_of, remembered
 from factorize.api.recommending.advice_text import advice_text
 from factorize.api.recommending.job_code import FRAMEWORKS
 from factorize.api.terminal.progress import python_display
@@ -82,7 +82,7 @@ def recommend(
     memory: int | Sequence[int] = 4,
     samplings: Sequence[str] | None = None,
     parameters: int | None = None,
-    max_seconds: float | None = None,
+    seconds: float | None = None,
     service: str | None = None,
     progress: bool | Callable[[int, int, str], None] | None = None,
     **words: Any,
@@ -100,7 +100,7 @@ def recommend(
             answered, and all are in `document["budgets"]`.
         samplings: that the loader can do, beside a fixed order; by default all.
         parameters: of the model, for the seconds that a step's noise takes.
-        max_seconds: mechanisms that would take longer are left out.
+        seconds: for all, 10 by default: what promises most is tried first, and the answer says what was not.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
         **words: fields of the workload and the objective (docs/spec.md).
@@ -123,7 +123,7 @@ def recommend(
         "memory": [memory] if isinstance(memory, int) else list(memory),
         "samplings": None if samplings is None else list(samplings),
         "parameters": parameters,
-        "max_seconds": max_seconds,
+        "seconds": seconds,
         **_parts(workload, words),
     }
     job = read_job({name: value for name, value in asked.items() if value is not None})
@@ -133,7 +133,7 @@ def recommend(
         def report(done: int, total: int, name: str, _seconds: float) -> None:
             told(done, total, name)
 
-        return Advice(advise(job, None, report, service))
+        return Advice(advise(job, report, service, remembered))
 
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:

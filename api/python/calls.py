@@ -3,13 +3,14 @@
     factorize.solve("prefix", n=2048, epochs=8, mechanism="buffered_linear", buffers=4)
 
 The same steps as behind `factorize solve`: with a store the answer is looked for, proved from its bytes and kept;
-without one it is solved and certified in this process, and nothing is written.
+without one it is solved and certified in this process, and remembered in the cache of the client.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,12 +19,15 @@ import numpy as np
 from factorize.api.python.comparison_table import ComparisonTable
 from factorize.api.terminal.progress import Display, python_display, show_event
 from factorize.api.terminal.sources import check_target, written_whole
-from factorize.errors import InvalidParameter, extras_named
+from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.format.labels import describe_part
 from factorize.keywords import Part, SpecKeywords, WorkloadKind
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, parse_spec
+
+LARGEST_REMEMBERED = 1 << 28
+"""Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
 
 Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
@@ -45,7 +49,7 @@ def solve(
         spec: a workload's name with its fields and everything else as keywords, `"prefix", n=2048`; an array A of shape
             (m, n); or a whole `Spec`, as an object, plain data or JSON text.
         store: folder or URL: what it has is not solved again, and what is solved is proved from the written bytes and
-            kept there. Without one the result is certified, and kept nowhere.
+            kept there. Without one the result is certified, and kept in the cache ($FACTORIZE_CACHE).
         service: URL of a service that solves and keeps it.
         to: also write the factor file there.
         progress: whether a bar is drawn (by default in terminals and notebooks), or a function that is told each step
@@ -71,9 +75,7 @@ def solve(
         elif store is not None:
             found = _by_store(asked, str(store), told)
         else:
-            from factorize.solvers import solve as solve_here
-
-            found = solve_here(asked, progress=told)
+            found = _by_cache(asked, told)
     if target is not None:
         with written_whole(target) as part:
             found.save(part)
@@ -82,12 +84,12 @@ def solve(
 
 
 def _warn(asked: Spec, chosen: Spec) -> None:
-    """Warn of dense noise where `auto` has named it."""
+    """Warn of dense noise where `auto` has named it, and where C is optimised for another workload."""
     from factorize.mechanisms import DenseNoise
     from factorize.spec import notes_of_choice
 
     for note in notes_of_choice(asked, chosen, "`factorize.recommend(..., memory=4)`"):
-        warnings.warn(note, DenseNoise, stacklevel=3)
+        warnings.warn(note, DenseNoise if chosen.mechanism.kind == "dense" else UserWarning, stacklevel=3)
 
 
 def compare(
@@ -102,6 +104,7 @@ def compare(
     batch_size: int | None = None,
     samplings: Sequence[str] | None = None,
     max_seconds: float | None = None,
+    seconds: float | None = None,
     parameters: int | None = None,
     service: str | None = None,
     progress: bool | Callable[[int, int, str], None] | None = None,
@@ -119,6 +122,7 @@ def compare(
         batch_size: expected examples per step.
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given.
         max_seconds: mechanisms that would take longer are listed as refused.
+        seconds: for all: what promises most is tried first, and the rest is listed as refused; no limit by default.
         parameters: of the model, adds the seconds of a step's noise to each row.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
@@ -139,12 +143,13 @@ def compare(
         "batch_size": batch_size,
         "samplings": None if samplings is None else list(samplings),
         "max_seconds": max_seconds,
+        "seconds": seconds,
         "parameters": parameters,
     }
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
-        from factorize.api.comparing.child_comparison import comparison
+        from factorize.api.comparing.comparison import comparison
 
         told = progress if callable(progress) else shown.count
         table = comparison(request, None, lambda done, total, name, _: told(done, total, name), service)
@@ -181,6 +186,35 @@ def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
 
     kept = open_store(url, create=True)
     return kept.load(obtain(plan(spec, kept), kept, progress=told)["digest"])
+
+
+def _by_cache(spec: Spec, told: ProgressCallback) -> Factorization:
+    """Look into the cache, else solve here and remember it."""
+    from factorize import load
+    from factorize.client.cache import FactorCache
+    from factorize.solvers import choose
+    from factorize.solvers import solve as solve_here
+
+    chosen = choose(spec)
+    if not chosen.user_matrices():  # whose numbers are in no file
+        known = FactorCache().find(chosen.digest)
+        if known is not None:
+            return load(known[0])
+    return remembered(solve_here(spec, progress=told))
+
+
+def remembered(found: Factorization) -> Factorization:
+    """Return a result that the cache has from now on, if it is neither too large nor the cache read-only."""
+    from factorize.client.cache import FactorCache
+
+    size = sum(array.nbytes for array in found.tensors().values())
+    with suppress(StoreUnavailable, OSError):
+        if size <= LARGEST_REMEMBERED and not found.spec.user_matrices():
+            cache = FactorCache()
+            with written_whole(cache.path(found.digest)) as part:
+                found.save(part)
+            cache.remember(found.spec_digest, found.digest)
+    return found
 
 
 def _label(spec: Spec) -> str:

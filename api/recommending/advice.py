@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.comparing.comparison_text import chosen_of, name_of
-from factorize.api.recommending.job_code import FRAMEWORKS, job_code
+from factorize.api.recommending.job_code import FRAMEWORKS, LONGEST_SPEC, SPEC_FILE, job_code
 from factorize.api.recommending.recommend_request import RecommendRequest
+from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 
 if TYPE_CHECKING:
-    from factorize.api.comparing.child_comparison import Report
     from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.storage.store import Store
+    from factorize.api.comparing.comparison import Report
+    from factorize.factorization import Factorization
 
 
-def advise(asked: RecommendRequest, store: Store | None, report: Report, service: str | None = None) -> dict[str, Any]:
+def advise(
+    asked: RecommendRequest,
+    report: Report,
+    service: str | None = None,
+    keep: Callable[[Factorization], object] | None = None,
+) -> dict[str, Any]:
     """Return the advice as plain data (docs/cli.md has its fields).
 
     Args:
         asked: the job.
-        store: where a user's matrices are, if there is one.
         report: told how far the comparison is; what it raises ends it.
         service: URL of a service that compares, in place of this process.
+        keep: given the factorization that is recommended, where this process has solved it.
 
     Raises:
         ConditionNotMet: no run with these numbers is covered, or no mechanism fits the memory.
         InvalidSpec: a workload or an objective that is none.
         FactorizeError: from the comparison.
     """
-    from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.comparison import comparison
 
-    notes, request = request_of(asked)
-    return advice_of(asked, comparison(request, store, report, service), notes)
+    return advice_of(asked, comparison(request_of(asked), None, report, service, keep, fitting=True))
 
 
-def request_of(asked: RecommendRequest) -> tuple[tuple[str, ...], CompareRequest]:
-    """Return what is to be known of the job, and the comparison that answers the question; see `advise`."""
+def notes_of(asked: RecommendRequest) -> list[str]:
+    """Return what is to be known of the job, whatever the answer is."""
+    left = asked.examples % asked.batch_size
+    notes = [f"{left} of {asked.examples} examples are in no batch (drop-last)"] if left else []
+    if asked.delta > 1 / asked.examples:
+        notes.append(
+            f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "
+            "would keep to it; take a smaller one",
+        )
+    return notes
+
+
+def request_of(asked: RecommendRequest) -> CompareRequest:
+    """Return the comparison that answers the question; see `advise`."""
     from factorize.api.comparing.compare_request import read_request
 
     fixed = {"kind": "fixed_epochs", "epochs": asked.epochs}
@@ -53,22 +71,13 @@ def request_of(asked: RecommendRequest) -> tuple[tuple[str, ...], CompareRequest
         "dataset_size": asked.examples,
         "batch_size": asked.batch_size,
         "samplings": _samplings(asked),
-        "max_seconds": asked.max_seconds,
+        "seconds": asked.seconds,
         "parameters": asked.parameters,
     }
     several = len(asked.memory) > 1
     more |= {"budgets": asked.memory} if several else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}
-    request = read_request({"spec": spec, **given})
-    left = asked.examples % asked.batch_size
-    told = f"{left} of {asked.examples} examples are in no batch (drop-last)"
-    notes: tuple[str, ...] = (told,) if left else ()
-    if asked.delta > 1 / asked.examples:
-        notes += (
-            f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "
-            "would keep to it; take a smaller one",
-        )
-    return notes, request
+    return read_request({"spec": spec, **given})
 
 
 def _samplings(asked: RecommendRequest) -> list[str] | None:
@@ -80,7 +89,7 @@ def _samplings(asked: RecommendRequest) -> list[str] | None:
     return [name for name in SAMPLINGS if name != "random_allocation"] if asked.epochs == 1 else None
 
 
-def advice_of(asked: RecommendRequest, table: Mapping[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
+def advice_of(asked: RecommendRequest, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advice that follows from a table; see `advise`."""
     chosen = table["recommendation"]
     if chosen is None:
@@ -89,6 +98,7 @@ def advice_of(asked: RecommendRequest, table: Mapping[str, Any], notes: tuple[st
     row = table["rows"][chosen["row"]]
     sampling = row["sampling"] or "fixed"
     scheme = _scheme(table, sampling)
+    spec = _as_asked(asked, row)
     return {
         "job": _job(asked, table["spec"]),
         "mechanism": name_of(row),
@@ -110,13 +120,26 @@ def advice_of(asked: RecommendRequest, table: Mapping[str, Any], notes: tuple[st
         "rmse_without_secrecy": row["rmse_without_secrecy"],
         "noise_vectors": row["noise_vectors"],
         "converged": row["converged"],
-        "spec": row["spec"],
+        "spec": spec,
         "spec_digest": row["spec_digest"],
-        "next_command": row["next_command"],
-        "code": {name: job_code(name, asked, row["spec"], sampling) for name in FRAMEWORKS},
-        "notes": [*notes, *_notes(row, sampling)],
+        "next_command": _command(spec, row["next_command"]),
+        "code": {name: job_code(name, asked, spec, sampling) for name in FRAMEWORKS},
+        "notes": [*notes_of(asked), *_untried(asked, table), *_notes(row, sampling)],
         "row": dict(row),
     }
+
+
+def _as_asked(asked: RecommendRequest, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row's spec as one would ask for it: a schedule by its name, and no `optimize_for`, which follows."""
+    spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
+    return spec | {"workload": {**(asked.workload or {"kind": "prefix"}), "n": asked.steps}}
+
+
+def _command(spec: Mapping[str, Any], command: str) -> str:
+    """Return a row's command with the spec as it was asked for, or in a file if it is long."""
+    text = canonical_json(spec).decode()
+    source = shlex.quote(text) if len(text) <= LONGEST_SPEC else SPEC_FILE
+    return f"factorize solve {source} --to {command.partition(' --to ')[2]}"
 
 
 def _job(asked: RecommendRequest, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,14 +165,13 @@ def _scheme(table: Mapping[str, Any], sampling: str) -> Mapping[str, Any]:
 
 
 def _compared(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what the mechanism is compared with: the best in a fixed order, DP-SGD, and the best at any memory."""
+    """Return what the mechanism is compared with: the best in a fixed order, and DP-SGD."""
     rows = table["rows"]
     wanted = {
         "without sampling, within the memory": lambda one: (
             one["sampling"] is None and one["noise_vectors"] <= table["budget"]
         ),
         "DP-SGD (independent noise), its best sampling": lambda one: one["mechanism"] == "identity",
-        "at any memory": lambda one: True,
     }
     best = {name: min(filter(fits, rows), key=_error, default=None) for name, fits in wanted.items()}
     names = ("mechanism", "sampling", "rmse_at_privacy", "noise_vectors")
@@ -178,6 +200,18 @@ def _error(row: Mapping[str, Any]) -> float:
 
 def _ratio(one: Mapping[str, Any], row: Mapping[str, Any]) -> float:
     return _error(one) / _error(row)
+
+
+def _untried(asked: RecommendRequest, table: Mapping[str, Any]) -> list[str]:
+    """Return what the time did not last for, and the way out."""
+    late = [one["mechanism"] for one in table["refused"] if one["out_of_time"]]
+    if not late:
+        return []
+    names = ", ".join(dict.fromkeys(late))
+    return [
+        f"the time, {asked.seconds:g} s, did not last for {len(late)} tries ({names}), which may do better; give more: "
+        f"--seconds {6 * asked.seconds:g}"
+    ]
 
 
 def _notes(row: Mapping[str, Any], sampling: str) -> list[str]:

@@ -6,39 +6,55 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from factorize.api.recommending.recommend_request import RecommendRequest
 from factorize.encoding import canonical_json
 
 _WIDTH = 110
-_LONGEST_SPEC = 1200
 _TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy"}
 
 
-def advice_text(found: Mapping[str, Any], code: tuple[str, ...]) -> str:
+def headline(job: RecommendRequest) -> str:
+    """Return the job in one line."""
+    return (
+        f"{job.examples} examples in batches of {job.batch_size}, {job.epochs} epoch{'s' if job.epochs > 1 else ''}: "
+        f"{job.steps} steps of {(job.workload or {'kind': 'prefix'})['kind']}, at ({job.epsilon:g}, {job.delta:g})"
+    )
+
+
+def advice_text(found: Mapping[str, Any], code: tuple[str, ...], kept: str = "") -> str:
     """Return advice for people.
 
     Args:
         found: from `advice.advise`.
         code: frameworks whose lines are shown.
+        kept: where the factorization is, as a line of its own; empty where it is kept nowhere.
     """
     job, sigma = found["job"], found["sigma"]
     lines = [
-        f"{job['examples']} examples in batches of {job['batch_size']}, {job['epochs']} epochs: {job['steps']} steps "
-        f"of {job['workload']}, at ({job['epsilon']:g}, {job['delta']:g})",
-        "",
-        f"take        {found['mechanism']}, sampled by {found['sampling']}",
+        f"mechanism   {found['mechanism']}",
+        f"batches     {found['sampling']}",
+        *_wrapped("loader", f"{found['loader']} Secret: {found['secret']}."),
         *_wrapped("why", found["why"]),
+        *_wrapped(
+            "error",
+            f"rmse {found['rmse_at_privacy']:.4g}. Every rmse here is that of the noise in one coordinate of what the "
+            f"optimizer has summed, over all {job['steps']} steps, for sums of contributions of norm 1 and a largest "
+            "learning rate of 1",
+        ),
         f"memory      {_vectors(found['noise_vectors'])} of noise state",
         f"sigma       {sigma['sums']:.6g} for sums of contributions of norm {sigma['clip_norm']:g}; "
         f"{sigma['means']:.6g} for means with the divisor {sigma['divisor']} ({sigma['rests_on']})",
-        *_wrapped("loader", f"{found['loader']} Secret: {found['secret']}."),
     ]
     if found["seconds_per_step"] is not None:
         told = f"{found['seconds_per_step']:.3g} s a step for {job['parameters']} parameters, on one core by a model"
         lines.append(f"noise       {told}")
     lines += _compared(found["compared"]) + _budgets(found["budgets"])
     spec = canonical_json(found["spec"]).decode()
-    shown = spec if len(spec) <= _LONGEST_SPEC else f"{spec[:80]}... (--to FILE writes it)"
-    lines += [f"spec        {shown}", f"digest      {found['spec_digest']}", f"next        {found['next_command']}"]
+    lines += [
+        f"spec        {spec}",
+        f"digest      {found['spec_digest']}{kept}",
+        f"next        {found['next_command']}",
+    ]
     lines += [line for note in found["notes"] for line in _wrapped("note", note)]
     for framework in code:
         lines += ["", f"--- {_TITLES[framework]} ---", found["code"][framework]]

@@ -14,7 +14,7 @@ from factorize.api.recommending.recommend_request import RecommendRequest
 
 FRAMEWORKS = ("torch", "jax", "numpy")
 LONGEST_SPEC = 1200
-"""Characters of a spec inside code; a longer one is read from a file."""
+"""Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
 SPEC_FILE = "spec.json"
 _SECRET = "secrets.randbits(128)"
 
@@ -49,16 +49,20 @@ def _imports(spec_lines: list[str], *more: str) -> list[str]:
 
 def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
-    momentum = _momentum(spec)
+    momentum, rates = _momentum(spec), _rates(spec)
     head = _imports(
         _spec_lines(spec),
         "import factorize",
         "import torch",
         "from factorize.adapters.private import make_private",
+        *rates[:1],
     )
+    scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
     return _text(
         *head,
+        *rates[1:],
         f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{momentum})",
+        *(scheduled if rates else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
         f"epsilon={asked.epsilon!r}, delta={asked.delta!r}, epochs={asked.epochs},",
@@ -67,6 +71,7 @@ def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
         "        optimizer.step()",
+        *(["        schedule.step()"] if rates else []),
         "        optimizer.zero_grad()",
         "print(statement)",
     )
@@ -78,23 +83,41 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
+def _rates(spec: Mapping[str, Any]) -> list[str]:
+    """Return the import and the line that make the schedule's relative rates; nothing where the rate is constant."""
+    if not spec["workload"].get("learning_rates"):
+        return []
+    return [
+        "from factorize.training.optimizers import schedule_rates",
+        'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak, by step',
+    ]
+
+
+def _optax(spec: Mapping[str, Any]) -> str:
+    """Return the optimizer of optax, whose rate is a function of the step where there is a schedule."""
+    rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
+    return f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))"
+
+
 def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    momentum = _momentum(spec)
+    rates = _rates(spec)
     if sampling in ("poisson", "cyclic_poisson"):
-        return _jax_sampled(asked, spec, sampling, momentum)
+        return _jax_sampled(asked, spec, sampling)
     head = _imports(
         _spec_lines(spec),
         "import factorize, jax, optax",
         "from factorize.adapters.jax_private import make_private, summed_over_parts",
         "from jax_privacy import clipped_grad",
+        *rates[:1],
     )
     return _text(
         *head,
+        *rates[1:],
         "noise, batches, statement = make_private(",
         f"    spec, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
         f"delta={asked.delta!r}, epochs={asked.epochs},",
         f'    batch_size={asked.batch_size}, sampling="{sampling}", seed={_SECRET})',
-        f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
+        _optax(spec),
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
         "for indices, mask in batches:",
@@ -105,20 +128,23 @@ def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
     )
 
 
-def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str, momentum: str) -> str:
+def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
+    rates = _rates(spec)
     head = _imports(
         _spec_lines(spec),
         "import factorize, jax, optax",
         "from factorize.adapters.jax import correlated_noise",
         "from factorize.training.sampling import CyclicPoisson",
         "from jax_privacy import clipped_grad",
+        *rates[:1],
     )
     return _text(
         *head,
+        *rates[1:],
         *_sampled_lines(asked, sampling, "len(x)", divided=True),
         f"noise = correlated_noise(factors, scale, seed={_SECRET})",
-        f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
+        _optax(spec),
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
         "for batch in order:",
@@ -143,10 +169,9 @@ def _sampled_lines(asked: RecommendRequest, sampling: str, count: str, divided: 
 def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     if sampling in ("poisson", "cyclic_poisson"):
         module, name = "sampling", "CyclicPoisson"
-        lines = _sampled_lines(asked, sampling, "len(data)")
-        batches = "for batch in order:"
+        lines, batches = _sampled_lines(asked, sampling, "len(data)"), "order"
     elif sampling == "fixed":
-        module, name, batches = "orders", "fixed_order", "for batch in order:"
+        module, name, batches = "orders", "fixed_order", "order"
         lines = [
             "factors = factorize.solve(spec)",
             f"order = fixed_order(len(data), {asked.batch_size}, epochs={asked.epochs})",
@@ -155,7 +180,7 @@ def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
         ]
     else:
         module, name = "orders", sampling
-        batches = "for batch in (order[step] for step in range(len(order))):     # secret, and so are its sizes"
+        batches = "(order[step] for step in range(len(order)))"
         bins = asked.examples // asked.batch_size
         lines = [
             "factors = factorize.solve(spec)",
@@ -165,15 +190,21 @@ def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
             f'sampling="{sampling}")',
             "order.check_calibration(scale, factors.steps)",
         ]
+    rates = _rates(spec)
     head = _imports(
-        _spec_lines(spec), "import factorize", "import numpy as np", f"from factorize.training.{module} import {name}"
+        _spec_lines(spec),
+        "import factorize",
+        "import numpy as np",
+        *rates[:1],
+        f"from factorize.training.{module} import {name}",
     )
     return _text(
         *head,
+        *rates[1:],
         *lines,
         f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
         *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
-        batches,
+        f"for step, batch in enumerate({batches}):" if rates else f"for batch in {batches}:",
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
@@ -184,12 +215,13 @@ def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
 
 def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
     momentum, nesterov = spec["workload"].get("momentum"), spec["workload"].get("nesterov")
+    rate = "rate * rates[step]" if _rates(spec) else "rate"
     if not momentum:
-        return ["    weights = weights - rate * released"]
-    way = f"released + {momentum!r} * velocity" if nesterov else "velocity"
+        return [f"    weights = weights - {rate} * released"]
+    way = f"(released + {momentum!r} * velocity)" if nesterov else "velocity"
     return [
         f"    velocity = {momentum!r} * velocity + released",
-        f"    weights = weights - rate * ({way})",
+        f"    weights = weights - {rate} * {way}",
     ]
 
 

@@ -14,6 +14,8 @@ from factorize.workloads import KINDS
 
 DEFAULT_MEMORY = (4,)
 """Vectors of noise state, where nobody says how many: what most of the gain takes."""
+DEFAULT_SECONDS = 10.0
+"""Time for an answer, where nobody says how much."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
@@ -33,7 +35,7 @@ class RecommendRequest(Frozen):
         workload: what the optimizer sums, without `n`; running sums by default.
         objective: the mean by default.
         samplings: that the loader can do, beside a fixed order; all by default.
-        max_seconds: mechanisms that would take longer are left out.
+        seconds: for all; what promises most is tried first, and the answer says what was not.
     """
 
     examples: _Examples
@@ -41,12 +43,15 @@ class RecommendRequest(Frozen):
     epochs: Count = 1
     epsilon: Positive
     delta: _Delta
-    memory: Annotated[list[_Vectors], Field(min_length=1, max_length=8)] = list(DEFAULT_MEMORY)
+    memory: Annotated[
+        list[_Vectors],
+        Field(min_length=1, max_length=8, description="in vectors of the size of the model"),
+    ] = list(DEFAULT_MEMORY)
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
     workload: dict[str, Any] | None = None
     objective: dict[str, Any] | None = None
     samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
-    max_seconds: Positive | None = None
+    seconds: Positive = DEFAULT_SECONDS
 
     @property
     def steps(self) -> int:

@@ -73,6 +73,7 @@ def state_text(progress: Progress) -> str:
 
 
 _DOING = {
+    "compile": "compiling once, about 20 s",
     "coarse grid": "on a coarse grid, {gap} there",
     "bound": "searching a lower bound, {gap} of that search",
     "certify": "certifying",

@@ -9,6 +9,7 @@ from enum import Enum
 from factorize.errors import FactorizeError, InvalidParameter, InvalidSpec, LimitExceeded, SolveFailed, Violation
 
 _MESSAGE_LIMIT = 2000
+_PLACE = re.compile(r"\w+://[^\s,;'\"]+|(?<![\w/.])(?:/[\w.+@~-]+){2,}/?|\b\d+\.\d+\.\d+\.\d+(?::\d+)?\b")
 _OUT_OF_MEMORY_TYPES = re.compile(r"_?(Array)?MemoryError|out_of_memory")
 _OUT_OF_MEMORY_TEXTS = (
     "MemoryError",
@@ -44,6 +45,11 @@ class WorkerEnded(LimitExceeded):
     def __init__(self, ending: Ending, kind: str, message: str) -> None:
         super().__init__(message[:_MESSAGE_LIMIT])
         self.ending, self.kind = ending, kind
+
+
+def without_places(message: str) -> str:
+    """Return a message as callers are told it: paths and hosts are the operator's, whose log has them."""
+    return _PLACE.sub("(a place of the service)", message)
 
 
 def stopped(reason: Ending, *, memory_mb: int, seconds: float) -> WorkerEnded:

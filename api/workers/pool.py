@@ -16,12 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from factorize.api.workers.worker import PROVER, SOLVER, Worker
 from factorize.api.workers.worker_process import MOST_ANSWERS
 from factorize.errors import FactorizeError
-from factorize.storage.medium.scratch_folders import ScratchFolder
 from factorize.storage.store import open_store
 
 SMALL_SECONDS, SMALL_MB = 5.0, 512
@@ -62,8 +62,8 @@ class Pair:
     def warm_up(self) -> None:
         """Solve and check tiny specs."""
         self.start()
-        with suppress(FactorizeError, OSError), ScratchFolder("warm") as folder:
-            about = {"path": str(folder.path / "file"), "store": open_store(folder.path / "store").url}
+        with suppress(FactorizeError, OSError), TemporaryDirectory(prefix="factorize.warm.") as folder:
+            about = {"path": f"{folder}/file", "store": open_store(f"{folder}/store").url}
             for mechanism in _WARM_MECHANISMS:
                 spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
                 self.solver.ask("solve", {**about, "spec": spec})

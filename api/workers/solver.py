@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,8 @@ _log = logging.getLogger(__name__)
 
 def make_ready() -> None:
     """Import what every solve needs."""
-    import numba  # noqa: F401  loaded ahead, that is all
-    import scipy.linalg  # noqa: F401
-
-    import factorize.solvers  # noqa: F401
+    for name in ("numba", "scipy.linalg", "factorize.solvers"):
+        import_module(name)
 
 
 def solve(request: Document, tell: Tell) -> str:
@@ -80,22 +79,21 @@ def calibrate(request: Document, _tell: Tell) -> Document:
 
 def compare(request: Document, tell: Tell) -> Document:
     """Return the table of a comparison."""
-    from factorize.api.comparing.child_comparison import comparison
     from factorize.api.comparing.compare_request import read_request
+    from factorize.api.comparing.comparison import comparison
 
     return comparison(read_request(request["request"]), _store(request["store"]), _reporting(tell))
 
 
 def recommend(request: Document, tell: Tell) -> Document:
     """Return the advice for a training job; `table` is the comparison that it rests on."""
-    from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.comparison import comparison
     from factorize.api.recommending.advice import advice_of, request_of
     from factorize.api.recommending.recommend_request import read_job
 
     job = read_job(request["request"])
-    notes, asked = request_of(job)
-    table = comparison(asked, None, _reporting(tell))
-    return {**advice_of(job, table, notes), "table": table}
+    table = comparison(request_of(job), None, _reporting(tell), fitting=True)
+    return {**advice_of(job, table), "table": table}
 
 
 QUESTIONS = {one.__name__: one for one in (solve, form, predict, calibrate, compare, recommend)}

@@ -1,30 +1,34 @@
 """The law of random allocation on a C with one band: each example draws one step of every epoch anew.
 
-The epochs are k independent blocks of b steps, and moments of their likelihood ratios multiply (theorem 9). The same
-bounds hold where each example chooses k of all n = k b steps: that is a random order of the steps, which may be public,
-and then one step of each block of it.
+The epochs are k independent blocks of b steps, and their likelihood ratios multiply (theorem 9). The same bounds hold
+where each example chooses k of all n = k b steps: that is a random order of the steps, which may be public, and then
+one step of each block of it.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from copy import copy
 from typing import Self
 
 import numpy as np
 
-from factorize.accounting.allocation_moments import LARGEST_ORDER, LARGEST_TILT, InverseMoments, log_moments
+from factorize.accounting.allocation_losses import AllocationLosses, allocation_losses
 from factorize.accounting.law import MARGIN, Bound, Law
-from factorize.accounting.payoff import log_call_ceiling
 from factorize.certificate.sensitivity import Sensitivity
+from factorize.checker.sampling.allocation import CELLS, LARGEST_VARIANCE, largest_square
+from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.exact.sampling.allocation import largest_square
-from factorize.exact.strategy import Strategy
+from factorize.numbers.falling import descend_near
 from factorize.numbers.scalars import double_above
 from factorize.structures.endless import AnyStrategy
 
 LARGEST_BLOCK = 1 << 24
-_WIDEST = 400.0  # variance above which no moment means anything in doubles
+_COARSE, _NEAR, _STEP = 5, 0.1, 0.01
+"""Cells of the first search; logarithms of multipliers: how far from it the root may be, and a difference."""
+_LOST = 2.0**-38
+"""For each step a part of delta, for each block and level a part of epsilon: more than the checker rounds up by."""
 
 
 class AllocationLaw(Law):
@@ -38,10 +42,12 @@ class AllocationLaw(Law):
     """
 
     name = "random_allocation"
+    tolerance = 1e-4  # places move with the multiplier, and delta is not smooth on a finer scale
 
     def __init__(self, steps: int, bins: int, square: float, *, signed: bool) -> None:
         super().__init__(steps, bins, math.sqrt(square * (steps // bins)) * (1 + MARGIN), signed=signed)
         self._square = square
+        self._cells = CELLS
 
     @classmethod
     def of(cls, matrix: AnyStrategy, bins: int) -> Self:
@@ -74,49 +80,40 @@ class AllocationLaw(Law):
         return cls(n, int(bins), double_above(square, "sensitivity"), signed=held.signed)
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the bound by E L^m at its best m."""
-        variance = self._variance(multiplier)
-        if variance > _WIDEST:
-            return Bound("moment", 0.0, 2.0)
-        logs, orders = _moments(variance, self.bins), range(2, LARGEST_ORDER + 1)
-        values = [self.epochs * float(logs[m]) + log_call_ceiling(epsilon, 0.0, m) for m in orders]
-        best = int(np.argmin(values))
-        return Bound("moment", _above(values[best]), float(orders[best]))
+        """Return the bound by the losses where the example takes part."""
+        return self._bound(multiplier, epsilon, AllocationLosses.log_removal)
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the bound by E L^-eta at its best whole eta: the log is convex in eta."""
-        variance = self._variance(multiplier)
-        if variance > _WIDEST:
-            return Bound("moment", 0.0, 1.0)
-        moments = _inverse(variance, self.bins)
+        """Return the bound by the losses where the example is left out."""
+        return self._bound(multiplier, epsilon, AllocationLosses.log_addition)
 
-        def value(eta: int) -> float:
-            return self.epochs * moments.log(eta) - eta * epsilon + log_call_ceiling(0.0, 0.0, 1 + eta)
+    def sigma(self, epsilon: float, delta: float) -> float:
+        """Return an s that gives (epsilon, delta); see `Law.sigma`. Most of the search is on coarse grids."""
+        if self._cells <= _COARSE:
+            return super().sigma(epsilon, delta)
+        coarse = copy(self)
+        coarse._cells = _COARSE
+        near, target = math.log(coarse.sigma(epsilon, delta)), math.log(delta)
+        slope = (coarse.log_delta(math.exp(near + _STEP), epsilon) - coarse.log_delta(math.exp(near), epsilon)) / _STEP
 
-        low, high = 1, LARGEST_TILT
-        while high > low:
-            middle = (low + high) // 2
-            low, high = (low, middle) if value(middle) <= value(middle + 1) else (middle + 1, high)
-        return Bound("moment", _above(value(low)), float(low))
+        def excess(x: float) -> float:
+            return self.log_delta(math.exp(x), epsilon) - target
+
+        root = descend_near(excess, near, slope, tolerance=self.tolerance / 4, reach=_NEAR) if slope < 0 else None
+        if root is None or excess(root + self.tolerance / 2) > 0:
+            return super().sigma(epsilon, delta)
+        return math.exp(root + self.tolerance / 2)
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
         """Return that of all choices of steps that the law allows."""
         pattern = {"kind": self.name, "bins": self.bins, "epochs": self.epochs}
         return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern)
 
-    def _variance(self, multiplier: float) -> float:
-        return self._square / multiplier / multiplier
-
-
-def _above(value: float) -> float:
-    return value + MARGIN * (1 + abs(value))
-
-
-@lru_cache(maxsize=64)
-def _moments(variance: float, bins: int) -> np.ndarray:
-    return log_moments(variance, bins)
-
-
-@lru_cache(maxsize=64)
-def _inverse(variance: float, bins: int) -> InverseMoments:
-    return InverseMoments(variance, bins)
+    def _bound(self, multiplier: float, epsilon: float, log_delta: Callable[[AllocationLosses, float], float]) -> Bound:
+        variance = self._square / multiplier / multiplier * (1 + MARGIN)
+        if variance > LARGEST_VARIANCE:
+            return Bound("loss_distribution", 0.0)
+        losses = allocation_losses(variance, self.bins, self.epochs, self._cells)
+        level = epsilon - _LOST * self.epochs * (2 * math.log2(self.bins) + 8 + variance)
+        value = log_delta(losses, level)
+        return Bound("loss_distribution", value + MARGIN * (1 + abs(value)) + _LOST * self.steps)

@@ -11,9 +11,9 @@ from factorize.accounting.allocation_law import AllocationLaw
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
-from factorize.accounting.gram_matrix import LARGEST_BINS, bin_gram
+from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law
-from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of, question_of
+from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of, question_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
@@ -88,7 +88,7 @@ class BinsCalibration(Calibration):
         if dict(mine.participation) == dict(self.sensitivity.participation):
             return mine
         c = strategy()
-        return laws_of(c, self.sampling, self.bins)[0].stated(c)
+        return law_of(c, self.sampling, self.bins).stated(c)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -97,8 +97,8 @@ class BinsCalibration(Calibration):
         return {**super().document(), **own, "claim": self.claim.document(), "claim_digest": self.claim.digest}
 
 
-def laws_of(strategy: AnyStrategy, sampling: str, bins: int) -> list[Law]:
-    """Return the laws by which a sampling is bounded: with one epoch, random allocation is balls in bins too.
+def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
+    """Return the law of a sampling.
 
     Raises:
         InvalidParameter: bins that the law does not take, or a C without end.
@@ -106,15 +106,12 @@ def laws_of(strategy: AnyStrategy, sampling: str, bins: int) -> list[Law]:
         TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
     """
     if sampling == BinsLaw.name:
-        return [BinsLaw(bin_gram(strategy, bins))]
-    if sampling != AllocationLaw.name:
-        raise InvalidParameter(
-            f"sampling={str(sampling)[:20]!r} draws no bins; give {BinsLaw.name} or {AllocationLaw.name}",
-            field="sampling",
-        )
-    law = AllocationLaw.of(strategy, bins)
-    kept = law.epochs == 1 and 2 <= law.bins <= LARGEST_BINS
-    return [law, BinsLaw(bin_gram(strategy, bins))] if kept else [law]
+        return BinsLaw(bin_gram(strategy, bins))
+    if sampling == AllocationLaw.name:
+        return AllocationLaw.of(strategy, bins)
+    raise InvalidParameter(
+        f"sampling={str(sampling)[:20]!r} draws no bins; give {BinsLaw.name} or {AllocationLaw.name}", field="sampling"
+    )
 
 
 @extras_named("a calibration for bins")
@@ -141,7 +138,7 @@ def calibrate_bins(
         epsilon: of (epsilon, delta)-DP; None where it is asked for.
         delta: of (epsilon, delta)-DP; None where it is asked for.
         sigma: standard deviation per entry of Z, for sums; None where it is asked for.
-        sampling: `balls_in_bins`, for any C; `random_allocation`, for C = I, whose claims need one epoch for bets.
+        sampling: `balls_in_bins`, for any C; `random_allocation`, for C = I.
         bins: b; by default the steps of an epoch of the spec's participation.
         divisor: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
@@ -164,17 +161,9 @@ def calibrate_bins(
     if method not in ("verified", "deterministic"):
         raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
     held: OpenedFactors = certified(factorization).opened()
-    laws = laws_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
-    work = work if method == "verified" else 0
-    calibrations = [_calibrated(held, law, asked, clip, divisor, work) for law in laws]
-    return min(calibrations, key=lambda one: (one.sigma_of_sums, one.claim.epsilon, one.claim.delta))
-
-
-def _calibrated(
-    held: OpenedFactors, law: Law, asked: Question, clip: float, divisor: int | None, work: int
-) -> BinsCalibration:
     started = time.perf_counter()
-    found = Search(law, asked, clip_norm=clip, work=work).claim(held)
+    law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
+    found = Search(law, asked, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
     claim, bounded = found.claim, found.bounded.multiplier
     if isinstance(asked, GivenNoise) and claim.epsilon > LEAST_EPSILON:
         bounded = law.sigma(claim.epsilon, claim.delta)
@@ -219,9 +208,9 @@ def bounded_deltas(
     held: OpenedFactors = certified(factorization).opened()
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    laws = laws_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
+    law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
     multiplier = multiplier_of(noise, clip_norm=clip)
-    return [min(law.delta(multiplier, epsilon) for law in laws) for epsilon in epsilons]
+    return [law.delta(multiplier, epsilon) for epsilon in epsilons]
 
 
 def _refuse_other_adjacency(adjacency: Adjacency | str) -> None:

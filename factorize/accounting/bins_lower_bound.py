@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.certificate.lower_bounds.bounds import lower_bound
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.utility import lower_bound
 from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.spec import Spec
@@ -80,8 +81,10 @@ def _single_bin(
     largest = np.sqrt(np.einsum("jik,jik->ji", dual["factors"], dual["factors"]).max(axis=1))
     if not largest.all():
         return None
-    bound = lower_bound(spec, {"factors": dual["factors"] / largest[:, None, None]})
-    if bound is None:
+    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
+    try:
+        bound = lower_bound(spec.document(), {"factors": dual["factors"] / largest[:, None, None]}, user)
+    except NotEnclosed:
         return None
     return BinsLowerBound(bound.objective / _mu_above(level, delta) ** 2, "single bin")
 

@@ -2,7 +2,7 @@
 
 A claim may be found in any way. Its test cannot be chosen: the seed is the SHA-256 of the finished claim, so that
 nothing that was searched before is a multiple test, and a false claim passes with probability 2^-127. The checker reads
-and tests it (`factorize.exact.sampling`); docs/notes/bins-1.md specifies every bit.
+and tests it (`factorize.checker.sampling`); docs/notes/bins-1.md specifies every bit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from factorize.checker.sampling.calibrations import CalibrationReport, Factors, check_claim
+from factorize.checker.sampling.star_claim import PROTOCOL
 from factorize.encoding import canonical_json
-from factorize.exact.sampling.calibrations import CalibrationReport, Factors, check_claim
-from factorize.exact.sampling.star_claim import PROTOCOL
 from factorize.format.claims import CertifiedFactors
 
 Direction = Literal["pq", "qp"]
@@ -25,7 +25,7 @@ class Evidence:
     """What shows that delta holds in one direction.
 
     Attributes:
-        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
+        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `loss_distribution` or `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: of a bet, a multiple of 8192.

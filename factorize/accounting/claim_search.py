@@ -21,8 +21,8 @@ from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import LARGEST_EPSILON, MARGIN, Bound, Law
 from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
+from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.exact.sampling.bets import CHUNK, NEEDED
 from factorize.format.claims import CertifiedFactors
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above

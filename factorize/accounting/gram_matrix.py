@@ -74,7 +74,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     matrix = matrix.finite()
     check_bins(bins, matrix.n)
     if matrix.time_invariant:
-        gram = _of_column(np.abs(matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]), bins)
+        gram = gram_of_column(np.abs(matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]), bins)
     else:
         gram = sum((block.T @ block for block in matrix.bin_sums(bins)), np.zeros((bins, bins)))
     gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
@@ -105,7 +105,7 @@ def check_bins(bins: int, steps: int) -> int:
     return int(bins)
 
 
-def _of_column(column: np.ndarray, bins: int) -> np.ndarray:
+def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:
     """Return G of a Toeplitz C: row t of m_j is p_{t-j}, p_t = |c_t| + |c_{t-b}| + ..., so one column tells all bins.
 
     Args:

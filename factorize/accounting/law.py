@@ -27,9 +27,9 @@ class Bound(NamedTuple):
     """An upper bound of delta in one direction.
 
     Attributes:
-        rule: of the claim that says it: `star_bound`, `closed_form`, `moment` or `gaussian`.
+        rule: of the claim that says it: `star_bound`, `closed_form`, `loss_distribution` or `gaussian`.
         log_delta: its logarithm.
-        tilt: m or eta, where the rule has one.
+        tilt: m, where the rule has one.
     """
 
     rule: str
@@ -48,6 +48,8 @@ class Law(ABC):
     """
 
     name: ClassVar[str]
+    tolerance: ClassVar[float] = 1e-7
+    """Of the logarithm of a multiplier that is searched for."""
 
     def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
         self.steps, self.bins, self.sensitivity, self.signed = steps, bins, sensitivity, signed
@@ -112,7 +114,7 @@ class Law(ABC):
         return descend(excess, 0.0, high)
 
     def sigma(self, epsilon: float, delta: float) -> float:
-        """Return an s = sigma / clip_norm that gives (epsilon, delta), within 1e-7 of the smallest by the bounds.
+        """Return an s = sigma / clip_norm that gives (epsilon, delta), near the smallest that the bounds give.
 
         It is at most that of the Gaussian mechanism without amplification.
 
@@ -125,7 +127,7 @@ class Law(ABC):
         low = high - 0.5
         while excess(low) <= 0:
             low, high = low - 1.0, low
-        return math.exp(descend(excess, low, high))
+        return math.exp(descend(excess, low, high, tolerance=self.tolerance))
 
     def _log_gaussian(self, multiplier: float, epsilon: float) -> float:
         """Return the log of the delta if the draws become known: a mixture is as far from Q as its farthest part."""

@@ -6,7 +6,6 @@ refused where JAX would round it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -22,6 +21,7 @@ from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
 from factorize.client.noise_source import Streamable, source_of
+from factorize.client.normals import keyed
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.claims import certified
@@ -283,8 +283,5 @@ def _inverse(source: RowSource) -> np.ndarray:
 
 
 def _key(seed: int, digest: str) -> jax.Array:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidParameter(f"seed={seed!r} is not an integer >= 0; draw secrets.randbits(128)", field="seed")
-    secret = seed.to_bytes((seed.bit_length() + 7) // 8, "little")
-    hashed = hashlib.sha512(hashlib.sha256(f"jax {digest}".encode()).digest() + secret).digest()
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(hashed[:8], "<u4")), impl="threefry2x32")
+    hashed = np.frombuffer(keyed("jax", seed, digest)[:8], "<u4")
+    return jax.random.wrap_key_data(jnp.asarray(hashed), impl="threefry2x32")

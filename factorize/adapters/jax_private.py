@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,10 @@ import numpy as np
 import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
-from factorize.adapters.adaptive.joint_plan import (
-    PlannedMoments,
-    iterate_workload,
-    joint_plan,
-    refuse_joint,
-    second_workload,
-)
+from factorize.adapters.adaptive.joint_plan import iterate_workload
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import BINNED, Planned, TrainingJob, amplified_by, find_factors
+from factorize.adapters.jobs import Batching, FactorSource, TrainingJob, second_source
 from factorize.adapters.statement import PrivacyStatement
-from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 from factorize.training.audited import AuditedBatches
 
@@ -112,50 +104,21 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
     """
-    if users is not None and len(users) != examples:
-        raise InvalidParameter(f"{len(users)} users for {examples} examples; name one for each", field="users")
-    if adaptive not in ("plain", "joint") or (
-        adaptive == "plain" and not (isinstance(second, str) and second == "auto")
-    ):
-        message = f"adaptive={str(adaptive)[:20]!r} is not plain or joint, or second= is given without joint"
-        raise InvalidParameter(message, field="adaptive")
-    secret = secrets.randbits(128) if seed is None else seed
-    job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-    places: dict[str, Any] = {"url": url, "store": store, "solve": solve, "memory": memory}
-    amplified = amplified_by(sampling, epsilon, delta)
-    find = partial(find_factors, spec, workload or _running_sums, amplified=amplified, **places)
-    planned: Planned
-    if adaptive == "joint":
-        refuse_joint(sampling)
-        find = partial(find_factors, spec, workload or partial(iterate_workload, betas[0]), **places)
-        kept = places["memory"] if isinstance(second, str) and second == "auto" else None
-        squares = partial(find_factors, second, partial(second_workload, betas[1]), **places | {"memory": kept})
-        planned = joint_plan(job, find, squares, remainder, order_seed)
-    elif sampling in BINNED:
-        public = None if seed is None else order_seed
-        planned = job.secret_bins(
-            find,
-            sampling=sampling,
-            seed=secret,
-            public_seed=public,
-            physical=physical_batch_size,
-            overflow="abort",
-            calibration=calibration,
-        )
-    elif sampling == "fixed" and calibration is None:
-        planned = job.fixed(find, remainder, order_seed)
-    else:
-        known = f"fixed or {' or '.join(BINNED)}"
-        message = f"sampling={str(sampling)[:20]!r} is not {known}, or calibration= is not for it"
-        raise InvalidParameter(message, field="sampling")
-    if isinstance(planned, PlannedMoments):
+    batching = Batching(sampling, seed, order_seed, remainder, physical_batch_size)
+    wanted = partial(iterate_workload, betas[0]) if adaptive == "joint" else _running_sums
+    source = FactorSource(spec, workload or wanted, memory, None, url, store, solve)
+    squares = second_source(adaptive, second, source, betas[1], batching)
+    target = PrivacyTarget(epsilon=epsilon, delta=delta)
+    job = TrainingJob(examples, batch_size, epochs, target, clip_norm, adjacency, batching, source, squares)
+    planned = job.plan(users, calibration)
+    secret = batching.secret
+    if planned.moments is not None:
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=betas[0], b2=betas[1], dtype=dtype)
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
-    statement = planned.statement(examples, sampling, "example" if users is None else "user")
-    return PrivateJax(noise, batches, statement)
+    return PrivateJax(noise, batches, planned.statement(examples, sampling, users))
 
 
 def summed_over_parts(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from secrets import randbits
 from typing import Any, Literal
 
 import numpy as np
 
 from factorize.accounting.amplification import calibrate_amplified
+from factorize.accounting.moments.joint_moments import JointMoments, calibrate_moments
+from factorize.adapters.adaptive.joint_plan import second_workload
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -36,12 +40,23 @@ _OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
 
 @dataclass(frozen=True)
 class Planned:
-    """A factorization, its noise, and the order that both are for."""
+    """A factorization, its noise, and the order that both are for.
+
+    Attributes:
+        factors: of C.
+        calibration: of its noise.
+        order: of the examples.
+        overflow_delta: see `PrivacyStatement`.
+        second: factors of C2, where the squares of gradients have noise of their own.
+        moments: noise of both; `calibration` is that of the first.
+    """
 
     factors: CertifiedFactors
     calibration: Calibration
     order: AnyOrder
     overflow_delta: float = 0.0
+    second: CertifiedFactors | None = None
+    moments: JointMoments | None = None
 
     def auditor(self, users: Sequence[Any] | np.ndarray | None) -> AnyAuditor:
         """Return the auditor of the order.
@@ -61,19 +76,112 @@ class Planned:
         assert not isinstance(self.order, CyclicPoisson)
         return self.order
 
-    def statement(self, examples: int, sampling: str, unit: str, ranks: int = 1) -> PrivacyStatement:
-        """Return what the job guarantees."""
+    def statement(self, examples: int, sampling: str, users: Any, ranks: int = 1) -> PrivacyStatement:
+        """Return what the job guarantees; per user, where examples have users."""
         fixed = isinstance(self.order, Order)
         used = len(np.unique(np.concatenate(list(self.order)))) if fixed else examples
-        factors, c = self.factors, self.calibration
-        return PrivacyStatement(
-            c, factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta, ranks
-        )
+        unit, factors = "example" if users is None else "user", self.factors
+        own = factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta, ranks, self.moments
+        return PrivacyStatement(self.calibration, *own)
+
+
+@dataclass(frozen=True)
+class FactorSource:
+    """Where a factorization comes from: the one that a job named, or what `auto` asks for.
+
+    Attributes:
+        spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
+        workload: of the job's optimizer, for n steps.
+        memory: vectors of noise state that `auto` may ask for; None for any number, and a warning of dense noise.
+        bands: of the C that `auto` asks for; None leaves the mechanism to `auto`.
+        url: of a service that solves and serves.
+        store: of factorizations.
+        solve: `solvers.solve`, to solve in this process what is given as a spec.
+    """
+
+    spec: Any
+    workload: Callable[[int], dict[str, Any]]
+    memory: int | None = None
+    bands: int | None = None
+    url: str | None = None
+    store: str | Path | None = None
+    solve: Callable[..., Any] | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether `auto` is asked for."""
+        return isinstance(self.spec, str) and self.spec == "auto"
+
+    def find(
+        self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
+    ) -> CertifiedFactors:
+        """Return the factorization for so many steps.
+
+        Args:
+            steps: n.
+            participation: of the order, in the contract's JSON form.
+            amplified: the sampling to optimise for within a memory, in the contract's JSON form.
+
+        Raises:
+            InvalidParameter: a memory, and no `auto`.
+        """
+        if self.memory is not None and not self.automatic:
+            message = f"memory={self.memory} is for 'auto', and a factorization or a spec is given; leave one out"
+            raise InvalidParameter(message, field="memory")
+        if isinstance(self.spec, CertifiedFactors):
+            return self.spec
+        spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
+        if self.solve is not None:
+            from factorize.spec import parse_spec
+
+            factors = self.solve(parse_spec(spec))
+        else:
+            from factorize.client import load
+
+            factors = load(spec, url=self.url, store=self.store)
+        if self.automatic and self.memory is None:
+            warn_of_dense(factors, "memory=4, say,")
+        return certified(factors)
+
+    def _asked(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self.memory is not None and self.bands is None:
+            return spec_within(self.workload(steps), participation, self.memory, amplified)
+        banded = {"kind": "identity"} if self.bands == 1 else {"kind": "banded", "bands": self.bands}
+        mechanism = {"kind": "auto"} if self.bands is None else banded
+        return {"workload": self.workload(steps), "participation": participation, "mechanism": mechanism}
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How batches are drawn; see `factorize.adapters.private.make_private`.
+
+    Attributes:
+        sampling: one of `known`.
+        seed: secret, of noise and sampling; None has one drawn.
+        order_seed: public, of a fixed order.
+        remainder: of a fixed order.
+        physical: examples per part.
+        overflow: of bins; see `factorize.training.orders.balls_in_bins`.
+        known: the samplings that the framework's loader has.
+    """
+
+    sampling: str
+    seed: int | None
+    order_seed: int
+    remainder: Literal["drop", "pad"]
+    physical: int | None
+    overflow: Literal["abort", "unlimited"] = "abort"
+    known: tuple[str, ...] = ("fixed", *BINNED)
+
+    @cached_property
+    def secret(self) -> int:
+        """The seed, or one that is drawn here."""
+        return randbits(128) if self.seed is None else self.seed
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What order and calibration follow from.
+    """What order and calibration follow from; the one plan of every `make_private`.
 
     Attributes:
         examples: N.
@@ -82,6 +190,9 @@ class TrainingJob:
         target: epsilon and delta.
         clip_norm: bound on an example's gradient.
         adjacency: `zero_out` or `replace_one`.
+        batching: how batches are drawn.
+        source: of the factorization.
+        second: of that for the squares of gradients, where they have noise of their own.
     """
 
     examples: int
@@ -90,21 +201,65 @@ class TrainingJob:
     target: PrivacyTarget
     clip_norm: float
     adjacency: Adjacency | str
+    batching: Batching
+    source: FactorSource
+    second: FactorSource | None = None
 
-    def fixed(self, find: Callable[..., Any], remainder: Literal["drop", "pad"], order_seed: int) -> Planned:
+    def plan(self, users: Sequence[Any] | np.ndarray | None, calibration: Calibration | None) -> Planned:
+        """Return factorization, noise and order.
+
+        Args:
+            users: of the examples, or None.
+            calibration: that counts on this very sampling in bins, None to have it computed.
+
+        Raises:
+            UnsupportedAdjacency: another adjacency than zero-out with bins.
+            InvalidParameter: users of other examples, an unknown sampling, a calibration of something else, or a seed
+                that cannot be secret.
+            InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
+        """
+        sampling, known = self.batching.sampling, self.batching.known
+        if users is not None and len(users) != self.examples:
+            raise InvalidParameter(f"{len(users)} users for {self.examples} examples; name one for each", field="users")
+        if sampling not in known:
+            message = f"sampling={str(sampling)[:20]!r} is not one of {', '.join(known)}"
+            raise InvalidParameter(message, field="sampling")
+        if sampling in BINNED:
+            return self._in_bins(calibration)
+        if calibration is not None:
+            message = (
+                f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
+            )
+            raise InvalidParameter(message, field="calibration")
+        return self._fixed() if sampling == "fixed" else self._cyclic_poisson()
+
+    def _fixed(self) -> Planned:
         """Plan the same public batches in every epoch."""
-        order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
-        factors = certified(find(len(order), order.participation))
-        calibration = calibrate(
-            factors.sensitivity, self.target, clip_norm=self.clip_norm, divisor=self.size, adjacency=self.adjacency
-        )
-        order.check(calibration.sensitivity.participation, factors.steps)
-        return Planned(factors, calibration, order)
+        seed, remainder = self.batching.order_seed, self.batching.remainder
+        order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=seed, remainder=remainder)
+        factors = self.source.find(len(order), order.participation)
+        noise: dict[str, Any] = {"clip_norm": self.clip_norm, "divisor": self.size, "adjacency": self.adjacency}
+        if self.second is None:
+            planned = Planned(factors, calibrate(factors.sensitivity, self.target, **noise), order)
+        else:
+            second = self.second.find(len(order), order.participation)
+            moments = calibrate_moments(factors, second, self.target, **noise)
+            planned = Planned(factors, moments.first, order, second=second, moments=moments)
+        order.check(planned.calibration.sensitivity.participation, factors.steps)
+        return planned
 
-    def cyclic_poisson(self, find: Callable[..., Any], participation: dict[str, Any], seed: int) -> Planned:
+    def _cyclic_poisson(self) -> Planned:
         """Plan batches sampled anew in every step, for a banded C."""
+        source = self.source
+        if source.bands is None and source.memory is not None:
+            source = replace(source, bands=source.memory + 1)
+        if source.bands is None and source.automatic:
+            message = "cyclic sampling needs to know how many bands C may have; give bands=, or a banded factorization"
+            raise InvalidParameter(message, field="bands")
+        single = source.bands is None or source.bands == 1
+        participation = {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands}
         steps = self.epochs * max(1, self.examples // self.size)
-        factors = certified(find(steps, participation))
+        factors = source.find(steps, participation)
         epsilon, delta = self._epsilon_delta()
         calibration = calibrate_amplified(
             factors,
@@ -116,75 +271,51 @@ class TrainingJob:
             clip_norm=self.clip_norm,
             adjacency=self.adjacency,
         )
-        order = CyclicPoisson(self.examples, calibration, steps=steps, seed=seed ^ _SAMPLING)
+        order = CyclicPoisson(self.examples, calibration, steps=steps, seed=self.batching.secret ^ _SAMPLING)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Planned(factors, calibration, order)
 
-    def secret_bins(
-        self,
-        find: Callable[..., Any],
-        *,
-        sampling: str,
-        seed: int,
-        public_seed: int | None,
-        physical: int | None,
-        overflow: Literal["abort", "unlimited"],
-        calibration: Any,
-    ) -> Planned:
-        """Plan the secret order in which each example draws its bin once, or in every epoch anew.
-
-        Args:
-            find: gives the factorization for (steps, participation).
-            sampling: `balls_in_bins`, or `random_allocation`, for which `auto` asks for C = I.
-            seed: secret, of the key.
-            public_seed: of the run.
-            physical: examples per part; None for whole batches, padded to the capacity unless that is unlimited.
-            overflow: see `factorize.training.orders.balls_in_bins`.
-            calibration: that counts on these bins, None to have it computed.
-
-        Raises:
-            UnsupportedAdjacency: another adjacency than zero-out.
-            InvalidParameter: a calibration of something else, or a seed that cannot be secret.
-            InvalidParticipation: a factorization of other epochs, or bins that do not fit into the capacity.
-        """
+    def _in_bins(self, calibration: Any) -> Planned:
+        """Plan the secret order in which each example draws its bin once, or in every epoch anew."""
+        epsilon, delta = self._epsilon_delta()
+        batching, bins, capacity = self.batching, max(1, self.examples // self.size), None
+        sampling, physical = batching.sampling, batching.physical
         if Adjacency.parse(self.adjacency) is not Adjacency.ZERO_OUT:
             raise UnsupportedAdjacency(
                 f"adjacency={str(self.adjacency)!r} is not covered under {sampling}; use zero_out, or a fixed order",
                 field="adjacency",
             )
-        epsilon, delta = self._epsilon_delta()
-        bins, capacity = max(1, self.examples // self.size), None
-        if overflow == "abort":
+        if batching.overflow == "abort":
             draws = 1 if sampling == "balls_in_bins" else self.epochs
             tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0)))) / draws
             capacity = capacity_for(self.examples, bins, physical_batch=physical or 1, tau=tau)
             physical = physical or capacity
-        plain = {"bands": 1} if sampling == "random_allocation" else {}
-        factors = certified(find(bins * self.epochs, _participation(self.epochs), **plain))
+        source = replace(self.source, bands=1) if sampling == "random_allocation" else self.source
+        amplified = {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta}
+        once = {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
+        factors = source.find(bins * self.epochs, once, amplified)
         order = _ORDERS[sampling](
             self.examples,
             bins,
             self.epochs,
-            derived_key(seed, factors.digest, public_seed),
+            derived_key(batching.secret, factors.digest, None if batching.seed is None else batching.order_seed),
             physical_batch=physical,
             capacity=capacity,
-            overflow=overflow,
+            overflow=batching.overflow,
         )
         extra = order.extra_delta(epsilon)
         left = math.nextafter(delta - extra, 0.0)  # so that both together are delta at most
         if calibration is None:
-            calibration = self._counting_on(factors, bins, sampling, PrivacyTarget(epsilon=epsilon, delta=left))
+            from factorize.accounting import calibrate_sampling
+
+            noise: dict[str, Any] = {"bins": bins, "divisor": self.size, "clip_norm": self.clip_norm}
+            target = PrivacyTarget(epsilon=epsilon, delta=left)
+            calibration = calibrate_sampling(factors, target, sampling=sampling, **noise)
         order.check_calibration(calibration, factors.steps)
-        self._check_given(calibration, left)
+        self._check_calibration(calibration, left)
         return Planned(factors, calibration, order, extra)
 
-    def _counting_on(self, factors: CertifiedFactors, bins: int, sampling: str, target: PrivacyTarget) -> Any:
-        from factorize.accounting import calibrate_sampling
-
-        asked: dict[str, Any] = {"bins": bins, "divisor": self.size, "clip_norm": self.clip_norm}
-        return calibrate_sampling(factors, target, sampling=sampling, **asked)
-
-    def _check_given(self, calibration: Any, left: float) -> None:
+    def _check_calibration(self, calibration: Any, left: float) -> None:
         """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
         epsilon, _ = self._epsilon_delta()
         if calibration.epsilon > epsilon or calibration.delta > left:
@@ -206,62 +337,34 @@ class TrainingJob:
         return self.target.epsilon, self.target.delta
 
 
-def _participation(epochs: int) -> dict[str, Any]:
-    return {"kind": "single"} if epochs == 1 else {"kind": "fixed_epochs", "epochs": epochs}
-
-
-def amplified_by(sampling: str, epsilon: float, delta: float) -> dict[str, Any] | None:
-    """Return what C is optimised for under bins, kept or drawn anew; None under other samplings."""
-    return {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta} if sampling in BINNED else None
-
-
-def find_factors(
-    spec: Any,
-    workload: Callable[[int], dict[str, Any]],
-    steps: int,
-    participation: dict[str, Any],
-    *,
-    bands: int | None = None,
-    memory: int | None = None,
-    amplified: Mapping[str, Any] | None = None,
-    url: str | None = None,
-    store: str | Path | None = None,
-    solve: Callable[..., Any] | None = None,
-) -> Any:
-    """Return the factorization that a job named, or that `auto` asks for.
+def second_source(
+    adaptive: str, second: Any, source: FactorSource, beta: float, batching: Batching
+) -> FactorSource | None:
+    """Return where the factorization for the squares of gradients comes from; None where they have no noise.
 
     Args:
-        spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
-        workload: of the job's optimizer, for n steps.
-        steps: n.
-        participation: of the order, in the contract's JSON form.
-        bands: of the C that `auto` asks for; None leaves the mechanism to `auto`.
-        memory: vectors of noise state that `auto` may ask for; None for any number, and a warning of dense noise.
-        amplified: the sampling to optimise for within a memory, in the contract's JSON form.
-        url: of a service that solves and serves.
-        store: of factorizations.
-        solve: `solvers.solve`, to solve in this process what is given as a spec.
+        adaptive: `plain` or `joint`.
+        second: the factorization as it was named; `auto` asks for the optimum of Adam's second moments.
+        source: of the gradients' factorization.
+        beta: Adam's beta2.
+        batching: of the job.
+
+    Raises:
+        InvalidParameter: an unknown way, one that is contradicted, or an order other than a fixed one.
     """
-    automatic = isinstance(spec, str) and spec == "auto"
-    if memory is not None and not automatic:
-        message = f"memory={memory} is for 'auto', and a factorization or a spec is given; leave one of them out"
-        raise InvalidParameter(message, field="memory")
-    if isinstance(spec, CertifiedFactors):
-        return spec
-    if automatic and memory is not None and bands is None:
-        spec = spec_within(workload(steps), participation, memory, amplified)
-    elif automatic:
-        banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}
-        mechanism = {"kind": "auto"} if bands is None else banded
-        spec = {"workload": workload(steps), "participation": participation, "mechanism": mechanism}
-    if solve is not None:
-        from factorize.spec import parse_spec
-
-        found = solve(parse_spec(spec))
-    else:
-        from factorize.client import load
-
-        found = load(spec, url=url, store=store)
-    if automatic and memory is None:
-        warn_of_dense(found, "memory=4, say,")
-    return found
+    automatic = isinstance(second, str) and second == "auto"
+    if adaptive not in ("plain", "joint"):
+        raise InvalidParameter(f"adaptive={str(adaptive)[:20]!r} is not known; use plain or joint", field="adaptive")
+    if adaptive == "plain":
+        if automatic:
+            return None
+        message = "second= is the factorization for squares of gradients; adaptive='plain' has none, leave it out"
+        raise InvalidParameter(message, field="second")
+    if batching.sampling != "fixed":
+        raise InvalidParameter(
+            f"sampling={str(batching.sampling)[:20]!r} has no accountant for two moments together; use "
+            "sampling='fixed', or adaptive='plain', where second moments are made of noisy gradients",
+            field="sampling",
+        )
+    memory = source.memory if automatic else None
+    return replace(source, spec=second, workload=partial(second_workload, beta), memory=memory, bands=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,14 +15,16 @@ from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.adaptive.joint_plan import (
-    PlannedMoments,
-    iterate_workload,
-    joint_plan,
-    refuse_joint,
-    second_workload,
+from factorize.adapters.adaptive.joint_plan import iterate_workload
+from factorize.adapters.jobs import (
+    BINNED,
+    AnyAuditor,
+    Batching,
+    FactorSource,
+    Planned,
+    TrainingJob,
+    second_source,
 )
-from factorize.adapters.jobs import BINNED, AnyAuditor, Planned, TrainingJob, amplified_by, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
@@ -33,6 +34,8 @@ from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 
+SAMPLINGS = ("fixed", "cyclic_poisson", *BINNED)
+
 
 class Private(NamedTuple):
     """A job made private; it unpacks to model, optimizer, loader, statement."""
@@ -41,15 +44,6 @@ class Private(NamedTuple):
     optimizer: CorrelatedOptimizer
     loader: PrivateLoader
     statement: PrivacyStatement
-
-
-class _Plan(NamedTuple):
-    """What every rank has to have before any goes on."""
-
-    planned: Planned
-    auditor: AnyAuditor
-    dataset: Any
-    loading: dict[str, Any]
 
 
 def make_private(
@@ -139,58 +133,34 @@ def make_private(
             "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
         )
         raise InvalidParameter(message, field="model")
-    secret = secrets.randbits(128) if seed is None else seed
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
+    batching = Batching(sampling, seed, order_seed, remainder, physical_batch_size, overflow, SAMPLINGS)
+    joint = adaptive == "joint"
 
-    def plan() -> tuple[_Plan, dict[str, Any]]:
-        joint = _joint(optimizer, adaptive, second, sampling)  # what is refused is refused before anything is solved
+    def plan() -> tuple[tuple[Planned, AnyAuditor, Any, dict[str, Any]], dict[str, Any]]:
+        inner = getattr(optimizer, "original_optimizer", optimizer)
+        if joint:  # what is refused is refused before anything is solved
+            check_adam(inner)
+        betas = inner.param_groups[0]["betas"] if joint else (0.0, 0.0)
+        workload = partial(iterate_workload, betas[0]) if betas[0] else partial(workload_of, inner)
+        source = FactorSource(spec, workload, memory, bands, url, store, solve)
+        squares = second_source(adaptive, second, source, betas[1], batching)
         _check_ranks(ranks, sampling, seed)
         errors = ModuleValidator.validate(model, strict=False)
         if errors:
             raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
         dataset, size, loading = _data(data, batch_size, sampling)
-        if users is not None and len(users) != len(dataset):
-            raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
-        if calibration is not None and sampling not in BINNED:
-            message = (
-                f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
-            )
-            raise InvalidParameter(message, field="calibration")
-        job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-        workload = partial(_first_workload if joint else workload_of, optimizer)
-        budget: dict[str, Any] = {"memory": memory, "amplified": amplified_by(sampling, epsilon, delta)}
-        diagonals = memory + 1 if sampling == "cyclic_poisson" and bands is None and memory is not None else bands
-        find = partial(find_factors, spec, workload, bands=diagonals, **budget, url=url, store=store, solve=solve)
-        planned: Planned
-        if joint:
-            squares = partial(second_workload, optimizer.param_groups[0]["betas"][1])
-            of_second = budget if isinstance(second, str) and second == "auto" else {}
-            find_second = partial(find_factors, second, squares, **of_second, url=url, store=store, solve=solve)
-            planned = joint_plan(job, find, find_second, remainder, order_seed)
-        elif sampling == "fixed":
-            planned = job.fixed(find, remainder, order_seed)
-        elif sampling == "cyclic_poisson":
-            planned = job.cyclic_poisson(find, _banded_participation(diagonals, spec), secret)
-        elif sampling in BINNED:
-            public = None if seed is None else order_seed
-            planned = job.secret_bins(
-                find,
-                sampling=sampling,
-                seed=secret,
-                public_seed=public,
-                physical=physical_batch_size,
-                overflow=overflow,
-                calibration=calibration,
-            )
-        else:
-            known = f"fixed, cyclic_poisson or {' or '.join(BINNED)}"
-            raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
-        shared = {"examples": len(dataset), "epochs": epochs, "order_seed": order_seed, "remainder": remainder}
-        made = _Plan(planned, planned.auditor(users), dataset, loading)
-        return made, {**shared, "adaptive": adaptive, "factorization": planned.factors.digest, **_noise_of(planned)}
+        target = PrivacyTarget(epsilon=epsilon, delta=delta)
+        job = TrainingJob(len(dataset), size, epochs, target, clip_norm, adjacency, batching, source, squares)
+        planned = job.plan(users, calibration)
+        c = planned.calibration
+        batches = {"examples": len(dataset), "epochs": epochs, "order_seed": order_seed, "remainder": remainder}
+        noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
+        shared = {**batches, "adaptive": adaptive, "factorization": planned.factors.digest, **noise}
+        return (planned, planned.auditor(users), dataset, loading), shared
 
     planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
-    private = _private(planned, optimizer, ranks, seed=secret, auditor=auditor, **options)
+    private = _private(planned, optimizer, ranks, seed=batching.secret, auditor=auditor, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -201,41 +171,16 @@ def make_private(
         loading=loading,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = planned.statement(len(dataset), sampling, "example" if users is None else "user", ranks)
-    return Private(wrapped, private, loader, statement)
+    return Private(wrapped, private, loader, planned.statement(len(dataset), sampling, users, ranks))
 
 
 def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:
     """Return the optimizer with the noise of a plan."""
-    if isinstance(planned, PlannedMoments):
+    if planned.moments is not None:
         joint = JointAdam if ranks == 1 else ReplicatedJointAdam
         return joint(optimizer, planned.factors, planned.second, planned.moments, **options)
     kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
     return kind(optimizer, planned.factors, planned.calibration, **options)
-
-
-def _joint(optimizer: Any, adaptive: str, second: Any, sampling: str) -> bool:
-    """Whether squares of gradients have noise of their own.
-
-    Raises:
-        InvalidParameter: they cannot with this optimizer or order; or there is no such way to take the noise.
-    """
-    if adaptive == "joint":
-        refuse_joint(sampling)
-        check_adam(getattr(optimizer, "original_optimizer", optimizer))
-        return True
-    if not (isinstance(second, str) and second == "auto"):
-        message = f"second= is the factorization for squares of gradients; adaptive={adaptive!r} has none, leave it out"
-        raise InvalidParameter(message, field="second")
-    if adaptive != "plain":
-        raise InvalidParameter(f"adaptive={str(adaptive)[:20]!r} is not known; use plain or joint", field="adaptive")
-    return False
-
-
-def _noise_of(planned: Planned) -> dict[str, Any]:
-    """Return what ranks have to agree on before any of them makes noise."""
-    c = planned.calibration
-    return {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
 
 
 def _check_ranks(ranks: int, sampling: str, seed: int | None) -> None:
@@ -267,21 +212,6 @@ def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, d
         raise InvalidParameter("the loader has a batch sampler of its own; give batch_size=", field="batch_size")
     kept = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     return data.dataset, size, {name: getattr(data, name) for name in kept}
-
-
-def _banded_participation(bands: int | None, spec: Any) -> dict[str, Any]:
-    if bands is None:
-        if spec == "auto":
-            message = "cyclic sampling needs to know how many bands C may have; give bands=, or a banded factorization"
-            raise InvalidParameter(message, field="bands")
-        return {"kind": "single"}
-    return {"kind": "single"} if bands == 1 else {"kind": "min_sep", "min_sep": bands}
-
-
-def _first_workload(optimizer: Any, steps: int) -> dict[str, Any]:
-    """Return the workload of Adam's gradients where its second moments have noise of their own: that of the iterate."""
-    beta = getattr(optimizer, "original_optimizer", optimizer).param_groups[0]["betas"][0]
-    return iterate_workload(beta, steps) if beta else {"kind": "prefix", "n": steps}
 
 
 def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks import sharded_state
 from factorize.adapters.ranks.agreement import agreed, require_distributed
 from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
-from factorize.adapters.torch_sources import CoreSource, DeviceSource
+from factorize.adapters.torch_engine import DeviceSource
 from factorize.client import noise as core
-from factorize.client.noise_source import ComputedRows, Streamable, source_of
-from factorize.client.regions import Region
+from factorize.client.noise_source import Streamable, source_of
 from factorize.errors import InvalidParameter
 from factorize.format.claims import certified
 from factorize.privacy import Calibration, check_own
@@ -32,17 +31,6 @@ class TorchNoiseOptions(TypedDict, total=False):
     memory_bytes: int
     threads: int | None
     mesh: Any
-
-
-class _Drawing(NamedTuple):
-    """How the noise is drawn; see `TorchNoiseGenerator`."""
-
-    seed: int
-    generator: Literal["torch", "sfc64", "shake128"] | None
-    device: torch.device | str | None
-    precision: Literal["float32", "float64"] | None
-    memory_bytes: int
-    threads: int | None
 
 
 class TorchNoiseGenerator:
@@ -88,18 +76,12 @@ class TorchNoiseGenerator:
         parameters: Iterable[torch.Tensor],
         *,
         seed: int,
-        generator: Literal["torch", "sfc64", "shake128"] | None = None,
-        device: torch.device | str | None = None,
         shard: tuple[int, int] | None = None,
-        mesh: Any = None,
-        precision: Literal["float32", "float64"] | None = None,
-        memory_bytes: int = core.MEMORY_BYTES,
-        threads: int | None = None,
+        **options: Unpack[TorchNoiseOptions],
     ) -> None:
         tensors = list(parameters)
-        drawing = _Drawing(seed, generator, device, precision, memory_bytes, threads)
-        make = partial(self._make, factors, calibration, tensors, shard, mesh, drawing)
-        if mesh is None and not any(is_sharded(tensor) for tensor in tensors):
+        make = partial(self._make, factors, calibration, tensors, seed, shard, **options)
+        if options.get("mesh") is None and not any(is_sharded(tensor) for tensor in tensors):
             make()
             return
         require_distributed("sharded noise")
@@ -110,9 +92,15 @@ class TorchNoiseGenerator:
         factors: Any,
         calibration: Calibration,
         parameters: list[torch.Tensor],
+        seed: int,
         shard: tuple[int, int] | None,
-        mesh: Any,
-        drawing: _Drawing,
+        *,
+        mesh: Any = None,
+        generator: Literal["torch", "sfc64", "shake128"] | None = None,
+        device: torch.device | str | None = None,
+        precision: Literal["float32", "float64"] | None = None,
+        memory_bytes: int = core.MEMORY_BYTES,
+        threads: int | None = None,
     ) -> tuple[None, dict[str, Any]]:
         """Do the work of the constructor, and return what must be the same on all ranks."""
         held = certified(factors)
@@ -123,52 +111,51 @@ class TorchNoiseGenerator:
                 "there is no parameter to add noise to, or one is no real tensor", field="parameters"
             )
         self.calibration = calibration
-        self._device = torch.device(self._like[0][2] if drawing.device is None else drawing.device)
+        self._device = torch.device(self._like[0][2] if device is None else device)
         self._sizes = [math.prod(shape) for shape, _, _ in self._like]
         size = sum(self._sizes)
         self._layout = _layout(parameters, size, mesh, shard)
         region = core.checked_region(shard, size) if self._layout is None else self._layout.region
         self._whole, self._shard_size = shard is None and mesh is None, region.size
         source = source_of(held)
-        self.generator = drawing.generator or _best(source, self._device)
-        self._source = self._drawn_from(source, size, region, drawing)
-        self.steps = self._source.steps
-        self.allowance, self.sigma = self._source.allowance, self._source.sigma
+        streams = isinstance(source, Streamable)
+        self.generator = generator or ("torch" if streams and self._device.type == "cuda" else "sfc64")
+        self._made: core.NoiseGenerator | DeviceSource
+        if self.generator == "sfc64" or self.generator == "shake128":
+            self._made = core.NoiseGenerator(
+                source,
+                calibration,
+                size,
+                seed=seed,
+                shard=region,
+                generator=self.generator,
+                precision=precision,
+                memory_bytes=memory_bytes,
+                threads=torch.get_num_threads() if threads is None else threads,
+            )
+            pinned = self._device.type == "cuda"
+            self._flat = torch.empty(self._made.shape, dtype=torch.float32, pin_memory=pinned)
+        elif self.generator != "torch":
+            raise InvalidParameter(
+                f"generator={str(self.generator)[:20]!r} is not known; use torch, sfc64 or shake128", field="generator"
+            )
+        elif not isinstance(source, Streamable):
+            raise InvalidParameter(
+                f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
+                field="generator",
+            )
+        else:
+            self._made = DeviceSource(source, calibration, size, region, seed, self._device, precision)
+        self.steps = self._made.steps
+        self.allowance, self.sigma = self._made.allowance, self._made.sigma
         if self._layout is None:
             return None, {}
         replicas = {} if mesh is None else {"values": values_sum(parameters)}
         return None, {**self._common(self._layout), **replicas}
 
-    def _drawn_from(
-        self, source: Streamable | ComputedRows, size: int, region: Region, drawing: _Drawing
-    ) -> DeviceSource | CoreSource:
-        if self.generator == "sfc64" or self.generator == "shake128":
-            made = core.NoiseGenerator(
-                source,
-                self.calibration,
-                size,
-                seed=drawing.seed,
-                shard=region,
-                generator=self.generator,
-                precision=drawing.precision,
-                memory_bytes=drawing.memory_bytes,
-                threads=torch.get_num_threads() if drawing.threads is None else drawing.threads,
-            )
-            return CoreSource(made, self._device)
-        if self.generator != "torch":
-            raise InvalidParameter(
-                f"generator={str(self.generator)[:20]!r} is not known; use torch, sfc64 or shake128", field="generator"
-            )
-        if not isinstance(source, Streamable):
-            raise InvalidParameter(
-                f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
-                field="generator",
-            )
-        return DeviceSource(source, self.calibration, size, region, drawing.seed, self._device, drawing.precision)
-
     def _common(self, layout: Layout) -> dict[str, Any]:
         """Return what must be the same on all ranks."""
-        state = sharded_state.header_of(self._source, layout)
+        state = sharded_state.header_of(self._made, layout)
         names = {"factorization": "factorization", "seed": "commitment", "generator": "generator", "sigma": "sigma"}
         own = {name: state[key] for name, key in names.items()}
         return {
@@ -181,7 +168,14 @@ class TorchNoiseGenerator:
     @property
     def step(self) -> int:
         """The step whose noise `next` returns, from 0."""
-        return self._source.step
+        return self._made.step
+
+    def _next(self) -> torch.Tensor:
+        """Return this rank's noise of a step, float32, in memory that the next call may write again."""
+        if isinstance(self._made, DeviceSource):
+            return self._made.next()
+        self._made.next(out=self._flat.numpy())
+        return self._flat.to(self._device)
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the noise of every step that is left."""
@@ -198,7 +192,7 @@ class TorchNoiseGenerator:
         Raises:
             InvalidParameter: all n steps were taken.
         """
-        flat = self._source.next()
+        flat = self._next()
         if self._layout is not None:
             return self._tensors(flat)
         if not self._whole:
@@ -252,7 +246,7 @@ class TorchNoiseGenerator:
         if self._layout is None or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
             message = "this is for sums shaped like the parameters, of replicas that share the work; give mesh="
             raise InvalidParameter(message, field="mesh")
-        drawn, region, offset = self._source.next(), self._layout.region, 0
+        drawn, region, offset = self._next(), self._layout.region, 0
         start, stop = (int(region.starts[0]), region.stop) if region.size else (0, 0)
         for total, size in zip(totals, self._sizes, strict=True):
             low, high = max(offset, start), min(offset + size, stop)
@@ -292,7 +286,7 @@ class TorchNoiseGenerator:
         self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
         """Add this step's noise, and round the result to float32 and to the parameters' types."""
-        noise = self.next() if self._layout is None else self._source.next().split(self._layout.sizes)
+        noise = self.next() if self._layout is None else self._next().split(self._layout.sizes)
         pairs = zip(parts, noise, self._kinds, strict=True)
         made = [
             add(part, drawn.view(part.shape).to(part.device)).float().to(device, dtype)
@@ -308,7 +302,7 @@ class TorchNoiseGenerator:
         Raises:
             InvalidParameter: fewer than 0 steps, or beyond n.
         """
-        self._source.skip(steps)
+        self._made.skip(steps)
 
     def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return what a checkpoint needs beside the seed; see `factorize.client.NoiseGenerator`.
@@ -319,8 +313,8 @@ class TorchNoiseGenerator:
                 ranks have to call this.
         """
         if self._layout is not None:
-            return sharded_state.saved(self._source, self._layout, arrays=arrays)
-        state = self._source.state_dict(arrays=arrays)
+            return sharded_state.saved(self._made, self._layout, arrays=arrays)
+        state = self._made.state_dict(arrays=arrays)
         if isinstance(state.get("state"), np.ndarray):
             state["state"] = torch.from_numpy(state["state"])
         return state
@@ -332,21 +326,17 @@ class TorchNoiseGenerator:
             InvalidParameter: it is damaged, or of another seed, factorization, scale, size, shard or generator.
         """
         if self._layout is not None:
-            sharded_state.restore(self._source, self._layout, state)
+            sharded_state.restore(self._made, self._layout, state)
         else:
-            self._source.load_state_dict(state)
+            self._made.load_state_dict({k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in state.items()})
 
     def close(self) -> None:
         """End threads and connections; the next step opens them again."""
-        self._source.close()
+        self._made.close()
 
 
 NoiseGenerator = TorchNoiseGenerator
 """Its name in the documents: in this module every noise is torch's."""
-
-
-def _best(source: object, device: torch.device) -> Literal["torch", "sfc64"]:
-    return "torch" if isinstance(source, Streamable) and device.type == "cuda" else "sfc64"
 
 
 def _layout(parameters: list[torch.Tensor], size: int, mesh: Any, shard: tuple[int, int] | None) -> Layout | None:

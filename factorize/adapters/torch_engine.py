@@ -1,14 +1,23 @@
-"""One step of any streaming strategy as torch operations on the device, from the coefficients of the step."""
+"""Noise of streaming strategies that a device makes: torch operations, from the coefficients of each step."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 
 from factorize.adapters.coefficients import StepPlan
-from factorize.adapters.torch_normals import TorchNormals
+from factorize.adapters.torch_normals import TorchNormals, commitment, device_normals
+from factorize.client.allowances import choose_precision, raised
+from factorize.client.checkpoints import Checkpointed
+from factorize.client.noise_source import Streamable
 from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.client.regions import BlockPart, Region
+from factorize.privacy import Calibration
+
+_VERSION = 2
 
 
 class DeviceStreaming:
@@ -97,6 +106,70 @@ class _Update:
             incoming = taken[None] if self._by_x else torch.stack(draws)
             state[self._rows] = torch.addmm(moved, self._loads, incoming).to(state.dtype)
         out.copy_(taken if self._scale == 1 else taken * self._scale)
+
+
+class DeviceSource(Checkpointed):
+    """Noise that a device makes itself, from torch's normals."""
+
+    def __init__(
+        self,
+        source: Streamable,
+        calibration: Calibration,
+        size: int,
+        region: Region,
+        seed: int,
+        device: torch.device,
+        precision: str | None,
+    ) -> None:
+        recurrence = source.recurrence()
+        precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
+        self.sigma = raised(calibration.sigma_of_sums, self.allowance)
+        dtype = torch.float32 if precision == "float32" else torch.float64
+        normals = device_normals(seed, source.digest, device)
+        self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, dtype)
+        self.step, self.steps = 0, self._engine.steps
+        self._flat = torch.empty(region.size, device=device)
+        self._header = {
+            "version": _VERSION,
+            "steps": self.steps,
+            "size": size,
+            "shard": region.document(),
+            "sigma": self.sigma.hex(),
+            "precision": precision,
+            "factorization": source.digest,
+            "generator": f"torch-{device.type}",
+            "commitment": commitment(normals, device),
+        }
+
+    def next(self) -> torch.Tensor:
+        """Return a step's noise, float32, in memory that the next call may write again."""
+        self._refuse_past(self.step + 1)
+        self._engine.step(self.step, self._flat)
+        self.step += 1
+        return self._flat
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """A copy of the state's own memory, shape (vectors, entries)."""
+        return self._engine.state.cpu().numpy()
+
+    def header(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of a step says of the noise, as plain data."""
+        return {**self._header, "step": step}
+
+    def restore(self, step: int, vectors: np.ndarray | None) -> None:
+        """Go to a step with vectors that were checked; None makes them again."""
+        if vectors is None:
+            self.step = 0
+            self._engine.reset()
+            self._advance_to(step)
+            return
+        self._engine.state.copy_(torch.from_numpy(vectors))
+        self.step = step
+
+    def _advance_to(self, step: int) -> None:
+        while self.step < step:
+            self.next()
 
 
 def _on(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from factorize.client.normals import committed
-from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.client.normals import committed, keyed
+from factorize.errors import UnsupportedProblem
 
 _COUNTERS = 1 << 12  # Philox counters of one block, far more than a block of 2^20 entries uses
 
@@ -67,13 +67,10 @@ def device_normals(seed: int, context: str, device: torch.device) -> TorchNormal
         InvalidParameter: the seed is no integer >= 0.
         UnsupportedProblem: another kind of device.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidParameter(f"seed={seed!r} is not an integer >= 0; draw secrets.randbits(128)", field="seed")
+    key = keyed(f"torch-{device.type}", seed, context)
     if device.type != "cuda":
         message = f"generator='torch' draws on CUDA devices, not on {device.type}; use generator='sfc64'"
         raise UnsupportedProblem(message, field="generator")
-    secret = seed.to_bytes((seed.bit_length() + 7) // 8, "little")
-    key = hashlib.sha512(hashlib.sha256(f"torch-{device.type} {context}".encode()).digest() + secret).digest()
     return CudaNormals(key, device)
 
 

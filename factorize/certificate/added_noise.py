@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.stored import decoded
+from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.stored import decoded
-from factorize.exact.strategy import Strategy
 from factorize.spec import Spec
 from factorize.structures.base import Matrix
 

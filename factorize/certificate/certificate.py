@@ -1,31 +1,35 @@
-"""The certificate: every number of a result, recomputed from the matrices by code that no solver uses."""
+"""The certificate: what a result says of itself; losses and bounds are those that the checker proves."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorize.certificate.decoder import RESIDUAL_LIMIT, Decoded, decode
-from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
-from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
-from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import CertificateError, extras_named
-from factorize.exact.arithmetic.machine import require_mode
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import require_mode
+from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
+from factorize.checker.losses.widths import WIDEST, width_of_losses
+from factorize.checker.strategy import Strategy
+from factorize.errors import CertificateError, TooLarge, extras_named
 from factorize.mechanisms import Banded
-from factorize.numbers.blas_threads import LARGEST
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Outcome
 from factorize.spec import Spec
+from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
+if TYPE_CHECKING:
+    from factorize.checker.losses.variances import Ends
+    from factorize.checker.utility import Utility
+
+RESIDUAL_LIMIT = 2.0**-40
+"""Largest entry of B C - A beside the largest column sum of |A|."""
 _ENDLESS_CHECK = 4096  # steps of a strategy without end
-_BOUND_BESIDE = 128  # steps from which a lower bound pays for a thread
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Certificate:
         lower_bound: over all matrices for that participation and objective; None where none is known.
         class_lower_bound: the same within the mechanism's class, where one is known.
         relative_gap: objective / lower_bound - 1, or None.
-        residual: largest entry of |B C - A|.
+        residual: largest entry of |B C - A| in the first and last rows, and those of powers of two between.
         converged: whether the tolerance of the spec was met.
         warnings: sentences for the user.
     """
@@ -115,20 +119,22 @@ def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
 
 @extras_named("a certificate")
 def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
-    """Recompute sensitivity, residual, losses and lower bound of a strategy matrix.
+    """State what is proved of a strategy matrix: sensitivity, losses and lower bounds.
 
     Args:
         spec: canonical spec with a named mechanism.
         strategy: C, of side n.
-        dual: evidence for the lower bound (lower_bounds/bounds.py), possibly empty.
+        dual: evidence for the lower bound (checker/bounds/evidence.py), possibly empty.
         outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
 
     Raises:
-        CertificateError: shapes do not fit, the residual is too large, a number is not finite and positive, or this
-            thread flushes subnormal numbers to zero.
-        TooLarge: the losses would need an n x n array above the limit.
+        CertificateError: shapes do not fit, the residual is too large, losses are not enclosed or beyond doubles, or
+            this thread flushes subnormal numbers to zero.
+        TooLarge: no proof reaches the losses at this size.
         MissingExtra: without the extra `[solve]`.
     """
+    from factorize.checker.utility import Utility
+
     require_mode()
     if spec.workload.endless != (strategy.side is None):
         raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
@@ -136,77 +142,61 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    with ThreadPoolExecutor(1, "bound") as beside:
-        # Singular values take one core, and as long as all the rest where columns are apart from each other; traces
-        # leave a core idle in part. Above the limit the rest has both cores, and memory for large products.
-        many = spec.participation.free and "factors" in dual
-        together = bool(dual) and _BOUND_BESIDE <= strategy.n <= (math.inf if many else LARGEST)
-        bounding = _begun.pop(spec, dual) or (beside.submit(_lower_bound, spec, dual) if together else None)
-        sensitivity = sensitivity_of(strategy, spec.participation)
-        decoder = decode(spec, strategy)
-        loss = _losses(sensitivity.value, decoder)
-        class_bound = class_lower_bound(spec, strategy, decoder.objective)
-        bound = _lower_bound(spec, dual) if bounding is None else bounding.result()
-    gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
-    class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1
+    sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec, strategy)
+    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
+    parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
+    utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, user)
+    with one_blas_thread(strategy.n):
+        ends = _ends(utility, strategy.n)
+        bound = _bound(utility.lower_bound) if dual else None
+        class_bound = _bound(utility.class_bound) if spec.optimize_for is None else None
+    loss = _losses(sensitivity.value, ends, spec.workload.m)
+    gap, class_gap = (each and loss.objective / each.objective - 1 for each in (bound, class_bound))
     judged = gap if class_gap is None else class_gap
     converged = _converged(spec, gap, class_gap, outcome)
     return Certificate(
         sensitivity=sensitivity,
         loss=loss,
-        lower_bound=None if gap is None else bound,
+        lower_bound=bound,
         class_lower_bound=class_bound,
         relative_gap=gap,
-        residual=decoder.residual,
+        residual=residual,
         converged=converged,
-        warnings=_warnings(spec, sensitivity, judged, converged, outcome) + decoder.remarks,
+        warnings=_width_warnings(ends) + _warnings(spec, sensitivity, judged, converged, outcome),
     )
 
 
-class _Begun:
-    """The lower bound of the newest evidence that a solver has told ahead; safe for threads."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[Spec, list[np.ndarray], Future[LowerBound | None]] | None = None
-
-    def start(self, spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
-        found: Future[LowerBound | None] = Future()
-        self._kept = spec, list(dual.values()), found
-        threading.Thread(target=self._fill, args=(found, spec, dict(dual)), name="bound").start()
-
-    @staticmethod
-    def _fill(found: Future[LowerBound | None], spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
-        try:
-            found.set_result(_lower_bound(spec, dual))
-        except BaseException as error:  # the certificate raises it
-            found.set_exception(error)
-
-    def pop(self, spec: Spec, dual: Mapping[str, np.ndarray]) -> Future[LowerBound | None] | None:
-        """Return the bound of just these objects, once; None of any other."""
-        kept, self._kept = self._kept, None
-        if kept is None or kept[0] is not spec or [id(a) for a in kept[1]] != [id(a) for a in dual.values()]:
-            return None
-        return kept[2]
+def _ends(utility: Utility, n: int) -> Ends:
+    try:
+        return utility.losses()
+    except (NotEnclosed, MemoryError) as reason:
+        refusal = TooLarge if n > MAX_DENSE else CertificateError
+        raise refusal(f"the losses are not enclosed: {reason}; use a smaller n or another mechanism") from None
 
 
-_begun = _Begun()
+def _bound(road: Callable[[], LowerBound]) -> LowerBound | None:
+    try:
+        bound = road()
+    except (NotEnclosed, MemoryError):
+        return None
+    return bound if bound.objective > 0 else None
 
 
-def begin_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> None:
-    """Start on the lower bound beside what is left of a solve; the certificate of these very objects takes it.
-
-    Args:
-        spec: see `certify`.
-        dual: evidence, which nothing changes any more; the arrays of the solution have to be the same objects.
-    """
-    for array in dual.values():
-        array.setflags(write=False)
-    if _BOUND_BESIDE <= spec.workload.n <= LARGEST:
-        _begun.start(spec, dual)
-
-
-def _lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
-    return lower_bound(spec, dual) or separated_lower_bound(spec, dual)
+def _residual(spec: Spec, strategy: Matrix) -> float:
+    """The residual of some rows, as a job would make them."""
+    m = spec.workload.m
+    places = sorted({0, m - 1, *(2**k for k in range(m.bit_length()) if 2**k < m)})
+    rows = np.concatenate([spec.workload.row_block(i, i + 1) for i in places])
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = float(np.abs(strategy.left_multiply(strategy.right_solve(rows)) - rows).max())
+    largest = float(np.abs(spec.workload.adjoint(np.ones((m, 1)))).max())
+    if not residual <= RESIDUAL_LIMIT * max(largest, 1.0):
+        raise CertificateError(
+            f"B C differs from A by {residual:.3g}, above {RESIDUAL_LIMIT:.1e} of the workload's largest column sum "
+            f"{largest:.3g}; the strategy is too ill-conditioned to be inverted in double precision; use a smaller n "
+            "or another mechanism"
+        )
+    return residual
 
 
 def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> Certificate:
@@ -247,17 +237,17 @@ def _endless_residual(strategy: EndlessMatrix) -> float:
     return residual
 
 
-def _losses(sensitivity: float, decoder: Decoded) -> Loss:
+def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
+    """The middles of what is proved."""
     variance = sensitivity**2
-    total = variance * float(decoder.errors.sum())
-    mean = total / len(decoder.errors)
+    total, largest, last, objective = (variance * (0.5 * low + 0.5 * high) for low, high in ends)
     loss = Loss(
         total_squared=total,
-        mean_squared=mean,
-        rmse=math.sqrt(mean),
-        max_error=sensitivity * math.sqrt(float(decoder.errors.max())),
-        last_iterate=sensitivity * math.sqrt(float(decoder.errors[-1])),
-        objective=variance * decoder.objective,
+        mean_squared=total / outputs,
+        rmse=math.sqrt(total / outputs),
+        max_error=math.sqrt(largest),
+        last_iterate=math.sqrt(last),
+        objective=objective,
     )
     if not all(math.isfinite(value) and value >= 0 for value in vars(loss).values()):
         worst = next(name for name, value in vars(loss).items() if not (math.isfinite(value) and value >= 0))
@@ -269,11 +259,16 @@ def _losses(sensitivity: float, decoder: Decoded) -> Loss:
 
 
 def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: Outcome) -> bool:
-    if isinstance(spec.mechanism, Banded) and spec.optimize_for is None:
+    if isinstance(spec.mechanism, Banded) and spec.optimize_for is None and spec.workload.n <= LARGEST_IN_BAND:
         return class_gap is not None and class_gap <= spec.tolerance
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance
     return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
+
+
+def _width_warnings(ends: Ends) -> tuple[str, ...]:
+    width = width_of_losses(ends)
+    return (f"the losses are enclosed to relative {width:.2g} only, the middle is stated",) if width > WIDEST else ()
 
 
 def _warnings(

@@ -1,6 +1,6 @@
 """A sensitivity that says what it is: bounded by the checker, and found a second time in plain doubles.
 
-The checker (factorize/exact/sensitivity.py) bounds it from the tensors that a file would hold, all rounding counted;
+The checker (factorize/checker/sensitivity.py) bounds it from the tensors that a file would hold, all rounding counted;
 docs/sensitivity.md has its rules. The value stated leaves room for sums in any other order, so that whoever checks the
 file later finds it large enough. A second program works from the rows of the structure, and has to agree to 1e-9.
 """
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.sensitivity import square_root_up, squared_sensitivity
+from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.sensitivity import Bracket, square_root_up, squared_sensitivity
-from factorize.exact.strategy import Strategy
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
-from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 Kind = Literal["exact", "upper_bound"]
@@ -98,12 +97,21 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
     found = Sensitivity(bracket.stated, kind, bracket.rule, participation.document())
-    _compare(bracket, matrix, participation)
+    compare_plain(square_root_up(bracket.upper), matrix, participation)
     return found
 
 
-def _compare(bracket: Bracket, matrix: Matrix, participation: Participation) -> None:
-    bound, plain = square_root_up(bracket.upper), plain_sensitivity(matrix, participation)
+def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation) -> None:
+    """Compare a sensitivity that the checker has bounded with the one that the rows of C give in plain doubles.
+
+    Raises:
+        CertificateError: they differ by more than 1e-9.
+        TooLarge: columns overlap, and n is above the limit at which they are multiplied.
+    """
+    if isinstance(matrix, EndlessMatrix):
+        plain = _without_end(matrix, participation).value
+    else:
+        plain = plain_sensitivity(matrix, participation)
     if not abs(plain - bound) <= AGREEMENT * bound:
         raise CertificateError(
             f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, and "

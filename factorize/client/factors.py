@@ -121,7 +121,7 @@ class Factors(ViewedFactors, CalibratedFactors):
         if start is not None or stop is not None:
             raise InvalidParameter(f"rows from {start} to {stop}: give both, or neither for all of them", field="rows")
         if self._path is not None or self._service is None:
-            return FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes)
+            return FileRows(self, matrix, block_bytes=block_bytes)
         service = self._service
         return RowStream(
             service.url,

@@ -6,20 +6,19 @@ mechanism; so does one that adds it, divided by a public constant, to their mean
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
+from factorize.client.checkpoints import Checkpointed
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
 from factorize.client.rows import Rows
-from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.privacy import Calibration, check_own
@@ -61,7 +60,7 @@ class ArrayRows:
         yield from self._array[start:]
 
 
-class NoiseGenerator:
+class NoiseGenerator(Checkpointed):
     """Correlated noise, one step at a time: sigma * (row t of C^-1 Z), for sums of clipped contributions.
 
     Every entry is a function of (seed, factorization, step, position): a job that restarts goes on with the same noise,
@@ -194,67 +193,6 @@ class NoiseGenerator:
             self.close()
         return out
 
-    def skip(self, steps: int = 1) -> None:
-        """Go on without the noise of the next `steps` steps, which then must not be released.
-
-        Free where rows of C^-1 are used; a recurrence still draws every row.
-
-        Raises:
-            InvalidParameter: fewer than 0 steps, or beyond n.
-        """
-        if steps < 0:
-            raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
-        self._refuse_past(self.step + steps)
-        self._advance_to(self.step + steps)
-
-    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
-        """Return what a checkpoint needs beside the seed.
-
-        Args:
-            arrays: with the state's vectors, so that restarting costs nothing. These are sums of the noise: as secret
-                as the seed. Without them it is plain data that tells nothing of the noise, and restarting draws the
-                rows of all earlier steps again, with the same bits.
-        """
-        state = self._header(self.step)
-        if arrays and self._engine.state is not None:
-            state["state"] = self._engine.state.copy()
-            state["state_sha256"] = _state_digest(state)
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position of a checkpoint, whose model must be restored with it.
-
-        Raises:
-            InvalidParameter: the state is damaged, or of another seed, factorization, scale, shape, shard, precision or
-                generator of random numbers.
-        """
-        step = state.get("step")
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
-            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
-        refuse_version(state, _STATE_VERSION)
-        mine = self._header(step)
-        wrong = [key for key in mine if state.get(key) != mine[key]]
-        if wrong:
-            theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
-            raise InvalidParameter(
-                f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}; the noise would not go on where it "
-                "stopped: restore seed, factorization and library versions",
-                field=wrong[0],
-            )
-        given, own = state.get("state"), self._engine.state
-        if given is None or own is None:
-            self.restore(step, None)
-            return
-        array = np.asarray(given)
-        same = array.shape == own.shape and array.dtype == own.dtype
-        if not same or state.get("state_sha256") != _state_digest({**state, "state": array}):
-            raise InvalidParameter(
-                f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out "
-                "`state` to have them made again",
-                field="state",
-            )
-        self.restore(step, array)
-
     @property
     def vectors(self) -> np.ndarray | None:
         """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
@@ -286,7 +224,8 @@ class NoiseGenerator:
             )
         return found
 
-    def _header(self, step: int) -> dict[str, Any]:
+    def header(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of a step says of the noise, as plain data."""
         return {
             "version": _STATE_VERSION,
             "step": step,
@@ -305,29 +244,6 @@ class NoiseGenerator:
         while self.step < step:
             self._engine.step(self.step, None)
             self.step += 1
-
-    def _refuse_past(self, step: int) -> None:
-        if step > self.steps:
-            raise InvalidParameter(
-                f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
-                field="step",
-            )
-
-
-def refuse_version(state: Mapping[str, Any], mine: int) -> None:
-    """Refuse a checkpoint of a release that made other bits from the same seed.
-
-    Raises:
-        InvalidParameter: it is one, or none at all.
-    """
-    version = state.get("version")
-    if version != mine:
-        raise InvalidParameter(
-            f"the checkpoint's version is {str(version)[:20]}, this release writes {mine} and makes other bits of "
-            "noise from the same seed, which must not be mixed in one run; finish the run with the release that wrote "
-            "it, or begin another with a new seed and a new privacy budget",
-            field="version",
-        )
 
 
 def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
@@ -364,14 +280,6 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
         message = f"shard {first}:{last} is not a part of the {size} entries; give 0 <= first < last <= {size}"
         raise InvalidParameter(message, field="shard")
     return Region.of([(first, last)])
-
-
-def _state_digest(state: Mapping[str, Any]) -> str:
-    """Return the sha256 of a checkpoint's position and vectors together, so that the two cannot be mixed up."""
-    plain = {key: value for key, value in state.items() if key not in ("state", "state_sha256")}
-    digest = hashlib.sha256(canonical_json(plain))
-    digest.update(np.ascontiguousarray(state["state"]).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def noise_of(

@@ -57,7 +57,7 @@ class ReplayableNormals:
     """
 
     def __init__(self, seed: int, context: str = "") -> None:
-        self.key = _keyed("sfc64", seed, context)
+        self.key = keyed("sfc64", seed, context)
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
@@ -77,7 +77,7 @@ class CryptographicNormals:
     """
 
     def __init__(self, seed: int, context: str = "") -> None:
-        self.key = _keyed("shake128", seed, context)
+        self.key = keyed("shake128", seed, context)
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step.
@@ -129,8 +129,12 @@ def committed(key: bytes, numbers: bytes) -> str:
     return hmac.digest(key, b"factorize commitment " + numbers, "sha256").hex()
 
 
-def _keyed(generator: str, seed: int, context: str) -> bytes:
-    """Return the secret that the streams are hashed from: the same length for any context, and no two alike."""
+def keyed(generator: str, seed: int, context: str) -> bytes:
+    """Return the secret that the streams are hashed from: the same length for any context, and no two alike.
+
+    Raises:
+        InvalidParameter: the seed is no integer >= 0.
+    """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InvalidParameter(f"seed={seed!r} is not an integer >= 0; draw secrets.randbits(128)", field="seed")
     number = int(seed)

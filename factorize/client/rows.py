@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from factorize.client.connection import TIMEOUT, Reply
 from factorize.client.service import PATH, Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable, UnsupportedProblem
+from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable, UnsupportedProblem
 from factorize.format.manifest import ENDLESS, steps_of
+from factorize.format.views import ViewedFactors
 
 BLOCK_BYTES = 4 << 20
 MatrixName = Literal["C", "C_inv", "B"]
@@ -98,29 +98,17 @@ class FileRows(Rows):
     It needs pydantic, which noise from a file does not; without numba and scipy (the extra `[solve]`) it is slower.
 
     Args:
-        path: a verified file.
-        manifest: its manifest.
+        factors: of the file.
         matrix: see `Rows`.
         block_bytes: see `Rows`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: dict[str, Any],
-        matrix: MatrixName = "C_inv",
-        *,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(manifest, matrix, block_bytes)
-        self._path = path
+    def __init__(self, factors: ViewedFactors, matrix: MatrixName = "C_inv", *, block_bytes: int = BLOCK_BYTES) -> None:
+        super().__init__(factors.manifest, matrix, block_bytes)
+        self._factors = factors
 
     def _aligned(self, firsts: range) -> Iterator[np.ndarray]:
-        from factorize.factor_file import load
-
-        opened = load(self._path)
-        if opened.digest != self.digest:
-            raise CorruptObject(f"{self._path} now holds {opened.digest}, not {self.digest}; do not use it")
+        opened = self._factors.opened()
         for first in firsts:
             yield opened.rows(self.matrix, first, min(first + self._per_block, self.shape[0]))
 

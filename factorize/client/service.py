@@ -122,16 +122,7 @@ class Service:
             ServiceError: the request is refused, or the comparison failed; `problem` says why.
             ServiceUnreachable: nothing answered, or the answer broke off.
         """
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-        with self.connect() as connection:
-            reply = connection.send("POST", "/v1/compare", body=canonical_json(dict(request)), headers=headers)
-            for event in read_events(reply):
-                progress(event)
-                if event.kind == "done":
-                    return event.data
-                if event.kind == "failed":
-                    raise ServiceError(str(event.data.get("detail")), problem=event.data)
-        raise ServiceUnreachable(f"the answer of {self.url} broke off; ask again")
+        return self._answer("/v1/compare", request, progress)
 
     def calibrate(self, digest: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the noise of a stored factorization, as `factorize calibrate --output json` prints it.
@@ -142,38 +133,29 @@ class Service:
 
         Raises:
             ServiceError: the request is refused; `problem` says why.
-            Cancelled: somebody cancelled the calibration.
             CorruptObject: the answer is to another question.
-            ServiceUnreachable: the service was away for five looks in a row.
+            ServiceUnreachable: nothing answered, or the answer broke off.
         """
         path = f"{PATH}/{check_digest(digest)}/calibrations"
-        document, where = self._begin(path, canonical_json(dict(request)))
-        failures = 0
-        while "sigma_of_sums" not in document:
-            if document.get("state") == "cancelled":
-                raise Cancelled("the calibration was cancelled; ask again to run it")
-            time.sleep(self.pause)
-            try:
-                document, failures = self._call("GET", where), 0
-            except ServiceUnreachable:
-                failures += 1
-                if failures == ATTEMPTS:
-                    raise
+        document = self._answer(path, request)
         wrong = [own for name, own in _ECHOED.items() if name in request and document.get(own) != request[name]]
         if wrong:
             raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
         return document
 
-    def _begin(self, path: str, body: bytes) -> tuple[dict[str, Any], str]:
-        """Post a calibration; return what came and where it is followed."""
-        headers = {"Content-Type": "application/json", "Prefer": f"wait={max(1, int(self.timeout / 2))}"}
+    def _answer(self, path: str, request: Mapping[str, Any], progress: ProgressCallback = ignore) -> dict[str, Any]:
+        """Ask a question, follow its events and return the answer."""
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         with self.connect() as connection:
-            reply = connection.send("POST", path, body=body, headers=headers)
-            where = reply.header("Location") or ""
-            document = reply.document()
-        if "sigma_of_sums" not in document and not where.startswith(f"{PATH}/"):
-            raise ServiceError("the service answered with neither a calibration nor where to find it")
-        return document, where
+            for event in read_events(
+                connection.send("POST", path, body=canonical_json(dict(request)), headers=headers)
+            ):
+                progress(event)
+                if event.kind == "done":
+                    return event.data
+                if event.kind == "failed":
+                    raise ServiceError(str(event.data.get("detail")), problem=event.data)
+        raise ServiceUnreachable(f"the answer of {self.url} broke off; ask again")
 
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
         """Look at a job until it ends: at first many times a second, then once in `pause` seconds.
@@ -267,8 +249,9 @@ def spec_bytes(spec: SpecSource) -> bytes:
 def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
     """Check that a manifest is the answer to what was asked.
 
-    For a spec, every field has to be equal after defaults and foldings are filled in here, not by the service. Two
-    differences are allowed: any mechanism where `auto` was asked for, and a smaller tolerance.
+    For a spec, every field has to be equal after defaults and foldings are filled in here, not by the service. Three
+    differences are allowed: any mechanism where `auto` was asked for, a smaller tolerance, and an easier workload to
+    optimise for (`factorize.workloads.prefix.easier_ones`) where none was named.
 
     Raises:
         CorruptObject: it answers another question.
@@ -279,12 +262,18 @@ def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
         return
     from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
 
-    asked = parse_spec(spec_bytes(source)).document()
+    spec = parse_spec(spec_bytes(source))
+    asked = spec.document()
     given = dict(manifest["spec"])
     if given["tolerance"] <= asked["tolerance"]:
         given["tolerance"] = asked["tolerance"]
     if asked["mechanism"]["kind"] == "auto":
         given["mechanism"] = asked["mechanism"]
+    if "optimize_for" in given and "optimize_for" not in asked:
+        from factorize.workloads.prefix import easier_ones
+
+        if given["optimize_for"] in (easier.document() for easier in easier_ones(spec.workload)):
+            del given["optimize_for"]
     wrong = sorted(key for key in asked.keys() | given.keys() if asked.get(key) != given.get(key))
     if wrong:
         raise CorruptObject(

@@ -22,6 +22,10 @@ class ViewedFactors(ABC):
     manifest: dict[str, Any]
 
     @abstractmethod
+    def opened(self) -> Any:
+        """Return the `factorize.Factorization`, which has C in memory."""
+
+    @abstractmethod
     def _block(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of a matrix, shape (stop - start, n), float64."""
 

@@ -28,17 +28,12 @@ class Basis(StrEnum):
     PAPER = "paper constants"
     """A bound with the constants that the paper prints or proves, slips noted."""
 
-    ORDER = "order only"
-    """A rate whose constants the paper leaves out: for comparing, never for planning."""
-
 
 class Relation(StrEnum):
     """How the value stands to the quantity."""
 
     EQUAL = "equals"
     AT_MOST = "is at most"
-    AT_LEAST = "is at least"
-    ORDER = "is of the order of"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,6 @@ from factorize.storage.records import (
     manifest_key,
     name_in,
     read_entry,
-    read_manifest,
     spec_key,
     user_matrices,
 )
@@ -174,7 +173,7 @@ class _Check:
 
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):
-            manifest = self._manifest(entry.key)
+            manifest = self.store.index.stored(entry.key)
             own, file = SpecEntry.of(manifest), StoredFile.of(manifest)
             matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
             order = None if self._is_revoked(entry.key, manifest) else answer_order(manifest)
@@ -278,7 +277,7 @@ class _Check:
     def _find_unindexed(self, spec_digest: str, digest: str) -> None:
         """Report the entries that are missing of a spec that a result answers."""
         with suppress(NotFound):  # it was deleted since it was read
-            entry = SpecEntry.of(self._manifest(manifest_key(digest)))
+            entry = SpecEntry.of(self.store.index.stored(manifest_key(digest)))
             for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
                 if spec_digest not in by_place and key not in self.unread:
                     self._find("unindexed", key, f"missing, for the manifest {digest}", partial(self._enter, entry))
@@ -297,9 +296,6 @@ class _Check:
             else:
                 stale = entry.modified < oldest
                 self._find("temporary", entry.key, f"{entry.size} bytes", self._remove if stale else None)
-
-    def _manifest(self, key: str) -> dict[str, Any]:
-        return read_manifest(self.store.index.read(key), name_in(key))
 
     def _there(self, sha256: str) -> bool:
         """Whether a blob is there and not known to be bad; one that came since the listing is taken as it is."""

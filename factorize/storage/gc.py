@@ -27,7 +27,6 @@ from factorize.storage.records import (
     manifest_key,
     name_in,
     read_entry,
-    read_manifest,
     user_matrices,
 )
 from factorize.storage.store import Store
@@ -164,7 +163,7 @@ class _Sweep:
             del self.results[key]
         for key in keys - self.results.keys():
             try:
-                self.results[key] = _Result.of(self._manifest(key))
+                self.results[key] = _Result.of(self.store.index.stored(key))
             except NotFound:
                 continue
             except (CorruptObject, StoreUnavailable):
@@ -184,7 +183,7 @@ class _Sweep:
     def delete(self, keys: list[str]) -> None:
         """Delete results: entries, then manifest, then file, so that nothing ever names what is gone."""
         for key in keys:
-            entry = SpecEntry.of(self._manifest(key))
+            entry = SpecEntry.of(self.store.index.stored(key))
             for place in entry.keys:
                 self._remove_entry(place, entry.digest)
         deleted = [self.results.pop(key) for key in keys]
@@ -217,9 +216,6 @@ class _Sweep:
     def _named(self) -> set[bytes]:
         return {sha256 for result in self.results.values() for sha256 in result.blobs}
 
-    def _manifest(self, key: str) -> dict[str, Any]:
-        return read_manifest(self.store.index.read(key), name_in(key))
-
     def _remove_entry(self, key: str, digest: str) -> None:
         with suppress(NotFound, CorruptObject):
             if read_entry(self.store.index.read(key), key).digest == digest:
@@ -231,7 +227,7 @@ class _Sweep:
             return
         left = [key for key, result in self.results.items() if result.spec_digest in spec_digests]
         answers: dict[str, SpecEntry] = {}
-        for manifest in sorted(map(self._manifest, left), key=answer_order):
+        for manifest in sorted(map(self.store.index.stored, left), key=answer_order):
             if self.store.revocations.reaching(manifest) is None:
                 answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
         for entry in answers.values():

@@ -71,7 +71,7 @@ class Index:
         version = self._objects.status(key).version
         known = self._manifests.get((digest, version))
         if known is None:
-            manifest = read_manifest(self.read(key), digest)
+            manifest = self.stored(key)
             known = StoredManifest(canonical_json(manifest), SpecEntry.of(manifest), StoredFile.of(manifest))
             self._manifests.put((digest, version), known)
         return known
@@ -160,6 +160,10 @@ class Index:
         entries = (self.entry(found.key) for found in self._objects.list(folder))
         tighter = [entry for entry in entries if entry and entry.converged and entry.tolerance < spec.tolerance]
         return max(tighter, key=lambda entry: entry.tolerance).digest if tighter else None
+
+    def stored(self, key: str) -> dict[str, Any]:
+        """Return the manifest at a key, read anew and verified; see `manifest`."""
+        return read_manifest(self.read(key), name_in(key))
 
     def read(self, key: str) -> bytes:
         """Return the bytes of a small object."""

@@ -44,7 +44,7 @@ from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, check_format, directory_of, in_bucket
 from factorize.storage.objects import Objects, Staged
 from factorize.storage.publication import Publisher, Step
-from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, spec_key
+from factorize.storage.records import SpecEntry, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
 
 
@@ -367,7 +367,7 @@ class Store:
     def _file_of(self, digest: str) -> StoredFile | None:
         """Return the file that a manifest names, read anew, or None if there is no sound manifest."""
         try:
-            return StoredFile.of(read_manifest(self.index.read(manifest_key(digest)), digest))
+            return StoredFile.of(self.index.stored(manifest_key(digest)))
         except (NotFound, CorruptObject):
             return None
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.structures.base import StoredMatrix, rows_at_once
-from factorize.workloads.state_space import StateSpace
+from factorize.structures.recursion import Recursion, X, delayed
+from factorize.structures.recursive import RecursiveMatrix
 
 
-class BandedMatrix(StoredMatrix):
+class BandedMatrix(StoredMatrix, RecursiveMatrix):
     """A lower-triangular matrix with X[j + d, j] = bands[d, j] and zeros everywhere else.
 
     Args:
@@ -38,16 +39,9 @@ class BandedMatrix(StoredMatrix):
         self.n = n
 
     @cached_property
-    def _columns(self) -> np.ndarray:
-        """Entries down each column, shape (n, bands): column j starts at the diagonal."""
-        return np.ascontiguousarray(self.bands.T)
-
-    def _rows(self) -> np.ndarray:
-        """Entries leftwards along each row, shape (n, bands): row i starts at the diagonal; as large as C, not kept."""
-        out = np.zeros((self.n, len(self.bands)))
-        for d, band in enumerate(self.bands):
-            out[d:, d] = band[: self.n - d]
-        return out
+    def recursion(self) -> Recursion:
+        """Each row is a sum over the last inputs."""
+        return Recursion(self.n, [{(X, d): delayed(band, d) for d, band in enumerate(self.bands)}])
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Write each row's entries at their columns."""
@@ -55,25 +49,6 @@ class BandedMatrix(StoredMatrix):
         for d in range(len(self.bands)):
             i = np.arange(max(start, d), stop)
             out[i - start, i - d] = self.bands[d, i - d]
-        return out
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Substitute from the last column to the first; O(n bands) per row."""
-        try:
-            from factorize.structures.kernels.banded import solve_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import solve_banded as solve_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        solve_rows(self._columns, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """One short product per entry; O(n bands) per row."""
-        from factorize.structures.kernels.banded import multiply_rows
-
-        out = np.empty(block.shape)
-        multiply_rows(self._columns, np.ascontiguousarray(block, dtype=np.float64), out)
         return out
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -98,12 +73,3 @@ class BandedMatrix(StoredMatrix):
     def bandwidth(self) -> int:
         """Position of the last band that is not all zero, plus one."""
         return int(np.flatnonzero(self.bands.any(axis=1))[-1]) + 1
-
-    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
-        """Carry the covariance of the last outputs and of the workload's states; O(n bands (bands + states))."""
-        from factorize.structures.kernels.banded import output_variances
-
-        variances = np.empty(self.n)
-        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        output_variances(self._rows(), follow, feed, read, through, variances)
-        return variances

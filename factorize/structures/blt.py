@@ -16,9 +16,8 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import refuse_coinciding
-from factorize.numbers.series import toeplitz_rows
-from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
-from factorize.workloads.state_space import StateSpace
+from factorize.structures.recursion import Recursion, X
+from factorize.structures.recursive import ComputedToeplitz
 
 
 class BltMatrix(ComputedToeplitz):
@@ -57,74 +56,11 @@ class BltMatrix(ComputedToeplitz):
         self.theta, self.omega, self.n = decays, scales, n
 
     @cached_property
-    def _column(self) -> np.ndarray:
-        column = self.times(np.eye(1, self.n)[0])
-        column.setflags(write=False)
-        return column
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Slide over the column."""
-        return toeplitz_rows(self._column, start, stop)
-
-    def column(self) -> np.ndarray:
-        """Return the first column, each entry rounded once, shape (n,)."""
-        return self._column
-
-    def divide(self, series: np.ndarray) -> np.ndarray:
-        """Return the series over that of C: one recursion with `buffers` states."""
-        try:
-            from factorize.structures.kernels.blt import divide_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import divide_blt as divide_rows  # type: ignore[assignment]
-
-        out = np.empty((1, self.n))
-        divide_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
-        return out[0]
-
-    def times(self, series: np.ndarray) -> np.ndarray:
-        """Return the product with the series of C: one recursion with `buffers` states."""
-        try:
-            from factorize.structures.kernels.blt import multiply_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import multiply_blt as multiply_rows  # type: ignore[assignment]
-
-        out = np.empty((1, self.n))
-        multiply_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
-        return out[0]
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """The recursion of C^-1 along each row, from its end; O(n buffers) per row."""
-        try:
-            from factorize.structures.kernels.blt import divide_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import divide_blt as divide_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        divide_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
-        return out[:, ::-1]
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """The recursion of C along each row, from its end; O(n buffers) per row."""
-        try:
-            from factorize.structures.kernels.blt import multiply_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import multiply_blt as multiply_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        multiply_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
-        return out[:, ::-1]
-
-    @cached_property
-    def _inverse_column(self) -> np.ndarray:
-        return self.divide(np.eye(1, self.n)[0])
-
-    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
-        """Slide over the inverse's column."""
-        return toeplitz_rows(self._inverse_column, start, stop)
-
-    def column_norms_squared(self) -> np.ndarray:
-        """Column j holds the first n - j coefficients."""
-        return np.cumsum(self._column**2)[::-1]
+    def recursion(self) -> Recursion:
+        """One state for each buffer: y_t = x_t + omega . s_t, s_{t+1} = theta s_t + x_t."""
+        pairs = list(zip(self.theta.tolist(), self.omega.tolist(), strict=True))
+        buffers = [{(s, 1): theta, (X, 0): 1.0} for s, (theta, _) in enumerate(pairs, 1)]
+        return Recursion(self.n, [{(X, 0): 1.0, **{(s, 1): omega for s, (_, omega) in enumerate(pairs, 1)}}, *buffers])
 
     def bandwidth(self) -> int:
         """Known from the parameters: one or two diagonals where nothing is carried on, else n."""
@@ -132,15 +68,6 @@ class BltMatrix(ComputedToeplitz):
             return 1
         carried = (self.omega > 0) & (self.theta > 0)
         return self.n if carried.any() else min(2, self.n)
-
-    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
-        """One forward recurrence over the covariance of both states, O(n (buffers + states)^2)."""
-        from factorize.structures.kernels.blt import output_variances
-
-        variances = np.empty(self.n)
-        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        output_variances(self.theta, self.omega, follow, feed, read, through, variances)
-        return variances
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Decays and scales."""

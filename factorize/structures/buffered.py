@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.base import Matrix, rows_at_once
-from factorize.workloads.state_space import StateSpace
+from factorize.structures.recursion import Factor, Recursion, Statement, X
+from factorize.structures.recursive import RecursiveMatrix
 
 
-class BufferedMatrix(Matrix):
+class BufferedMatrix(RecursiveMatrix):
     """X[i, j] = output[i] . transition[i] ... transition[j+1] input[j] below a positive diagonal.
 
     Args:
@@ -20,6 +21,9 @@ class BufferedMatrix(Matrix):
             (n, buffers, buffers). transition[0] is never used.
         inputs: shape (n, buffers).
         outputs: shape (n, buffers).
+
+    Attributes:
+        blocks: the transitions, shape (n, groups, s, s).
 
     Raises:
         InvalidStrategy: shapes do not fit, a number is not finite, or the diagonal is not positive.
@@ -33,19 +37,26 @@ class BufferedMatrix(Matrix):
             part.setflags(write=False)
         self.diagonal, self.transition, self.inputs, self.outputs = parts
         self.n = len(self.diagonal)
-        self._blocks = _as_blocks(self.transition, self.n, *self.inputs.shape[1:])
-        groups, states = self._blocks.shape[1], self._blocks.shape[2]
+        self.blocks = _as_blocks(self.transition, self.n, *self.inputs.shape[1:])
+        groups, states = self.blocks.shape[1], self.blocks.shape[2]
         if self.inputs.shape != (self.n, groups * states) or self.outputs.shape != self.inputs.shape:
             shapes = [part.shape for part in parts]
             raise InvalidStrategy(f"shapes {shapes} of diagonal, transition, input and output do not fit each other")
         if self.diagonal.ndim != 1 or (self.diagonal <= 0).any():
             raise InvalidStrategy("the diagonal of a buffered matrix must be one positive number per step")
-        self._arrays = (
-            self.diagonal,
-            self._blocks,
-            self.inputs.reshape(self.n, groups, states),
-            self.outputs.reshape(self.n, groups, states),
-        )
+
+    @cached_property
+    def recursion(self) -> Recursion:
+        """Each group of states moves on by its block, and takes in the input after it was read."""
+        blocks, (m, states) = self.blocks, (self.inputs.shape[1], self.blocks.shape[3])
+        first: Statement = {(X, 0): self.diagonal}
+        moves: list[Statement] = []
+        for k in range(m):
+            group, a = divmod(k, states)
+            first[k + 1, 1] = _products(self.outputs[:, group * states : (group + 1) * states], blocks[:, group, :, a])
+            before = {(group * states + b + 1, 1): blocks[:, group, a, b] for b in range(states)}
+            moves.append({**before, (X, 0): self.inputs[:, k]})
+        return Recursion(self.n, [first, *moves])
 
     @property
     def structure(self) -> str:  # type: ignore[override]  # one class, two names in the contract
@@ -58,81 +69,23 @@ class BufferedMatrix(Matrix):
         return self.transition.ndim == 2
 
     @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
-        return self._arrays
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """One backward sweep per row."""
-        try:
-            from factorize.structures.kernels.buffered import fill_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import fill_buffered as fill_rows  # type: ignore[assignment]
-
-        out = np.empty((stop - start, self.n))
-        fill_rows(*self._arrays, start, out)
-        return out
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """One backward recurrence per row."""
-        try:
-            from factorize.structures.kernels.buffered import solve_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import solve_buffered as solve_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        solve_rows(*self._arrays, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """One backward recurrence per row."""
-        from factorize.structures.kernels.buffered import multiply_rows
-
-        out = np.empty(block.shape)
-        multiply_rows(*self._arrays, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def column_norms_squared(self) -> np.ndarray:
-        """One backward recurrence over the Gram matrix of the outputs."""
-        from factorize.structures.kernels.buffered import column_norms
-
-        norms = np.empty(self.n)
-        column_norms(*self._arrays, norms)
-        return norms
-
-    @property
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()
 
     def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
         """By the recurrence where nothing is subtracted."""
-        return super().bin_sums(bins) if self.signed else self._carried_sums(bins)
-
-    def _carried_sums(self, bins: int) -> Iterator[np.ndarray]:
-        from factorize.structures.kernels.buffered import carried_sums
-
-        n, groups, size = self._arrays[2].shape
-        states = np.zeros((bins, groups, size))
-        at_once = rows_at_once(bins, n)
-        for start in range(0, n, at_once):
-            out = np.empty((min(at_once, n - start), bins))
-            carried_sums(*self._arrays, start, states, out)
-            yield out
-
-    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
-        """One forward recurrence over the covariance of both states, O(n (buffers + states)^3)."""
-        from factorize.structures.kernels.buffered import output_variances
-
-        variances = np.empty(self.n)
-        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        output_variances(*self._arrays, follow, feed, read, through, variances)
-        return variances
+        return super().bin_sums(bins) if self.signed else self.recursion.bin_sums(bins)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Diagonal, decay or transition, input and output."""
         middle = "decay" if self.transition.ndim == 2 else "transition"
         return {"diagonal": self.diagonal, middle: self.transition, "input": self.inputs, "output": self.outputs}
+
+
+def _products(left: np.ndarray, right: np.ndarray) -> Factor:
+    """Return the products of rows, shape (n, states) each, added up, as a factor."""
+    return lambda start, stop: np.einsum("ia,ia->i", left[start:stop], right[start:stop])
 
 
 def _as_blocks(transition: np.ndarray, n: int, *buffers: int) -> np.ndarray:

@@ -1,7 +1,6 @@
-"""Toeplitz strategies whose coefficients are computed from a few numbers: sums of positive terms alone.
+"""The inverse of a Toeplitz matrix with few diagonals: the structure `inverse_banded_toeplitz`.
 
-Besides the buffered one (structures/blt.py) that is the inverse of a matrix with few diagonals: what is stored is C^-1,
-so that the noise of a step is a sum over the last few draws, and C is what that noise protects.
+What is stored is C^-1, so that the noise of a step is a sum over the last few draws, and C is what that noise protects.
 """
 
 from __future__ import annotations
@@ -12,22 +11,9 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import SMALLEST_SCALE, fading
-from factorize.numbers.series import series_quotient, toeplitz_rows
-from factorize.structures.base import Matrix
-
-
-class ComputedToeplitz(Matrix):
-    """A lower-triangular Toeplitz matrix with non-negative coefficients."""
-
-    @property
-    def time_invariant(self) -> bool:
-        """It is, by construction."""
-        return True
-
-    @property
-    def signed(self) -> bool:
-        """No coefficient is negative."""
-        return False
+from factorize.structures.recursion import Recursion, toeplitz
+from factorize.structures.recursive import ComputedToeplitz
+from factorize.workloads.state_space import StateSpace
 
 
 class InverseBandedToeplitz(ComputedToeplitz):
@@ -62,53 +48,17 @@ class InverseBandedToeplitz(ComputedToeplitz):
         self.noising, self.n = given, n
 
     @cached_property
-    def _column(self) -> np.ndarray:
-        try:
-            column = self.times(np.eye(1, self.n)[0])
-        except ModuleNotFoundError:
-            column = series_quotient(np.eye(1, self.n)[0], self.noising)
-        column.setflags(write=False)
-        return column
+    def inverse_recursion(self) -> Recursion:
+        """A sum over the last inputs, the oldest first."""
+        return toeplitz(self.noising, self.n)
 
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Slide over the column."""
-        return toeplitz_rows(self._column, start, stop)
+    @cached_property
+    def recursion(self) -> Recursion:
+        """Its inverse."""
+        return self.inverse_recursion.inverse()
 
-    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
-        """Slide over the few diagonals."""
-        return toeplitz_rows(np.concatenate([self.noising, np.zeros(self.n - len(self.noising))]), start, stop)
-
-    def divide(self, series: np.ndarray) -> np.ndarray:
-        """Return the series over that of C: a sum over the diagonals."""
-        return self._shifted(np.asarray(series, dtype=np.float64)[None])[0]
-
-    def times(self, series: np.ndarray) -> np.ndarray:
-        """Return the product with the series of C: the recursion."""
-        return self._filtered(np.asarray(series)[None])[0]
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Sum over the diagonals along each row, from its end."""
-        return self._shifted(block[:, ::-1])[:, ::-1]
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """The recursion along each row, from its end."""
-        return self._filtered(block[:, ::-1])[:, ::-1]
-
-    def _filtered(self, rows: np.ndarray) -> np.ndarray:
-        from factorize.structures.kernels.all_pole import filtered_rows
-
-        return np.asarray(filtered_rows(self.noising.copy(), np.ascontiguousarray(rows, dtype=np.float64)))
-
-    def _shifted(self, rows: np.ndarray) -> np.ndarray:
-        out = np.array(rows, dtype=np.float64)
-        for d, scale in enumerate(self.noising.tolist()):
-            if d and scale:
-                out[:, d:] += scale * rows[:, : rows.shape[1] - d]
-        return out
-
-    def column_norms_squared(self) -> np.ndarray:
-        """Column j holds the first n - j coefficients."""
-        return np.cumsum(self._column**2)[::-1]
+    def decoder_errors(self, workload: StateSpace) -> None:  # noqa: ARG002  as of any other Toeplitz matrix
+        """None: diagonals may be many."""
 
     def bandwidth(self) -> int:
         """One where C is I, else n."""

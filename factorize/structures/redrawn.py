@@ -12,16 +12,16 @@ the same equations, with all earlier rows at hand.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.base import Matrix
-from factorize.workloads.state_space import StateSpace
-
-_AT_ONCE = 256  # columns of A K, or rows of C
+from factorize.structures.recursion import Recursion, Statement, X
+from factorize.structures.recursive import RecursiveMatrix
 
 
-class RedrawnMatrix(Matrix):
+class RedrawnMatrix(RecursiveMatrix):
     """The inverse of the matrix K above.
 
     Args:
@@ -63,61 +63,25 @@ class RedrawnMatrix(Matrix):
         self.decay, self.output, self.input, self.direct = parts
         self.lag, self.n = int(lag), shapes[0][0]
 
-    @property
-    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-        """Decay, output, input, direct and lag."""
-        return self.decay, self.output, self.input, self.direct, self.lag
+    @cached_property
+    def inverse_recursion(self) -> Recursion:
+        """The equations of K."""
+        buffers, lags = range(self.decay.shape[1]), [(X, m * self.lag) for m in range(-(-self.n // self.lag))]
+        first: Statement = dict(zip(lags, self.direct, strict=False))
+        states: list[Statement] = [
+            {(a + 1, 1): self.decay[:, a], **dict(zip(lags, self.input[:, :, a], strict=False))} for a in buffers
+        ]
+        return Recursion(self.n, [first | {(a + 1, 1): self.output[:, a] for a in buffers}, *states])
+
+    @cached_property
+    def recursion(self) -> Recursion:
+        """K solved for its input, with earlier ones at hand."""
+        return self.inverse_recursion.inverse()
 
     @property
     def redraws(self) -> int:
         """How many earlier draws a step makes again, at most."""
         return len(self.direct) - 1
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """One backward sweep per row."""
-        units = np.zeros((stop - start, self.n))
-        units[np.arange(stop - start), np.arange(start, stop)] = 1.0
-        return self.left_multiply(units)
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Multiply by K, whose numbers are stored: one backward sweep per row, O(n buffers redraws)."""
-        try:
-            from factorize.structures.kernels.redrawn import solve_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import solve_redrawn as solve_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        solve_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """Solve z K = block: one backward sweep per row, O(n buffers redraws)."""
-        try:
-            from factorize.structures.kernels.redrawn import multiply_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import multiply_redrawn as multiply_rows  # type: ignore[assignment]
-
-        out = np.empty(block.shape)
-        multiply_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def column_norms_squared(self) -> np.ndarray:
-        """Solve for every row."""
-        norms = np.zeros(self.n)
-        for start in range(0, self.n, _AT_ONCE):
-            norms += (self.rows(start, min(start + _AT_ONCE, self.n)) ** 2).sum(axis=0)
-        return norms
-
-    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
-        """Columns of A K, one recurrence of both states each; O(n^2 (buffers + states^2)) in time, O(n) in memory."""
-        from factorize.structures.kernels.redrawn import output_variances
-
-        variances = np.zeros(self.n)
-        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        for start in range(0, self.n, _AT_ONCE):
-            stop = min(start + _AT_ONCE, self.n)
-            output_variances(*self.parts, follow, feed, read, through, start, stop, variances)
-        return variances
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The parts of K."""

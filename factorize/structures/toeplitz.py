@@ -8,8 +8,8 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import StoredMatrix
+from factorize.structures.recursion import toeplitz
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
@@ -77,9 +77,7 @@ class ToeplitzMatrix(StoredMatrix):
         """Those of a banded matrix where the column is short; a long one has no recursion."""
         if len(self.column) > MOST_RECURSIVE:
             return None
-        bands = np.repeat(self.column[:, None], self.n, axis=1)
-        bands[np.arange(self.n) + np.arange(len(self.column))[:, None] >= self.n] = 0.0
-        return BandedMatrix(bands).decoder_errors(workload)
+        return toeplitz(self.column, self.n).inverse().then(workload).variances()
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the inverse's column."""

@@ -12,31 +12,54 @@ carry of a binary counter does.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.structures.base import StoredMatrix
-from factorize.structures.forest import Forest
-from factorize.workloads.state_space import StateSpace
+from factorize.structures.recursion import Factor, Recursion, Statement, X
+from factorize.structures.recursive import RecursiveMatrix
 
 
-class TreeMatrix(StoredMatrix):
+class TreeMatrix(StoredMatrix, RecursiveMatrix):
     """A lower-triangular matrix whose rows are constant on the blocks of a binary tree.
 
     Args:
-        nodes: see `Forest`.
-        restart: see `Forest`.
+        nodes: shape (levels + 1, n), 2^levels >= min(restart, n) > 2^(levels - 1); first row positive, exact zeros
+            where bit j of (step mod restart) is 0.
+        restart: steps of each tree, at least 1; n or more for a single tree.
 
     Raises:
-        InvalidStrategy: they are not those of a forest.
+        InvalidStrategy: otherwise.
     """
 
     structure = "tree"
 
     def __init__(self, nodes: np.ndarray, restart: int) -> None:
-        self.forest = Forest(nodes, restart)
-        self.nodes, self.restart, self.n = self.forest.nodes, self.forest.restart, self.forest.n
+        array = np.array(nodes, dtype=np.float64, order="C")
+        if array.ndim != 2 or not array.shape[1] or restart < 1:
+            raise InvalidStrategy(f"nodes has shape (levels + 1, n), restart >= 1; got {array.shape} and {restart}")
+        self.n = array.shape[1]
+        self.restart = min(restart, self.n)
+        levels = level_count(self.restart) + 1
+        if len(array) != levels:
+            raise InvalidStrategy(f"trees of {self.restart} steps need {levels} rows of nodes; got {len(array)}")
+        if not np.isfinite(array).all() or (array[0] <= 0).any():
+            raise InvalidStrategy("a tree matrix must be finite with a positive diagonal, its first row of nodes")
+        if array[1:][~self._behind()].any():
+            raise InvalidStrategy("nodes[j + 1, i] must be exactly 0 where bit j of i mod restart is 0")
+        array.setflags(write=False)
+        self.nodes = array
+
+    def _behind(self) -> np.ndarray:
+        """Return which levels have a block behind which step, shape (levels, n)."""
+        return (self._leaves() >> np.arange(level_count(self.restart))[:, None]) & 1 == 1
+
+    def _leaves(self) -> np.ndarray:
+        """Return each step's number within its tree, shape (n,)."""
+        return np.arange(self.n) % self.restart
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Write each row block by block."""
@@ -49,33 +72,21 @@ class TreeMatrix(StoredMatrix):
             out[i - start, i] = self.nodes[0, i]
         return out
 
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """One backward sweep per row; O(n log n)."""
-        try:
-            from factorize.structures.kernels.tree import solve_rows
-        except ModuleNotFoundError:
-            from factorize.structures.plain_rows import solve_tree as solve_rows  # type: ignore[assignment]
+    @cached_property
+    def recursion(self) -> Recursion:
+        """A state for each level, the sum over its last block: blocks of the trailing ones merge, as a counter's carry.
 
-        out = np.empty(block.shape)
-        solve_rows(self.nodes, self.restart, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """One backward sweep per row; O(n log n)."""
-        from factorize.structures.kernels.tree import multiply_rows
-
-        out = np.empty(block.shape)
-        multiply_rows(self.nodes, self.restart, np.ascontiguousarray(block, dtype=np.float64), out)
-        return out
-
-    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
-        """Carry the covariance of the block sums and of the workload's states; O(n (log n + states)^2)."""
-        from factorize.structures.kernels.tree import output_variances
-
-        variances = np.empty(self.n)
-        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        output_variances(self.nodes, self.restart, follow, feed, read, through, variances)
-        return variances
+        Levels move on from the top, so that what merges is still that of the step before.
+        """
+        levels, following = range(len(self.nodes) - 1), self._leaves() + 1
+        trailing = (np.frexp(following & -following)[1] - 1).astype(np.int8)
+        state = {j: len(levels) - j for j in levels}
+        first: Statement = {(X, 0): self.nodes[0], **{(state[j], 1): self.nodes[j + 1] for j in levels}}
+        moves: list[Statement] = []
+        for j in reversed(levels):
+            merging, kept = _where(trailing, j, 1.0), _where(trailing, j, 0.0)
+            moves.append({(state[j], 1): kept, (X, 0): merging, **{(state[k], 1): merging for k in range(j)}})
+        return Recursion(self.n, [first, *moves])
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The nodes and the length of a tree; up to n = 1024 the whole matrix too."""
@@ -84,19 +95,31 @@ class TreeMatrix(StoredMatrix):
 
     def column_norms_squared(self) -> np.ndarray:
         """Squares of the diagonal, and for each level those of the right sibling's rows."""
-        norms = self.nodes[0] ** 2
-        for j in range(len(self.nodes) - 1):
-            left, totals = self.forest.siblings(j, self.nodes[j + 1] ** 2)
-            norms[left] += totals
+        norms, leaves = self.nodes[0] ** 2, self._leaves()
+        for j, weights in enumerate(self.nodes[1:]):
+            pair = np.arange(self.n) // self.restart * (1 + (self.restart >> j + 1)) + (leaves >> j + 1)
+            right = leaves >> j & 1 == 1
+            totals = np.bincount(pair[right], weights=weights[right] ** 2, minlength=int(pair[-1]) + 1)
+            norms[~right] += totals[pair[~right]]
         return norms
 
     def bandwidth(self) -> int:
         """The longest reach of a row."""
         reach = np.ones(self.n, dtype=np.int64)
         for j, weights in enumerate(self.nodes[1:]):
-            far = (self.forest.leaves() & ((2 << j) - 1)) + 1
+            far = (self._leaves() & ((2 << j) - 1)) + 1
             reach = np.where(weights != 0, np.maximum(reach, far), reach)
         return int(reach.max())
+
+
+def _where(values: np.ndarray, value: int, there: float) -> Factor:
+    """Return a factor that is `there`, 0 or 1, where values are this one, and the other one elsewhere."""
+    return lambda start, stop: np.where(values[start:stop] == value, there, 1.0 - there)
+
+
+def level_count(restart: int) -> int:
+    """Return the number of levels below the root of the smallest tree with that many leaves."""
+    return (restart - 1).bit_length()
 
 
 def read_tree(nodes: np.ndarray, restart: np.ndarray, whole: np.ndarray | None) -> TreeMatrix:

@@ -34,18 +34,38 @@ class MicroBatches(NamedTuple):
 
 
 class BallsInBins:
-    """Batches of balls in bins; make it with `factorize.training.orders.balls_in_bins`, which says what all this is.
+    """The secret order in which each example draws its bin j once and takes part in steps j, j + b, j + 2b, ...
 
-    The bin of example i is a function of (key, bins, i) alone: SHAKE-128 keyed with the key, 64 bits for each example,
-    made exactly uniform by rejection. So every step can be asked for at any time, and a restart needs the key alone.
+    Bins are uniform and independent, so batches have random sizes. These are secret, as the bins are: take means with a
+    fixed public divisor, never with the size of a batch. n = bins x epochs. The bin of example i is a function of (key,
+    bins, i) alone: SHAKE-128 keyed with the key, 64 bits for each example, made exactly uniform by rejection. So every
+    step can be asked for at any time, and a restart needs the key alone.
+
+    Args:
+        examples: N.
+        bins: b, the steps of one epoch.
+        epochs: passes, in all of which an example has the same bin.
+        secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
+        public_seed: of the run, where it has one; a key that is this number is refused.
+        physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
+        capacity: examples that the parts of a step have room for, a multiple of `physical_batch`; by default so many
+            that in any epoch a bin holds more with probability below 2^-50.
+        overflow: of the capacity. `abort`: a key whose bins do not fit is refused here, before any step, and the
+            order's `tau` bounds the probability, to be charged: delta + (1 + e^epsilon) tau. `unlimited`: as many parts
+            as a batch needs, so that the time of a step shows the size of its batch.
 
     Attributes:
-        examples: N.
-        bins: b, steps of one epoch.
-        epochs: how often the bins are gone through.
         physical_batch: examples per part of a batch, None for whole batches.
         capacity: examples that the parts of one step have room for, None without limit.
         tau: probability, rounded up, that a key is refused since a bin overflows; charge `extra_delta(epsilon)`.
+
+    Raises:
+        InvalidParameter: sizes below 1, or a key that cannot be secret.
+        InvalidParticipation: a bin holds more than the capacity.
+
+    Reference:
+        Chua et al. 2024 (Balls-and-bins sampling for DP-SGD); Choquette-Choo et al. 2024 (Near exact privacy
+        amplification for matrix mechanisms).
     """
 
     sampling: ClassVar[str] = "balls_in_bins"

@@ -68,7 +68,7 @@ class Workload(Frozen):
         return None
 
     def easier(self) -> Workload | None:
-        """Return a workload with a bidiagonal inverse for which a strategy for this one may be optimised, or None."""
+        """Return the nearest workload that more structures have solvers for, or None; it may have an easier one too."""
         return None
 
     def first_order(self) -> FirstOrder | None:

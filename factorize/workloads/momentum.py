@@ -12,7 +12,7 @@ from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumFor
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
 from factorize.workloads.schedule import Schedule
-from factorize.workloads.schedules import LearningRates, explicit
+from factorize.workloads.schedules import LearningRates, explicit, positive
 
 
 class Momentum(StepWorkload):
@@ -54,12 +54,13 @@ class Momentum(StepWorkload):
         return (first, Accumulate()) if self.time_invariant else (first, Scale(self.rates()), Accumulate())
 
     def easier(self) -> Workload:
-        """Without momentum: the rates alone, those of zero replaced by half the smallest other one."""
+        """With rates raised to a thousandth of the largest where one is zero; then without momentum."""
         if self.learning_rates is None:
             return Prefix(kind="prefix", n=self.n)
-        rates = self.rates()
-        least = float(rates[rates > 0].min()) / 2
-        return Schedule(kind="schedule", n=self.n, learning_rates=np.where(rates > 0, rates, least).tolist())
+        rates = positive(self.learning_rates, self.n)
+        if not self.rates().all():
+            return self.model_copy(update={"learning_rates": rates})
+        return Schedule(kind="schedule", n=self.n, learning_rates=rates)
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Only without momentum is this a plain schedule."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
 from factorize.plain_data import CountOrEndless
-from factorize.workloads.base import OUTLINE_STEPS, Product
+from factorize.workloads.base import OUTLINE_STEPS, Product, Workload
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Accumulate, Operator
 
@@ -61,3 +62,17 @@ class Prefix(Product):
         q = np.ones(self.n)
         q[0] = 0.0
         return BidiagonalInverse(np.ones(self.n), q)
+
+
+def easier_ones(workload: Workload) -> Iterator[Workload]:
+    """Yield what a strategy may be optimised for in place of a workload, the nearest first and running sums last.
+
+    Nothing for a workload with a bidiagonal inverse, which every streaming structure takes.
+    """
+    if workload.endless or workload.outline().bidiagonal_inverse() is not None:
+        return
+    easier = workload.easier()
+    while easier is not None:
+        yield easier.canonical()
+        easier = easier.easier()
+    yield Prefix(kind="prefix", n=workload.n)

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import StepWorkload
+from factorize.workloads.base import StepWorkload, Workload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder
 from factorize.workloads.operators import Accumulate, Operator, Scale
-from factorize.workloads.schedules import LearningRates, explicit
+from factorize.workloads.schedules import LearningRates, explicit, positive
 
 
 class Schedule(StepWorkload):
@@ -34,6 +34,12 @@ class Schedule(StepWorkload):
     def operators(self) -> tuple[Operator, ...]:
         """Scale, then sum."""
         return (Scale(np.array(explicit(self.learning_rates, self.n))), Accumulate())
+
+    def easier(self) -> Workload | None:
+        """With rates raised to a thousandth of the largest where one is zero."""
+        if all(explicit(self.learning_rates, self.n)):
+            return None
+        return Schedule(kind=self.kind, n=self.n, learning_rates=positive(self.learning_rates, self.n))
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Row i of A^-1 is (x_i - x_{i-1}) / learning_rates_i; None where a rate is zero."""

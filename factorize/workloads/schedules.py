@@ -14,12 +14,25 @@ from factorize.errors import InvalidWorkload
 from factorize.plain_data import Count, Frozen, Long, NonNegative, UnitInterval
 
 MAX_LISTED = 1 << 20
+LEAST_RATE = 1e-3
+"""Of the largest: below, what a strategy is optimised for does not change its loss by 1e-4."""
 
 
 class Cosine(Frozen):
-    """From 1 at step 0 to `final` at the last step along half a cosine."""
+    """From 1 at step 0 along half a cosine that reaches `final` at step n: as in torch, optax and Hugging Face."""
 
     kind: Literal["cosine"]
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [_half_cosine(i, n, self.final) for i in range(n)]
+
+
+class CosineToLast(Frozen):
+    """From 1 at step 0 to `final` at the last step, n - 1, along half a cosine."""
+
+    kind: Literal["cosine_to_last"]
     final: UnitInterval = 0.0
 
     def rates(self, n: int) -> list[float]:
@@ -54,7 +67,7 @@ class Step(Frozen):
 
 
 class WarmupCosine(Frozen):
-    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine down to `final`."""
+    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine, at `final` in the last step."""
 
     kind: Literal["warmup_cosine"]
     warmup: Count
@@ -68,7 +81,7 @@ class WarmupCosine(Frozen):
         return up + [_half_cosine(i + 1, rest, self.final) for i in range(rest)]
 
 
-Named = Annotated[Cosine | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]
+Named = Annotated[Cosine | CosineToLast | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]
 LearningRates = Annotated[list[NonNegative], Long] | Named
 
 
@@ -89,6 +102,13 @@ def explicit(rates: LearningRates, n: int) -> list[float]:
     if not any(listed):
         raise InvalidWorkload("learning_rates are all zero, so no step moves anything; give at least one positive rate")
     return listed
+
+
+def positive(rates: LearningRates, n: int) -> list[float]:
+    """Return the list of rates, those below a thousandth of the largest raised to it; see `LEAST_RATE`."""
+    listed = explicit(rates, n)
+    least = LEAST_RATE * max(listed)
+    return [max(rate, least) for rate in listed]
 
 
 def _half_cosine(i: int, last: int, final: float) -> float:

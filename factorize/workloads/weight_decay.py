@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import model_validator
 
 from factorize.plain_data import Fraction, NonNegative
-from factorize.workloads.base import StepWorkload
+from factorize.workloads.base import StepWorkload, Workload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
-from factorize.workloads.schedules import LearningRates, explicit
+from factorize.workloads.schedules import LearningRates, explicit, positive
 
 _LEAST_DECAY = 1e-30
 
@@ -60,6 +60,13 @@ class WeightDecay(StepWorkload):
         if self.mode == "coupled":
             return (CoupledDecay(rates, self.momentum, self.rate),)
         return (Decay(np.full(self.n, self.momentum)), Scale(rates), Decay(1.0 - rates * self.rate))
+
+    def easier(self) -> Workload | None:
+        """With rates raised to a thousandth of the largest where one is zero; then decoupled and without momentum."""
+        if self.learning_rates is not None and not self.rates().all():
+            return self.model_copy(update={"learning_rates": positive(self.rates().tolist(), self.n)})
+        plain = self.model_copy(update={"mode": "decoupled", "momentum": 0.0})
+        return None if self == plain else plain
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """diag(1/eta) (I - shifted decay), for the decoupled rule without momentum and without zero rates."""

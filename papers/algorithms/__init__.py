@@ -10,7 +10,7 @@ from papers.algorithms.dp_mu2 import mu2_recipe, trusted_mu2, untrusted_mu2
 from papers.algorithms.dp_srg import dp_srg
 from papers.algorithms.machines import Machine, machine_seeds
 from papers.algorithms.mu2_noise import mu2_noise
-from papers.algorithms.projections import Ball, Box, everywhere
+from papers.algorithms.projections import Ball, everywhere
 from papers.algorithms.sketches import BlockSketch, NiceSketch, full_sketch, importance, single_coordinates
 from papers.algorithms.skgd import (
     Lengths,
@@ -21,17 +21,14 @@ from papers.algorithms.skgd import (
     strongly_convex_lengths,
 )
 from papers.algorithms.stamped import StampedNoise
-from papers.algorithms.varying_noise import VaryingNoise
 
 __all__ = [
     "Ball",
     "BlockSketch",
-    "Box",
     "Lengths",
     "Machine",
     "NiceSketch",
     "StampedNoise",
-    "VaryingNoise",
     "accelerated_dp_sgd",
     "accelerated_dp_srgd",
     "accelerated_recipe",

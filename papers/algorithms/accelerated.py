@@ -118,12 +118,11 @@ def unaccelerated_dp_srgd(
     *,
     learning_rate: float,
     project: Projection,
-    power: float = 1.0,
     observe: Observer = unobserved,
 ) -> Run:
     """Minimise by plain SGD on recursive gradients, which needs batches of O(1): the variant of section 4.3.
 
-        v_e = clip(w_t grad f(x_t, e) - w_{t-1} grad f(x_{t-1}, e), R),   w_t = (t+1)^power
+        v_e = clip(w_t grad f(x_t, e) - w_{t-1} grad f(x_{t-1}, e), R),   w_t = t+1 (called c_t in the paper)
         S += (1/B) sum_e v_e + (C^-1 Z)[t];   x_{t+1} = Proj(x_t - learning_rate S / w_t)
 
     The other arguments, the result (x_T) and the errors are as for `accelerated_dp_srgd`.
@@ -135,7 +134,6 @@ def unaccelerated_dp_srgd(
         sums: clipping and noise of means over the fixed batch size B.
         learning_rate: fixed step.
         project: onto the constraint set.
-        power: growth of the weights (called c_t in the paper); 0 gives plain differences.
         observe: called after each step with (step, x_{t+1}, released increment).
 
     Reference:
@@ -150,10 +148,10 @@ def unaccelerated_dp_srgd(
         change = contributions_at(gradient, x, batch)
         if t:
             before = contributions_at(gradient, previous, batch)
-            change = change.combine((t + 1.0) ** power, before, float(t) ** power)
+            change = change.combine(t + 1.0, before, float(t))
         released = sums.release(change)
         running += released
-        previous, x = x, project(x - learning_rate * running / (t + 1.0) ** power)
+        previous, x = x, project(x - learning_rate * running / (t + 1.0))
         observe(t, x, released)
     return Run(x, len(order), guarantee(sums))
 

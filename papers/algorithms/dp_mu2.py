@@ -25,7 +25,7 @@ import numpy as np
 from factorize.errors import InvalidParameter
 from factorize.training.private_sums import PrivateSums, Sums, mean_divisor
 from factorize.training.runs import Observer, Run, guarantee, unobserved
-from papers.algorithms.machines import Machine, fleet
+from papers.algorithms.machines import Machine, summed_increments
 from papers.algorithms.projections import Projection
 
 
@@ -35,7 +35,6 @@ def untrusted_mu2(
     *,
     learning_rate: float,
     project: Projection,
-    processes: int = 0,
     observe: Observer = unobserved,
 ) -> Run:
     """Train with noise added by the machines, so that the server sees nothing else.
@@ -49,8 +48,6 @@ def untrusted_mu2(
         start: x_1 = w_1, inside the constraint set.
         learning_rate: eta; see `mu2_recipe`.
         project: onto K; the bound S needs the iterates inside it.
-        processes: 0 runs the machines here; otherwise they are spread over so many worker processes, and everything
-            they hold must be picklable. The result is the same bit for bit.
         observe: called after each round with (round from 0, x_{t+1}, mean of the messages).
 
     Returns:
@@ -73,12 +70,11 @@ def untrusted_mu2(
     if len({sums.origin for sums in private}) < len(private):
         message = "machines share their noise, which is not private; give each a seed of its own, as with machine_seeds"
         raise InvalidParameter(message, field="machines")
-    with fleet(machines, processes) as workers:
 
-        def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
-            return workers.increments(t, x, previous) / len(machines)
+    def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        return summed_increments(machines, t, x, previous) / len(machines)
 
-        weights = _descend(ask, start, rounds, learning_rate, project, observe)
+    weights = _descend(ask, start, rounds, learning_rate, project, observe)
     assert machines[0].sums is not None  # checked above; narrows the type
     return Run(weights, rounds, guarantee(machines[0].sums))
 
@@ -90,7 +86,6 @@ def trusted_mu2(
     *,
     learning_rate: float,
     project: Projection,
-    processes: int = 0,
     observe: Observer = unobserved,
 ) -> Run:
     """Train with noise added once by the server, which sees the machines' increments.
@@ -104,7 +99,6 @@ def trusted_mu2(
         sums: the server's, with `divisor` the number of samples of one round over all machines.
         learning_rate: as for `untrusted_mu2`.
         project: as for `untrusted_mu2`.
-        processes: as for `untrusted_mu2`.
         observe: as for `untrusted_mu2`.
 
     Reference:
@@ -123,12 +117,12 @@ def trusted_mu2(
             f"{len(machines)} machines; calibrate with divisor={samples}",
             field="batch_size",
         )
-    with fleet([machine.clipping(sums.clip_norm) for machine in machines], processes) as workers:
+    clipping = [machine.clipping(sums.clip_norm) for machine in machines]
 
-        def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
-            return sums.release_clipped(workers.increments(t, x, previous))
+    def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        return sums.release_clipped(summed_increments(clipping, t, x, previous))
 
-        weights = _descend(ask, start, rounds, learning_rate, project, observe)
+    weights = _descend(ask, start, rounds, learning_rate, project, observe)
     return Run(weights, rounds, guarantee(sums))
 
 

@@ -1,18 +1,14 @@
-"""The machines of a federated run: in this process, or spread over worker processes with the same bits as a result."""
+"""The machines of a federated run."""
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from functools import reduce
 
 import numpy as np
 
-from factorize.errors import FactorizeError, InvalidParameter
 from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
@@ -62,89 +58,6 @@ def machine_seeds(seed: int, machines: int) -> list[int]:
     ]
 
 
-class Fleet(Protocol):
-    """Machines that answer together."""
-
-    def increments(self, t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return the sum of the machines' messages, added up in the order of the machines."""
-
-
-@contextmanager
-def fleet(machines: Sequence[Machine], processes: int) -> Iterator[Fleet]:
-    """Yield the machines, ready to answer, in so many worker processes (0: in this one).
-
-    Raises:
-        InvalidParameter: a negative number of processes.
-    """
-    if processes < 0:
-        raise InvalidParameter(f"processes={processes} is below 0; use 0 for none", field="processes")
-    if processes == 0:
-        yield _Here(machines)
-        return
-    with ExitStack() as stack:
-        shares = [part for part in np.array_split(np.arange(len(machines)), processes) if len(part)]
-        yield _Workers([stack.enter_context(_worker([machines[i] for i in part])) for part in shares])
-
-
-class _Here:
-    def __init__(self, machines: Sequence[Machine]) -> None:
-        self._machines = machines
-
-    def increments(self, t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        return _added(np.array([machine.increment(t, x, previous) for machine in self._machines]))
-
-
-class _Workers:
-    def __init__(self, connections: list[Connection]) -> None:
-        self._connections = connections
-
-    def increments(self, t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        for connection in self._connections:
-            with suppress(OSError):  # whoever is gone has no answer either
-                connection.send((t, x, previous))
-        return _added(np.concatenate([_answer(connection) for connection in self._connections]))
-
-
-def _added(messages: np.ndarray) -> np.ndarray:
-    """Add up one by one: numpy's own sum groups its terms by their number."""
-    total = np.zeros(messages.shape[1:])
-    for message in messages:
-        total += message
-    return total
-
-
-def _answer(connection: Connection) -> np.ndarray:
-    try:
-        answer = connection.recv()
-    except (EOFError, OSError):
-        raise FactorizeError("a process with machines ended without an answer; use processes=0 to see why") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-@contextmanager
-def _worker(machines: list[Machine]) -> Iterator[Connection]:
-    """Start a process that hosts some machines; it ends when its pipe is closed."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, machines), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join()
-
-
-def _serve(connection: Connection, machines: list[Machine]) -> None:
-    with suppress(EOFError, OSError):  # the server closed its end
-        while True:
-            t, x, previous = connection.recv()
-            answer: Any
-            try:
-                answer = np.array([machine.increment(t, x, previous) for machine in machines])
-            except Exception as error:  # the server raises it
-                answer = error
-            connection.send(answer)
+def summed_increments(machines: Sequence[Machine], t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
+    """Return the sum of the machines' messages of round t; see `Machine.increment`."""
+    return reduce(np.add, (machine.increment(t, x, previous) for machine in machines))

@@ -23,17 +23,6 @@ class Ball:
         return point if norm <= self.radius else point * (self.radius / norm)
 
 
-@dataclass(frozen=True)
-class Box:
-    """All points whose entries are within [-bound, bound]."""
-
-    bound: float
-
-    def __call__(self, point: np.ndarray) -> np.ndarray:
-        """Clip each entry."""
-        return np.clip(point, -self.bound, self.bound)
-
-
 def everywhere(point: np.ndarray) -> np.ndarray:
     """Return the point: no constraint."""
     return point

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from factorize.checker.sensitivity import square_root_up
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.exact.sensitivity import square_root_up
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.clip import Rows, clipped_sum

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from factorize.checker.sensitivity import square_root_up
 from factorize.errors import InvalidParameter
-from factorize.exact.sensitivity import square_root_up
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
 from factorize.training.correlated_noise import FactorizationNoise

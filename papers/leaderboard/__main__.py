@@ -52,7 +52,6 @@ def main() -> None:
         "--npz", type=Path, metavar="FILE", help="x_train, y_train, x_test, y_test; ten classes at most"
     )
     parser.add_argument("--quick", action="store_true", help="one point of the grid, two seeds: whether all runs")
-    parser.add_argument("--collect", action="store_true", help="write what a run that was cut off left; train nothing")
     parser.add_argument("--page", action="store_true", help="write the page and its pictures; nothing is trained")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help="for JSON files")
     asked = parser.parse_args()
@@ -77,7 +76,7 @@ def main() -> None:
     for name in asked.names or [name for name in data if name not in NAMED]:
         images = data[name]()
         print(f"\n{name}: {len(images.train)} examples", flush=True)
-        path = compare(name, images, grid_for(name, images, asked.quick), asked.out, collect=asked.collect)
+        path = compare(name, images, grid_for(name, images, asked.quick), asked.out)
         print(f"  written to {path}")
 
 
@@ -89,14 +88,13 @@ def grid_for(name: str, images: Images, quick: bool) -> Grid:
     return replace(grid, **one) if quick else grid
 
 
-def compare(name: str, images: Images, grid: Grid, folder: Path, *, collect: bool) -> Path:
+def compare(name: str, images: Images, grid: Grid, folder: Path) -> Path:
     """Run one data set and write its results."""
     folder.mkdir(parents=True, exist_ok=True)
     points = ("epsilons", "epochs", "systems", "rates", "limits")  # what one trial does not depend on
     settings = {key: value for key, value in asdict(grid).items() if key not in points}
     kept = KeptResults(folder / f"{name}.trials.json", {"examples": len(images.train), **settings})
-    if not collect:
-        run(images, grid, kept)
+    run(images, grid, kept)
     document = {"data": name, "date": date.today().isoformat(), "examples": len(images.train), "grid": asdict(grid)}
     path = folder / f"{name}.json"
     path.write_text(json.dumps({**document, "rows": results(grid, kept)}, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """The papers' bounds as functions: questions like those of `factorize.predict`, whose kinds are answered here, too.
 
-Every answer says whether its constants are exact, derived here, the paper's or missing, and what it assumes.
+Every answer says whether its constants are exact, derived here or the paper's, and what it assumes.
 """
 
 from __future__ import annotations
@@ -15,48 +15,21 @@ from pydantic import Field, TypeAdapter
 from factorize import predict
 from factorize.plain_data import read_union
 from factorize.predict import Basis, Inverse, Prediction, Question
-from papers.predictions.accelerated_descent import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
-from papers.predictions.clip_norm import ClipNorm
-from papers.predictions.coordinate import SketchedDescent, SketchedRate
-from papers.predictions.descent import (
-    AntiCorrelatedDescent,
-    ChessDescent,
-    ConvexDescent,
-    DescentLowerBound,
-    IndependentDescent,
-    NonconvexDescent,
-    RegretProxy,
-)
-from papers.predictions.federated import FactorizedFederatedRisk, FederatedRisk
-from papers.predictions.linear_rates import DpFtrlRate, LinearRegressionFinite
-from papers.predictions.strongly_convex import StronglyConvex
-
-_OWN: tuple[type[Question], ...] = (
-    AcceleratedRate,
-    AcceleratedRisk,
-    AntiCorrelatedDescent,
-    ChessDescent,
-    ClipNorm,
-    ConvexDescent,
-    DescentLowerBound,
-    DpFtrlRate,
-    FactorizedFederatedRisk,
-    FederatedRisk,
-    IndependentDescent,
-    IndependentGradientRisk,
-    LinearRegressionFinite,
-    NonconvexDescent,
-    RegretProxy,
-    SketchedDescent,
-    SketchedRate,
-    StronglyConvex,
+from papers.predictions import (
+    accelerated_descent,
+    coordinate,
+    descent,
+    federated,
+    linear_rates,
+    strongly_convex,
 )
 
-QUESTIONS: dict[str, type[Question]] = {
-    **predict.QUESTIONS,
-    **{get_args(one.model_fields["kind"].annotation)[0]: one for one in _OWN},
-}
+QUESTIONS: dict[str, type[Question]] = dict(predict.QUESTIONS)
 """The one list: kind to question."""
+for _module in (accelerated_descent, coordinate, descent, federated, linear_rates, strongly_convex):
+    for _one in vars(_module).values():
+        if isinstance(_one, type) and _one.__module__ == _module.__name__ and "kind" in _one.__annotations__:
+            QUESTIONS[get_args(_one.model_fields["kind"].annotation)[0]] = _one
 
 AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminator="kind")]
 ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)

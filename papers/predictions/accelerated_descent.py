@@ -9,10 +9,9 @@ batch means: E|b_t|^2 is d sigma^2 / beta^2 times the row's squared norm.
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from factorize.plain_data import Count, NonNegative, Positive
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation, require, rows_wanted
@@ -133,46 +132,3 @@ class IndependentGradientRisk(_Accelerated):
         }
         source = "Choquette-Choo et al. 2024b, theorem 4.11; its term 3 beta |b_t| D divided by eta_{0:t}, as in 4.7"
         return self.total(parts, weights, source, _GRADIENTS)
-
-
-class AcceleratedRate(Question):
-    """S24, theorem 4.10: the rate at the recipe's parameters.
-
-    Attributes:
-        examples: n.
-        lipschitz: L.
-        smoothness: M.
-        diameter: D.
-        batch_size: B.
-        epsilon: of (epsilon, delta)-DP.
-        dimension: d.
-    """
-
-    kind: Literal["accelerated_rate"]
-    examples: Count
-    lipschitz: Positive
-    smoothness: Positive
-    diameter: Positive
-    batch_size: Count
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    dimension: Count
-
-    def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return M D^2 B^2/n^2 + (L + M D) D/sqrt(n) + (L + M D/sqrt(B)) D sqrt(d)/(epsilon n)."""
-        n, L, D = self.examples, self.lipschitz, self.diameter
-        scale = self.smoothness * D
-        terms = {
-            "acceleration": scale * D * (self.batch_size / n) ** 2,
-            "sampling": (L + scale) * D / math.sqrt(n),
-            "privacy": (L + scale / math.sqrt(self.batch_size)) * D * math.sqrt(self.dimension) / (self.epsilon * n),
-        }
-        return Prediction(
-            quantity=_RISK,
-            relation=Relation.ORDER,
-            value=math.fsum(terms.values()),
-            basis=Basis.ORDER,
-            terms=terms,
-            assumptions=_DIFFERENCES,
-            source="Choquette-Choo et al. 2024b, theorem 4.10 (logarithms left out)",
-            notes=("the printed limit on the batch size lacks a factor 1/M, and its lemma contradicts its constants",),
-        )

@@ -8,7 +8,6 @@ sigma^2 = E|z_t|^2 is d sigma^2.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ from factorize.predict.prediction import (
     require,
     rows_wanted,
 )
-from papers.predictions.noise_sums import noise_sums, prefix_norms, sums_of_rows
+from papers.predictions.noise_sums import noise_sums
 
 _SMOOTH, _CONVEX = "f is L-smooth", "f is convex and attains its minimum"
 _EXACT_GRADIENTS = "gradients are exact (full batches)"
@@ -151,47 +150,6 @@ class ConvexDescent(_Descent, ScaledNoise):
         )
 
 
-class RegretProxy(ScaledNoise):
-    """K23, equation (5), from D22: the average suboptimality of a convex and Lipschitz function, by |B|_F.
-
-    Attributes:
-        lipschitz: of f.
-        learning_rate: gamma.
-        initial_distance: |x_0 - x*|.
-        dimension: d.
-    """
-
-    about_factorization: ClassVar[bool] = True
-
-    kind: Literal["regret_proxy"]
-    lipschitz: Positive
-    learning_rate: Positive
-    initial_distance: NonNegative
-    dimension: Count = 1
-
-    def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return |x_0 - x*|^2 / (gamma n) + gamma G^2 + gamma G sqrt(d) sigma |B|_F / sqrt(n)."""
-        source = rows_wanted(inverse, self.kind)
-        norms = prefix_norms(source)
-        frobenius = float(math.sqrt(float(norms @ norms)))
-        noise = math.sqrt(self.dimension) * self.scaled_sigma(source) * frobenius / math.sqrt(len(norms))
-        terms = {
-            "initial": self.initial_distance**2 / (self.learning_rate * len(norms)),
-            "gradients": self.learning_rate * self.lipschitz**2,
-            "noise": self.learning_rate * self.lipschitz * noise,
-        }
-        return Prediction(
-            quantity="average over t = 0..n of E f(x_t) - f*",
-            relation=Relation.ORDER,
-            value=math.fsum(terms.values()),
-            basis=Basis.ORDER,
-            terms={**terms, "frobenius_norm": frobenius},
-            assumptions=("f is convex and Lipschitz", NO_CLIPPING),
-            source="Koloskova et al. 2023, equation (5), from Denisov et al. 2022",
-            notes=("an online bound: it grows with n for C = I, where convex_descent does not, and ranks poorly",),
-        )
-
-
 class IndependentDescent(_Descent):
     """K23, proposition 4.4: independent noise (B = S, PGD) on a convex function.
 
@@ -277,53 +235,6 @@ class DescentLowerBound(_Descent):
             source="Koloskova et al. 2023, appendix E",
             notes=("E.2 prints the initial term without its L/2, and E.1 a power 2 inside the base; mended here",),
         )
-
-
-class ChessDescent(_Descent):
-    """K23, example A.1: a decoder with the Frobenius norm of S whose descent diverges.
-
-    Attributes:
-        initial_distance: |x_0 - x*|.
-        steps: n.
-    """
-
-    kind: Literal["chess_descent"]
-    initial_distance: NonNegative
-    steps: Count
-
-    def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return |x_0 - x*|^2 / (gamma n) + L n gamma^2 sigma^2, and theorem 4.7 evaluated for the example."""
-        self.limit_step(8)
-        product = self.learning_rate * self.smoothness
-        tau = max(1, math.floor(1 / (8 * product * max(1.0, math.log2(self.steps)))))
-        start = self.initial_distance**2 / (self.learning_rate * self.steps)
-        noise = self.smoothness * self.steps * self.learning_rate**2 * self.variance
-        terms = {"initial": start, "noise": noise}
-        if self.steps <= 4096:
-            sums = sums_of_rows(chess_rows(self.steps), tau)
-            parts = (product * sums.within + sums.between + sums.last) / (self.steps + 1)
-            terms["theorem_4_7_noise"] = 12 * self.learning_rate * self.variance * parts
-        return Prediction(
-            quantity="average over t of E f(x_t) - f* with the chess-board decoder",
-            relation=Relation.ORDER,
-            value=start + noise,
-            basis=Basis.ORDER,
-            terms=terms,
-            assumptions=(_SMOOTH, _CONVEX, _EXACT_GRADIENTS, f"tau <= n/4 (tau = {tau})", NO_CLIPPING),
-            source="Koloskova et al. 2023, example A.1, eq. (16)",
-            notes=(
-                "the squared Frobenius norm of S up to n/2, yet the noise grows with n: never rank "
-                "mechanisms by that norm alone",
-            ),
-        )
-
-
-def chess_rows(n: int) -> Iterator[np.ndarray]:
-    """Yield the rows of the chess-board decoder: sqrt(2) where i - j is even and j <= i (K23, example A.1)."""
-    for i in range(n):
-        row = np.zeros(n)
-        row[i % 2 : i + 1 : 2] = math.sqrt(2)
-        yield row
 
 
 def _proposition(start: float, noise: float, number: str, what: str) -> Prediction:

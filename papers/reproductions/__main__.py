@@ -23,7 +23,7 @@ NAMES = tuple(
     )
 )
 
-DATA = {"mnist": "FOLDER", "cifar": "FOLDER", "npz": "FILE"}
+DATA = {"mnist": "FOLDER", "npz": "FILE"}
 """Options that name the user's data, as the reproductions' `run` takes them."""
 
 
@@ -35,7 +35,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is named")
     parser.add_argument("--quick", action="store_true", help="small sizes and scikit-learn's digits: whether all runs")
     parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="folder of MNIST's four IDX files, .gz or not")
-    parser.add_argument("--cifar", type=Path, metavar="FOLDER", help="folder of CIFAR-10's binary files (nu_figure4)")
     parser.add_argument("--npz", type=Path, metavar="FILE", help="x_train, y_train, x_test, y_test (nu_figure4)")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help="for JSON files and pictures")
     asked = parser.parse_args()

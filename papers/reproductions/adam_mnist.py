@@ -23,7 +23,7 @@ from factorize.training.orders import fixed_order
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.images import CLASSES, Images, load_images
 from papers.reproductions.kept_results import KeptResults
-from papers.reproductions.together import correlated_rows, poisson_batches, softmax
+from papers.reproductions.together import clipped_sum, correlated_rows, poisson_batches
 
 TITLE = "Private Adam on MNIST at equal (epsilon, delta): correlated beside independent noise"
 
@@ -73,16 +73,8 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
 def strategy(name: str, steps: int, epochs: int) -> Factorization:
     """Return the factorization of a method."""
     workload, mechanism = FIXED.get(name, ({"kind": "prefix"}, {"kind": "identity"}))
-    return solve(
-        parse_spec(
-            {
-                "workload": {**workload, "n": steps},
-                "participation": {"kind": "fixed_epochs", "epochs": epochs},
-                "mechanism": mechanism,
-                "tolerance": 1e-3,
-            }
-        )
-    )
+    spec = {"workload": {**workload, "n": steps}, "participation": {"kind": "fixed_epochs", "epochs": epochs}}
+    return solve(parse_spec({**spec, "mechanism": mechanism, "tolerance": 1e-3}))
 
 
 def scales(factors: Factorization, name: str, batch: int, examples: int, epsilons: Sequence[float]) -> np.ndarray:
@@ -134,12 +126,8 @@ def adam(
     weights, first, second = (np.zeros((inputs, runs, CLASSES), dtype=np.float32) for _ in range(3))
     scales, speeds = (values.astype(np.float32)[None, :, None] for values in (sigmas, rates))
     for step, (batch, row) in enumerate(zip(batches, noise, strict=True), start=1):
-        here = x[batch]
-        residuals = softmax((here @ weights.reshape(inputs, -1)).reshape(len(here), runs, CLASSES))
-        residuals[np.arange(len(here)), :, images.train_labels[batch]] -= 1.0
-        norms = lengths[batch][:, None] * np.sqrt(np.einsum("erc,erc->er", residuals, residuals))
-        residuals *= np.minimum(1.0, CLIP / np.maximum(norms, np.float32(1e-30)))[:, :, None]
-        gradient = (here.T @ residuals.reshape(len(here), -1)).reshape(weights.shape) / divisor
+        total = clipped_sum(x[batch], images.train_labels[batch], lengths[batch], weights, CLIP)
+        gradient = total / divisor
         gradient += scales * row.reshape(inputs, 1, CLASSES)
         first += (1 - BETAS[0]) * (gradient - first)
         second += (1 - BETAS[1]) * (gradient * gradient - second)

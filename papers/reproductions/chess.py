@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from papers.predictions import ask
-from papers.predictions.descent import chess_rows
+from factorize.predict import ask
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.correlated_quadratic import VARIANCES
 
 TITLE = "Koloskova et al. 2023, Figure 4 (example A.1): PGD and Chess-PGD, learning rate 0.02, L = 10"
+
+
+def chess_rows(n: int) -> Iterator[np.ndarray]:
+    """Yield the rows of the chess-board decoder: sqrt(2) where i - j is even and j <= i (K23, example A.1)."""
+    for i in range(n):
+        row = np.zeros(n)
+        row[i % 2 : i + 1 : 2] = math.sqrt(2)
+        yield row
 
 
 class Noising:
@@ -62,19 +70,11 @@ def one_reading(comparison: Comparison, reading: str, variance: float) -> None:
     comparison.claim(
         f"{reading}: Chess-PGD diverges linearly with n (doubles from n/2 to n)", 1.8 < growth["Chess-PGD"] < 2.2
     )
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for panel, scale in zip(panels, ("log", "linear"), strict=True):
-        for name, (at, values) in paths.items():
-            panel.plot(at, values, "--" if name == "PGD" else "-", label=name)
-        panel.set(xlabel="step", ylabel="squared gradient norm", yscale=scale)
-        panel.legend(frameon=False)
-    figure.suptitle(reading, fontsize=9)
-    path = comparison.path(".png" if reading == next(iter(VARIANCES)) else "-sigma.png")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {path}")
+    suffix = ".png" if reading == next(iter(VARIANCES)) else "-sigma.png"
+    with comparison.picture((9, 3.4), 2, suffix=suffix) as figure:
+        for panel, scale in zip(figure.axes, ("log", "linear"), strict=True):
+            for name, (at, values) in paths.items():
+                panel.plot(at, values, "--" if name == "PGD" else "-", label=name)
+            panel.set(xlabel="step", ylabel="squared gradient norm", yscale=scale)
+            panel.legend(frameon=False)
+        figure.suptitle(reading, fontsize=9)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,22 @@ class Comparison:
     def path(self, suffix: str) -> Path:
         """Return the path of a file of this reproduction."""
         return self.folder / f"{self.name}{suffix}"
+
+    @contextmanager
+    def picture(
+        self, size: tuple[float, float], panels: int = 1, *, suffix: str = ".png", **options: Any
+    ) -> Iterator[Any]:
+        """Yield a figure whose panels stand in a row, and write it as a picture of this reproduction."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure, _ = plt.subplots(1, panels, figsize=size, layout="constrained", **options)
+        yield figure
+        figure.savefig(self.path(suffix), dpi=150)
+        plt.close(figure)
+        self.remark(f"picture: {self.path(suffix)}")
 
     def write(self) -> Path:
         """Write the JSON file and return its path."""

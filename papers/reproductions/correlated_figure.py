@@ -71,29 +71,24 @@ def draw(
     comparison: Comparison, found: dict[int, Accuracies], epsilons: tuple[float, ...], taus: tuple[int, ...]
 ) -> None:
     """Draw accuracy over epsilon with standard errors, one panel for each number of epochs."""
-    import matplotlib
+    with comparison.picture((10.5, 4), 2, sharey=True) as figure:
+        panels = figure.axes
+        from matplotlib import colormaps
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shades = plt.get_cmap("viridis")(np.linspace(0.85, 0.1, len(taus)))
-    figure, panels = plt.subplots(1, 2, figsize=(10.5, 4), sharey=True, layout="constrained")
-    for panel, (epochs, runs) in zip(panels, found.items(), strict=True):
-        for name, values in runs.items():
-            style = {"DP-MF": "k--", "DP-SGD, RDP": "r-", "DP-SGD, PLD": "r:", "non-private": "0.6"}.get(name, "-")
-            tau = name.rpartition("= ")[2]
-            colour = {"color": shades[taus.index(int(tau))]} if "tau" in name else {}
-            if name == "non-private":
-                panel.axhline(values.mean(), color=style, linewidth=1, label=name)
-                continue
-            error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            panel.errorbar(
-                epsilons, values.mean(axis=0), error, fmt=style, label=name, linewidth=1.4, capsize=2, **colour
-            )
-        panel.set(xscale="log", xlabel="epsilon", title=f"{epochs} epoch{'s' if epochs > 1 else ''}")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy, %")
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.savefig(comparison.path(".png"), dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {comparison.path('.png')}")
+        shades = colormaps["viridis"](np.linspace(0.85, 0.1, len(taus)))
+        for panel, (epochs, runs) in zip(panels, found.items(), strict=True):
+            for name, values in runs.items():
+                style = {"DP-MF": "k--", "DP-SGD, RDP": "r-", "DP-SGD, PLD": "r:", "non-private": "0.6"}.get(name, "-")
+                tau = name.rpartition("= ")[2]
+                colour = {"color": shades[taus.index(int(tau))]} if "tau" in name else {}
+                if name == "non-private":
+                    panel.axhline(values.mean(), color=style, linewidth=1, label=name)
+                    continue
+                error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+                panel.errorbar(
+                    epsilons, values.mean(axis=0), error, fmt=style, label=name, linewidth=1.4, capsize=2, **colour
+                )
+            panel.set(xscale="log", xlabel="epsilon", title=f"{epochs} epoch{'s' if epochs > 1 else ''}")
+            panel.grid(alpha=0.3)
+        panels[0].set_ylabel("test accuracy, %")
+        panels[0].legend(frameon=False, fontsize=8)

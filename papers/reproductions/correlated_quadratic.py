@@ -14,9 +14,8 @@ import numpy as np
 
 from factorize.factorization import Factorization
 from factorize.predict.quadratic import QuadraticRun
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from papers.reproductions.comparison import Comparison
+from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "Koloskova et al. 2023, Figure 2: average and last gradient norms on a quadratic, L = 10, T = 5000"
 
@@ -70,10 +69,8 @@ def one_reading(comparison: Comparison, reading: str, variance: float, parts: Pa
 
 def factorized(steps: int, tau: int | None) -> Factorization:
     """Return the optimum for plain sums, or that of one block of Lambda_tau's restarts, which are all alike."""
-    n = steps if tau is None else tau
     objective = {"kind": "mean"} if tau is None else {"kind": "lambda_tau", "tau": tau}
-    spec = {"workload": {"kind": "prefix", "n": n}, "objective": objective, "mechanism": {"kind": "dense"}}
-    return solve(parse_spec({**spec, "tolerance": 1e-6}))
+    return prefix_sums(tau or steps, {"kind": "dense"}, objective=objective, tolerance=1e-6)
 
 
 def norms(factorization: Factorization, rate: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -161,26 +158,19 @@ def draw(
     paths: dict[str, np.ndarray],
 ) -> None:
     """Write the three panels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    for panel, values, name in zip(panels, (averages, lasts), ("average", "last"), strict=False):
-        for column, label in enumerate(("DP-MF", "DP-MF+, best tau")):
-            panel.loglog(
-                rates, [value[column] for value in values], "-o" if column else "--s", markersize=3, label=label
-            )
-        panel.set(xlabel="learning rate", ylabel=f"{name} squared gradient norm", title=f"({name})")
-        panel.legend(frameon=False)
-    for (label, values), style in zip(paths.items(), ("--", "-"), strict=True):
-        first = len(values) - 1 - min(500, len(values) // 2)
-        panels[2].semilogy(range(first, len(values)), values[first:], style, label=label, linewidth=1)
-    panels[2].set(xlabel="step", ylabel="squared gradient norm", title="(last 500 steps, learning rate 0.01)")
-    panels[2].legend(frameon=False)
-    figure.suptitle(reading, fontsize=9)
-    path_of_picture = comparison.path(".png" if reading == next(iter(VARIANCES)) else "-sigma.png")
-    figure.savefig(path_of_picture, dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {path_of_picture}")
+    suffix = ".png" if reading == next(iter(VARIANCES)) else "-sigma.png"
+    with comparison.picture((12, 3.6), 3, suffix=suffix) as figure:
+        panels = figure.axes
+        for panel, values, name in zip(panels, (averages, lasts), ("average", "last"), strict=False):
+            for column, label in enumerate(("DP-MF", "DP-MF+, best tau")):
+                panel.loglog(
+                    rates, [value[column] for value in values], "-o" if column else "--s", markersize=3, label=label
+                )
+            panel.set(xlabel="learning rate", ylabel=f"{name} squared gradient norm", title=f"({name})")
+            panel.legend(frameon=False)
+        for (label, values), style in zip(paths.items(), ("--", "-"), strict=True):
+            first = len(values) - 1 - min(500, len(values) // 2)
+            panels[2].semilogy(range(first, len(values)), values[first:], style, label=label, linewidth=1)
+        panels[2].set(xlabel="step", ylabel="squared gradient norm", title="(last 500 steps, learning rate 0.01)")
+        panels[2].legend(frameon=False)
+        figure.suptitle(reading, fontsize=9)

@@ -65,6 +65,11 @@ class KeptResults:
         return [self.found(label) for label in labels]
 
 
+def prefix_sums(n: int, mechanism: Mapping[str, Any], **parts: Any) -> Factorization:
+    """Return a mechanism for n prefix sums; `parts` are further fields of the spec."""
+    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **parts}))
+
+
 def solved_once(folder: Path, document: Mapping[str, Any]) -> Factorization:
     """Return the factorization of a spec, solved if the folder does not have it yet, and then written there."""
     spec = parse_spec(dict(document))

@@ -9,9 +9,8 @@ import numpy as np
 
 from factorize.api.pictures.views import picture
 from factorize.factorization import Factorization
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from papers.reproductions.comparison import Comparison
+from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "Koloskova et al. 2023, Figure 6: B_MF and B_MF+ as heatmaps"
 
@@ -21,8 +20,7 @@ STEPS, TAU = 256, 32
 def factorized(steps: int, tau: int | None) -> Factorization:
     """Return the optimum for plain sums, or for Lambda_tau."""
     objective = {"kind": "mean"} if tau is None else {"kind": "lambda_tau", "tau": tau}
-    spec = {"workload": {"kind": "prefix", "n": steps}, "objective": objective, "mechanism": {"kind": "dense"}}
-    return solve(parse_spec({**spec, "tolerance": 1e-9}))
+    return prefix_sums(steps, {"kind": "dense"}, objective=objective, tolerance=1e-9)
 
 
 def run(comparison: Comparison) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -102,30 +102,18 @@ class Federation:
         start, ball = np.zeros(self.shape), Ball(DIAMETER / 2)
         return trusted_mu2([machine], start, PrivateSums(noise), learning_rate=learning_rate, project=ball)
 
-    def independent(self, rho: float, clip_norm: float, batch_size: int, seed: int) -> FilteredNoise:
-        """Return the paper's noise: fresh in every release of q."""
-        return FilteredNoise(
-            DIFFERENCED,
-            PrivacyTarget(mu=rho),
-            self.shape,
-            steps=self.rounds,
-            clip_norm=clip_norm,
-            divisor=batch_size,
-            adjacency="replace_one",
-            seed=seed,
-        )
+    def noise(
+        self, factors: Factorization | None, rho: float, clip_norm: float, seed: int, *, samples: int | None = None
+    ) -> FilteredNoise | FactorizationNoise:
+        """Return the noise of a factorization of the increments; of None the paper's, fresh in every release of q.
 
-    def correlated(self, factors: Factorization, rho: float, clip_norm: float, seed: int) -> FactorizationNoise:
-        """Return the noise of a factorization of the increments."""
-        return FactorizationNoise(
-            factors,
-            PrivacyTarget(mu=rho),
-            self.shape,
-            clip_norm=clip_norm,
-            divisor=self.machines,
-            adjacency="replace_one",
-            seed=seed,
-        )
+        `samples` are those of a round in its mean, by default one of each machine.
+        """
+        target, options = PrivacyTarget(mu=rho), {"clip_norm": clip_norm, "divisor": samples or self.machines}
+        common: dict[str, Any] = {**options, "adjacency": "replace_one", "seed": seed}
+        if factors is None:
+            return FilteredNoise(DIFFERENCED, target, self.shape, steps=self.rounds, **common)
+        return FactorizationNoise(factors, target, self.shape, **common)
 
 
 def run(comparison: Comparison, mnist: Path | None) -> None:
@@ -156,7 +144,7 @@ def table(
             seeds = range(2 if comparison.quick else 3 if machines == 1 else 5)
             if (strength, machines) not in runs:
                 runs[strength, machines] = [
-                    group.train(group.independent(strength, recipe.clip_norm, machines, seed), recipe.learning_rate)
+                    group.train(group.noise(None, strength, recipe.clip_norm, seed), recipe.learning_rate)
                     for seed in seeds
                 ]
             found[rho, machines] = entry(
@@ -196,7 +184,7 @@ def fleet(comparison: Comparison, images: Images) -> None:
         Machine(
             SoftmaxRegression(images.train[i::machines][:rounds], images.train_labels[i::machines][:rounds], CLASSES),
             fixed_order(rounds, 1),
-            PrivateSums(group.independent(RHOS[0], recipe.clip_norm, 1, seed)),
+            PrivateSums(group.noise(None, RHOS[0], recipe.clip_norm, seed, samples=1)),
         )
         for i, seed in enumerate(machine_seeds(0, machines))
     ]
@@ -232,12 +220,8 @@ def factorized(comparison: Comparison, images: Images) -> None:
                 f"trusted server, rho 4, M = {machines}, learning rate {rate:.3g} ({label}): correlated noise"
             )
             for name, factors in made.items():
-                sources = [
-                    group.independent(rho, recipe.clip_norm, machines, seed)
-                    if factors is None
-                    else group.correlated(factors, rho, recipe.clip_norm, seed)
-                    for seed in range(2 if comparison.quick else 3)
-                ]
+                seeds = range(2 if comparison.quick else 3)
+                sources = [group.noise(factors, rho, recipe.clip_norm, seed) for seed in seeds]
                 runs = [group.train(source, rate) for source in sources]
                 entry(comparison, name, None, judge, runs)
                 comparison.remark(f"    sens(C) times multiplier: {sources[0].calibration.sensitivity.value / rho:.4g}")

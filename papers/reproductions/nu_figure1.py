@@ -10,9 +10,8 @@ from factorize.api.pictures.views import last_step, spectrum
 from factorize.factorization import Factorization
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, mean_estimation
 from factorize.predict.quadratic import QuadraticRun
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from papers.reproductions.comparison import Comparison
+from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "Choquette-Choo et al. 2024, Figure 1: mean estimation, ratio of DP-FTRL to DP-SGD and the optimal noise"
 
@@ -41,8 +40,7 @@ def run(comparison: Comparison) -> None:
 
 def optimal(rate: float, n: int) -> Factorization:
     """Return nu-Toeplitz noise at nu = learning rate, for n prefix sums."""
-    mechanism = {"kind": "nu_toeplitz", "nu": rate}
-    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism}))
+    return prefix_sums(n, {"kind": "nu_toeplitz", "nu": rate})
 
 
 def theorem(comparison: Comparison, rates: np.ndarray) -> None:
@@ -79,14 +77,7 @@ def noise(comparison: Comparison, filters: dict[float, Factorization]) -> None:
     smallest = min(taps)
     difference = np.abs(taps[smallest][:101] / (1 - smallest) ** np.arange(101) - binomial).max()
     comparison.claim("beta_t = (-1)^t binom(1/2, t) (1 - eta)^t to 1e-14", bool(difference < 1e-14))
-    numeric = solve(
-        parse_spec(
-            {
-                "workload": {"kind": "prefix", "n": 256},
-                "mechanism": {"kind": "spectral", "learning_rate": 0.1, "eigenvalues": [1.0]},
-            }
-        )
-    )
+    numeric = prefix_sums(256, {"kind": "spectral", "learning_rate": 0.1, "eigenvalues": [1.0]})
     found = last_step(numeric) / last_step(numeric)[0]
     comparison.claim(
         "factoring the optimal spectrum numerically gives the same coefficients to 1e-10",
@@ -107,23 +98,16 @@ def _negative(taps: np.ndarray) -> bool:
 
 def draw(comparison: Comparison, rates: np.ndarray, ratios: np.ndarray, filters: dict[float, Factorization]) -> None:
     """Write the three panels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.7), layout="constrained")
-    left.loglog(rates, ratios, color="#1f5fa8")
-    left.axhline(1, color="#9a9a9a", linewidth=0.8)
-    left.set(xlabel="learning rate", ylabel="suboptimality, DP-FTRL / DP-SGD", title="ratio")
-    for (rate, found), style in zip(filters.items(), ("-", "--", "-."), strict=True):
-        taps = last_step(found)
-        lags = np.arange(1, min(1000, len(taps)))
-        middle.loglog(lags, np.maximum(-taps[lags], 1e-12), style, label=f"$\\eta$ = {rate:g}")
-        right.loglog(*spectrum(taps), style, label=f"$\\eta$ = {rate:g}")
-    middle.set(xlabel="t", ylabel="$-\\beta_t$", title="noise over time", ylim=(1e-8, 1))
-    right.set(xlabel="frequency", ylabel="$|B|^2$", title="noise over frequency")
-    right.legend(frameon=False)
-    figure.savefig(comparison.path(".png"), dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {comparison.path('.png')}")
+    with comparison.picture((12, 3.7), 3) as figure:
+        left, middle, right = figure.axes
+        left.loglog(rates, ratios, color="#1f5fa8")
+        left.axhline(1, color="#9a9a9a", linewidth=0.8)
+        left.set(xlabel="learning rate", ylabel="suboptimality, DP-FTRL / DP-SGD", title="ratio")
+        for (rate, found), style in zip(filters.items(), ("-", "--", "-."), strict=True):
+            taps = last_step(found)
+            lags = np.arange(1, min(1000, len(taps)))
+            middle.loglog(lags, np.maximum(-taps[lags], 1e-12), style, label=f"$\\eta$ = {rate:g}")
+            right.loglog(*spectrum(taps), style, label=f"$\\eta$ = {rate:g}")
+        middle.set(xlabel="t", ylabel="$-\\beta_t$", title="noise over time", ylim=(1e-8, 1))
+        right.set(xlabel="frequency", ylabel="$|B|^2$", title="noise over frequency")
+        right.legend(frameon=False)

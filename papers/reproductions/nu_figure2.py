@@ -167,24 +167,16 @@ def _batch(
 
 def draw(comparison: Comparison, panels: Sequence[Sweep]) -> None:
     """Write the three panels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
-    labels = ("dimension d", "effective dimension Tr H / |H|", "learning rate")
-    marks = ((10, 30, 100, 300), (6, 10, 20, 30), (0.02, 0.05, 0.1, 0.15))
-    for place, panel, label, ticks in zip(axes, panels, labels, marks, strict=True):
-        for (method, values), colour in zip(panel.exact.items(), ("#c1440e", "#1f5fa8"), strict=True):
-            text = f"{method}, slope {slope(panel.at, values):.2f}"
-            place.loglog(panel.at, values, "o-", color=colour, markersize=4, label=text)
-            place.loglog(panel.at, panel.averaged[method], ":", color=colour, linewidth=1)
-        place.set(xlabel=label, ylabel="stationary loss per $G^2/2\\rho$")
-        place.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        place.minorticks_off()
-        place.legend(frameon=False, fontsize=9)
-    figure.suptitle("Gaussian inputs, exact (dotted: inputs' outer product replaced by its mean)", fontsize=10)
-    figure.savefig(comparison.path(".png"), dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {comparison.path('.png')}")
+    with comparison.picture((12, 3.8), 3) as figure:
+        labels = ("dimension d", "effective dimension Tr H / |H|", "learning rate")
+        marks = ((10, 30, 100, 300), (6, 10, 20, 30), (0.02, 0.05, 0.1, 0.15))
+        for place, panel, label, ticks in zip(figure.axes, panels, labels, marks, strict=True):
+            for (method, values), colour in zip(panel.exact.items(), ("#c1440e", "#1f5fa8"), strict=True):
+                text = f"{method}, slope {slope(panel.at, values):.2f}"
+                place.loglog(panel.at, values, "o-", color=colour, markersize=4, label=text)
+                place.loglog(panel.at, panel.averaged[method], ":", color=colour, linewidth=1)
+            place.set(xlabel=label, ylabel="stationary loss per $G^2/2\\rho$")
+            place.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            place.minorticks_off()
+            place.legend(frameon=False, fontsize=9)
+        figure.suptitle("Gaussian inputs, exact (dotted: inputs' outer product replaced by its mean)", fontsize=10)

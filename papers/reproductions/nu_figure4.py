@@ -19,13 +19,13 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import PrivateSums, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
+from factorize.training import Order, PrivateSums, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
 from factorize.training.specs import Method
 from papers.algorithms import StampedNoise
 from papers.reproductions.comparison import Comparison, mean_and_error
 from papers.reproductions.images import Images, load_images
 from papers.reproductions.kept_results import KeptResults
-from papers.reproductions.user_data import UserData, load_cifar, load_npz
+from papers.reproductions.user_data import load_npz
 
 TITLE = "Choquette-Choo et al. 2024, Figure 4 (CIFAR-10, StackOverflow): its protocol on the user's data"
 
@@ -43,10 +43,10 @@ METHODS: dict[str, tuple[Method, int]] = {
 """By name: method and stamps."""
 
 
-def run(comparison: Comparison, cifar: Path | None, npz: Path | None) -> None:
+def run(comparison: Comparison, npz: Path | None) -> None:
     """Choose rates on training data, then print test accuracies over fresh seeds."""
     quick = comparison.quick
-    data: Images = load_cifar(cifar) if cifar else load_npz(npz) if npz else load_images(None)
+    data: Images = load_npz(npz) if npz else load_images(None)
     epochs, per_epoch = (5, 4) if quick else (EPOCHS, PER_EPOCH)
     batch = len(data.train) // per_epoch
     if batch < 1:
@@ -61,17 +61,18 @@ def run(comparison: Comparison, cifar: Path | None, npz: Path | None) -> None:
     digest = hashlib.sha256(data.train.tobytes() + data.train_labels.tobytes()).hexdigest()
     settings = {"data": digest, "epochs": epochs, "steps": per_epoch}
     kept = KeptResults(comparison.path(".trials.json"), {**settings, "rates": rates, "epsilons": epsilons})
+    order = fixed_order(len(data.train), batch, epochs=epochs, batches=per_epoch)
     for epsilon in epsilons:
         comparison.heading(f"epsilon {epsilon:g}: test accuracy, %")
         found = {}
         for name, (method, stamps) in METHODS.items():
             factors = factorization(method, epochs, per_epoch, stamps)
-            setting = Trial(data, factors, epochs, batch, stamps, PrivacyTarget(epsilon=epsilon, delta=DELTA))
+            target = PrivacyTarget(epsilon=epsilon, delta=DELTA)
             momentum = 0.0 if method == "dp_sgd" else MOMENTUM
-            label, trial = f"{epsilon} {name}", partial(setting.run, momentum=momentum)
-            swept = {rate: kept.once(f"{label} {rate}", partial(trial, rate, seed=1))[0] for rate in rates}
+            label, once = f"{epsilon} {name}", partial(trial, data, order, factors, stamps, target, momentum)
+            swept = {rate: kept.once(f"{label} {rate}", partial(once, rate, seed=1))[0] for rate in rates}
             best = max(swept, key=swept.__getitem__)
-            tests = [kept.once(f"{label} {best} {seed}", partial(trial, best, seed=seed))[1] for seed in seeds]
+            tests = [kept.once(f"{label} {best} {seed}", partial(once, best, seed=seed))[1] for seed in seeds]
             found[name] = mean_and_error([float(value) for value in tests])
             comparison.row(f"{name}, rate {best:g}", None, found[name][0], error=found[name][1])
         for other in ("DP-SGD", "tree (Honaker) x 5"):
@@ -88,27 +89,21 @@ def factorization(method: Method, epochs: int, per_epoch: int, stamps: int) -> F
     return solve(parse_spec({**spec, "tolerance": 1e-4}), evidence=False)
 
 
-class Trial:
-    """One method at one privacy on some data."""
-
-    def __init__(
-        self,
-        data: Images | UserData,
-        factors: Factorization,
-        epochs: int,
-        batch: int,
-        stamps: int,
-        target: PrivacyTarget,
-    ) -> None:
-        self.data, self.factors, self.stamps, self.target = data, factors, stamps, target
-        self.order = fixed_order(len(data.train), batch, epochs=epochs, batches=len(data.train) // batch)
-        self.batch = batch
-
-    def run(self, rate: float, *, momentum: float, seed: int) -> np.ndarray:
-        """Train once and return training and test accuracy in percent."""
-        model, steps = self.data.model(), len(self.order)
-        noise = StampedNoise(self.factors, self.target, model.shape, stamps=self.stamps, divisor=self.batch, seed=seed)
-        schedule = cool_down_rates(steps, last=steps // 4, final=FINAL)
-        optimizer = Sgd(learning_rate=rate, momentum=momentum, schedule=schedule)
-        done = dp_ftrl(model, np.zeros(model.shape), self.order, PrivateSums(noise), optimizer=optimizer)
-        return 100 * np.array([model.accuracy(done.weights), self.data.judge().accuracy(done.weights)])
+def trial(
+    data: Images,
+    order: Order,
+    factors: Factorization,
+    stamps: int,
+    target: PrivacyTarget,
+    momentum: float,
+    rate: float,
+    *,
+    seed: int,
+) -> np.ndarray:
+    """Train once and return training and test accuracy in percent."""
+    model, steps, divisor = data.model(), len(order), len(order[0])
+    noise = StampedNoise(factors, target, model.shape, stamps=stamps, divisor=divisor, seed=seed)
+    schedule = cool_down_rates(steps, last=steps // 4, final=FINAL)
+    optimizer = Sgd(learning_rate=rate, momentum=momentum, schedule=schedule)
+    done = dp_ftrl(model, np.zeros(model.shape), order, PrivateSums(noise), optimizer=optimizer)
+    return 100 * np.array([model.accuracy(done.weights), data.judge().accuracy(done.weights)])

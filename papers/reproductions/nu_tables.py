@@ -18,9 +18,8 @@ from factorize.api.pictures.views import state_vectors
 from factorize.factorization import Factorization
 from factorize.predict.asymptotic import circle_integral, limiting_sensitivity_squared
 from factorize.predict.quadratic import QuadraticRun
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from papers.reproductions.comparison import Comparison
+from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "Choquette-Choo et al. 2024, Tables 2, 3 and 4: sensitivities, anytime mechanisms, rates"
 
@@ -50,7 +49,7 @@ def run(comparison: Comparison) -> None:
 def factorized(mechanism: dict[str, Any], n: int, epochs: int = 1) -> Factorization:
     """Return a mechanism for n prefix sums."""
     participation = {"participation": {"kind": "fixed_epochs", "epochs": epochs}} if epochs > 1 else {}
-    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **participation}))
+    return prefix_sums(n, mechanism, **participation)
 
 
 def exponent(at: Sequence[float], values: Sequence[float]) -> float:

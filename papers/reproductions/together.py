@@ -59,14 +59,29 @@ def train(
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=np.float32), (runs,))[None, :, None]
     lengths = np.linalg.norm(features, axis=1)
     for batch, row in zip(batches, noise, strict=True):
-        x = features[batch]
-        residuals = softmax((x @ weights.reshape(inputs, -1)).reshape(len(x), runs, CLASSES))
-        residuals[np.arange(len(x)), :, labels[batch]] -= 1.0
-        norms = lengths[batch][:, None] * np.sqrt(np.einsum("erc,erc->er", residuals, residuals))
-        residuals *= np.minimum(1.0, clip_norm / np.maximum(norms, np.float32(1e-30)))[:, :, None]
-        total = (x.T @ residuals.reshape(len(x), -1)).reshape(weights.shape)
+        total = clipped_sum(features[batch], labels[batch], lengths[batch], weights, clip_norm)
         weights -= rates * (total / batch_size + scales * row.reshape(inputs, 1, CLASSES))
     return np.moveaxis(weights, 1, 0)
+
+
+def clipped_sum(
+    x: np.ndarray, labels: np.ndarray, lengths: np.ndarray, weights: np.ndarray, clip_norm: float
+) -> np.ndarray:
+    """Return the sum of clipped gradients at each of many weights, both of shape (inputs, runs, classes).
+
+    Args:
+        x: features of the examples, shape (examples, inputs).
+        labels: of the examples.
+        lengths: norms of the rows of x.
+        weights: of all runs.
+        clip_norm: bound on an example's gradient.
+    """
+    inputs, runs, classes = weights.shape
+    residuals = softmax((x @ weights.reshape(inputs, -1)).reshape(len(x), runs, classes))
+    residuals[np.arange(len(x)), :, labels] -= 1.0
+    norms = lengths[:, None] * np.sqrt(np.einsum("erc,erc->er", residuals, residuals))
+    residuals *= np.minimum(1.0, clip_norm / np.maximum(norms, np.float32(1e-30)))[:, :, None]
+    return np.asarray((x.T @ residuals.reshape(len(x), -1)).reshape(weights.shape))
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

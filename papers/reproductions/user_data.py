@@ -1,4 +1,4 @@
-"""User data: CIFAR-10's binary files, or any features and labels in an .npz file, flattened for a linear model."""
+"""User data: any features and labels in an .npz file, flattened for a linear model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from papers.reproductions.images import Images, SingleSoftmax
-
-CIFAR_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-CIFAR_TEST = ("test_batch.bin",)
-CIFAR_BYTES = 1 + 3 * 32 * 32
 
 
 class UserData(Images):
@@ -28,30 +24,6 @@ class UserData(Images):
     def judge(self) -> SingleSoftmax:
         """Return the same on the test data."""
         return SingleSoftmax(self.test, self.test_labels, self.classes)
-
-
-def load_cifar(folder: Path) -> UserData:
-    """Read CIFAR-10's "binary version": five training files and one test file of 3073 bytes an image.
-
-    Raises:
-        SystemExit: a file is missing, or is no whole number of images.
-    """
-    train, train_labels = _cifar(folder, CIFAR_TRAIN)
-    test, test_labels = _cifar(folder, CIFAR_TEST)
-    return UserData(train, train_labels, test, test_labels)
-
-
-def _cifar(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    parts = []
-    for name in names:
-        if not (folder / name).exists():
-            raise SystemExit(f"{folder} has no {name}; give the folder of CIFAR-10's binary version")
-        content = np.frombuffer((folder / name).read_bytes(), np.uint8)
-        if not len(content) or len(content) % CIFAR_BYTES:
-            raise SystemExit(f"{name} has {len(content)} bytes, no multiple of {CIFAR_BYTES} (a label and 32 x 32 x 3)")
-        parts.append(content.reshape(-1, CIFAR_BYTES))
-    rows = np.concatenate(parts)
-    return rows[:, 1:].astype(np.float32) / 255, rows[:, 0].astype(np.intp)
 
 
 def load_npz(file: Path) -> UserData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import (
     DIFFERENCED,
-    INDEPENDENT,
     FactorizationNoise,
     FilteredNoise,
     Order,
@@ -27,7 +27,6 @@ from factorize.training import (
     srg_workload,
 )
 from factorize.training.audit import (
-    AuditReport,
     audit,
     likelihood_ratio,
     neighbours,
@@ -60,15 +59,16 @@ def one_by_one(steps: int, *, epochs: int = 1) -> Order:
     return Order([np.array([i]) for i in range(steps)], epochs=epochs)
 
 
-def collected(train: Callable[..., object]) -> np.ndarray:
+def releases_of(train: Callable[..., object], *arguments: object, **options: object) -> np.ndarray:
     """Run with an observer and return all releases, shape (steps, d)."""
     releases: list[np.ndarray] = []
-    train(observe=lambda step, weights, release: releases.append(np.array(release)))
+    train(*arguments, **options, observe=lambda step, weights, release: releases.append(np.array(release)))
     return np.array(releases)
 
 
-def holds_and_is_tight(report: AuditReport) -> None:
+def holds_and_is_tight(trial: Callable[[int, int], float], claim: Calibration, seed: int) -> None:
     """Below the claim, and above a third of it: the attack is the best there is, so the audit has teeth."""
+    report = audit(trial, claim, trials=TRIALS, seed=seed)
     assert not report.refutes, report
     assert report.claimed_epsilon / 3 < report.epsilon < report.claimed_epsilon, report
 
@@ -82,11 +82,16 @@ def planted(example: int, adjacency: str) -> tuple[GradientFunction, GradientFun
     return neighbours(nothing, example, LONG, adjacency)
 
 
-def difference(steps: list[int], n: int, *, clip_norm: float, batch_size: int = 1, factor: int = 1) -> np.ndarray:
+def difference(steps: list[int], n: int, *, clip_norm: float = 1.0, factor: int = 1) -> np.ndarray:
     """What world 1 contributes minus what world 0 does: the clipped contribution in these steps."""
     rows = np.zeros((n, D))
-    rows[steps] = factor * clip_norm / batch_size * DIRECTION
+    rows[steps] = factor * clip_norm * DIRECTION
     return rows
+
+
+def door_of(factors: Factorization, seed: int, *, clip_norm: float = 1.0, adjacency: str = "zero_out") -> PrivateSums:
+    noise = FactorizationNoise(factors, TARGET, D, clip_norm=clip_norm, divisor=1, adjacency=adjacency, seed=seed)
+    return PrivateSums(noise)
 
 
 @pytest.mark.slow
@@ -94,51 +99,38 @@ def difference(steps: list[int], n: int, *, clip_norm: float, batch_size: int = 
 def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float, epochs: int) -> None:
     """Also with c > 1, where the printed line 7 fails (below)."""
     factors = solve(parse_spec(method_spec("dp_memf", srg_workload(6, momentum=0.5, decay=0.5), epochs=epochs)))
-    worlds = planted(0, "zero_out")
+    worlds, order = planted(0, "zero_out"), one_by_one(6 // epochs, epochs=epochs)
     steps = [epoch * 6 // epochs for epoch in range(epochs)]
     score = likelihood_ratio(factors.rows("C", 0, 6), difference(steps, 6, clip_norm=4.0))
 
-    def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=4.0, divisor=1, seed=seed))
-
     def trial(world: int, seed: int) -> float:
-        return score(
-            collected(
-                lambda observe: dp_srg(
-                    worlds[world],
-                    np.zeros(D),
-                    one_by_one(6 // epochs, epochs=epochs),
-                    door(seed),
-                    decay=decay,
-                    optimizer=Sgd(learning_rate=0.1),
-                    observe=observe,
-                )
-            )
-        )
+        door = door_of(factors, seed, clip_norm=4.0)
+        optimizer = Sgd(learning_rate=0.1)
+        return score(releases_of(dp_srg, worlds[world], np.zeros(D), order, door, decay=decay, optimizer=optimizer))
 
-    holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=3))
+    holds_and_is_tight(trial, door_of(factors, 0, clip_norm=4.0).calibration, 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["recursive", "independent gradients", "unaccelerated"])
-def test_accelerated_dp_srgd_and_its_baselines(optimum: Factorization, method: str) -> None:
-    worlds = planted(3, "zero_out")
-    score = likelihood_ratio(optimum.rows("C", 0, 6), difference([3], 6, clip_norm=1.0))
-
-    def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(optimum, TARGET, D, divisor=1, seed=seed))
-
-    def train(world: int, seed: int, observe: object) -> object:
-        begin = (worlds[world], np.zeros(D), one_by_one(6), door(seed))
-        if method == "unaccelerated":
-            return unaccelerated_dp_srgd(*begin, learning_rate=0.1, project=Ball(1.0), observe=observe)
-        run = accelerated_dp_srgd if method == "recursive" else accelerated_dp_sgd
-        return run(*begin, beta=10.0, project=Ball(1.0), observe=observe)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (accelerated_dp_srgd, {"beta": 10.0}),
+        (accelerated_dp_sgd, {"beta": 10.0}),
+        (unaccelerated_dp_srgd, {"learning_rate": 0.1}),
+    ],
+)
+def test_accelerated_dp_srgd_and_its_baselines(
+    optimum: Factorization, method: Callable[..., object], options: dict[str, float]
+) -> None:
+    worlds, project = planted(3, "zero_out"), Ball(1.0)
+    score = likelihood_ratio(optimum.rows("C", 0, 6), difference([3], 6))
 
     def trial(world: int, seed: int) -> float:
-        return score(collected(lambda observe: train(world, seed, observe)))
+        begin = (worlds[world], np.zeros(D), one_by_one(6), door_of(optimum, seed))
+        return score(releases_of(method, *begin, project=project, **options))
 
-    holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=4))
+    holds_and_is_tight(trial, door_of(optimum, 0).calibration, 4)
 
 
 @pytest.mark.slow
@@ -147,29 +139,22 @@ def test_dp_skgd_releases_blocks_with_noise_of_their_own_scale() -> None:
     sketch = BlockSketch([np.array([0]), np.array([1, 2])], bounds=[0.3, 2.0])
     noise = sketch_calibration(lengths, TARGET, examples=examples)
 
-    def gradient(sign: float) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        def function(weights: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
+    def trial(world: int, seed: int) -> float:
+        total = 0.0
+
+        def gradient(weights: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
             partial = np.zeros((examples, len(coordinates)))
-            partial[0, 0] = sign * 100.0
+            partial[0, 0] = 200.0 * world - 100.0
             return partial
 
-        return function
+        def watch(step: int, weights: np.ndarray, release: np.ndarray) -> None:
+            nonlocal total
+            total += float(release[0]) / {1: 0.3, 2: 2.0}[len(release)]
 
-    def trial(world: int, seed: int) -> float:
-        releases: list[np.ndarray] = []
-        dp_skgd(
-            gradient(2.0 * world - 1.0),
-            np.zeros(3),
-            sketch,
-            np.ones(3),
-            lengths,
-            noise,
-            seed=seed,
-            observe=lambda step, weights, release: releases.append(release),
-        )
-        return sum(float(release[0]) / {1: 0.3, 2: 2.0}[len(release)] for release in releases)
+        dp_skgd(gradient, np.zeros(3), sketch, np.ones(3), lengths, noise, seed=seed, observe=watch)
+        return total
 
-    holds_and_is_tight(audit(trial, noise, trials=TRIALS, seed=5))
+    holds_and_is_tight(trial, noise, 5)
 
 
 def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 1) -> PrivateSums:
@@ -179,53 +164,30 @@ def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trusted", [False, True])
-def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
+@pytest.mark.parametrize("server", ["untrusted", "trusted", "untrusted, optimum for q"])
+def test_dp_mu2_with_independent_noise_and_with_a_factorization_of_its_own(server: str) -> None:
     """C = S: fresh noise for each q_t. The first sample is in all of them; with a trusted server one of two machines'."""
-    steps = 8
-    worlds = planted(0, "replace_one")
-    score = likelihood_ratio(np.tril(np.ones((steps, steps))), difference([0], steps, clip_norm=1.0, factor=2))
-
-    def trial(world: int, seed: int) -> float:
-        order, door = one_by_one(steps), mu2_door(DIFFERENCED, steps, seed, samples=1 + trusted)
-
-        def train(observe: object) -> object:
-            start = np.zeros(D)
-            if trusted:
-                machines = [Machine(nothing, order), Machine(worlds[world], order)]
-                return trusted_mu2(machines, start, door, learning_rate=0.01, project=everywhere, observe=observe)
-            machines = [Machine(worlds[world], order, door)]
-            return untrusted_mu2(machines, start, learning_rate=0.01, project=everywhere, observe=observe)
-
-        return score(collected(train))
-
-    holds_and_is_tight(audit(trial, mu2_door(DIFFERENCED, steps, 0).calibration, trials=TRIALS, seed=6))
-
-
-@pytest.mark.slow
-def test_dp_mu2_with_a_factorization_of_its_own() -> None:
-    """The theorem of papers/pages/algorithms.md: increments with the noise of the optimum for q."""
-    steps = 8
-    factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(steps, "q"))))
-    worlds = planted(2, "replace_one")
-    score = likelihood_ratio(factors.rows("C", 0, steps), difference([2], steps, clip_norm=1.0, factor=2))
+    steps, trusted, factors = 8, server == "trusted", None
+    strategy, order = np.tri(steps), one_by_one(steps)
+    if "optimum" in server:
+        factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(steps, "q"))))
+        strategy = factors.rows("C", 0, steps)
+    worlds, start = planted(0, "replace_one"), np.zeros(D)
+    score = likelihood_ratio(strategy, difference([0], steps, factor=2))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(
-            FactorizationNoise(factors, TARGET, D, clip_norm=1.0, divisor=1, adjacency="replace_one", seed=seed)
-        )
+        if factors is not None:
+            return door_of(factors, seed, adjacency="replace_one")
+        return mu2_door(DIFFERENCED, steps, seed, samples=1 + trusted)
 
     def trial(world: int, seed: int) -> float:
-        machines = [Machine(worlds[world], one_by_one(steps), door(seed))]
-        return score(
-            collected(
-                lambda observe: untrusted_mu2(
-                    machines, np.zeros(D), learning_rate=0.01, project=everywhere, observe=observe
-                )
-            )
-        )
+        options: dict[str, Any] = {"learning_rate": 0.01, "project": everywhere}
+        if trusted:
+            machines = [Machine(nothing, order), Machine(worlds[world], order)]
+            return score(releases_of(trusted_mu2, machines, start, door(seed), **options))
+        return score(releases_of(untrusted_mu2, [Machine(worlds[world], order, door(seed))], start, **options))
 
-    holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=13))
+    holds_and_is_tight(trial, door(0).calibration, 6)
 
 
 @pytest.mark.slow
@@ -248,14 +210,13 @@ def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:
 @pytest.mark.slow
 def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorization) -> None:
     n, decay = 6, 3.0
-    worlds = planted(0, "zero_out")
-    door = FactorizationNoise(optimum, TARGET, D, divisor=1, seed=0)
+    door = door_of(optimum, 0)
     inverse = np.eye(n) - decay * np.eye(n, k=-1)
     effective = optimum.rows("C", 0, n) @ np.linalg.inv(np.eye(n) + inverse)
     assert np.linalg.norm(effective, axis=0).max() > 1.3 * optimum.certificate.sensitivity.value
     worst = int(np.linalg.norm(effective, axis=0).argmax())
     worlds = planted(worst, "zero_out")
-    score = likelihood_ratio(effective, difference([worst], n, clip_norm=1.0))
+    score = likelihood_ratio(effective, difference([worst], n))
 
     def trial(world: int, seed: int) -> float:
         drawn = FactorizationNoise(optimum, TARGET, D, divisor=1, seed=seed)
@@ -315,11 +276,3 @@ def test_the_printed_noise_of_sketched_descent_fails_where_it_is_above_1() -> No
     report = audit(trial, claim, trials=TRIALS, seed=15)
     assert report.refutes
     assert report.mu > 2 * report.claimed_mu
-
-
-def gaussian(mu: float) -> Callable[[int, int], float]:
-    return lambda world, seed: float(np.random.default_rng(seed).standard_normal() + mu * world)
-
-
-def claim_of(mu: float) -> Calibration:
-    return FilteredNoise(INDEPENDENT, PrivacyTarget(mu=mu, delta=1e-5), 1, steps=1, seed=0).calibration

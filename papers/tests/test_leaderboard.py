@@ -3,62 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from made import Replayed, made_images
 
 from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order
-
-ROOT = Path(__file__).parents[2]
-
-
-def made_images(paper: Any) -> Any:
-    luck = np.random.default_rng(0)
-    labels = luck.integers(0, 10, 120)
-    pixels = (np.eye(10)[labels] + luck.normal(scale=0.2, size=(120, 10))).astype(np.float32)
-    return paper("reproductions.images").Images(pixels[:96], labels[:96], pixels[96:], labels[96:])
-
-
-class Replayed:
-    """Rows that were drawn before, scaled."""
-
-    def __init__(self, rows: np.ndarray, sigma: float) -> None:
-        self._rows, self._sigma = iter(rows), sigma
-
-    def next(self) -> np.ndarray:
-        """Return the next row."""
-        return self._sigma * next(self._rows).reshape(10, 10)
+from papers.leaderboard import leaderboard, many_models
+from papers.leaderboard import leaderboard_page as page
+from papers.leaderboard.__main__ import GRIDS, grid_for
+from papers.leaderboard.made_table import made_table
+from papers.leaderboard.systems import SYSTEMS
+from papers.reproductions.kept_results import KeptResults
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
-    paper: Any, monkeypatch: pytest.MonkeyPatch, momentum: float
-) -> None:
-    images, many = made_images(paper), paper("leaderboard.many_models")
-    monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
+def test_all_models_of_all_seeds_at_once_are_dp_ftrl(monkeypatch: pytest.MonkeyPatch, momentum: float) -> None:
+    images = made_images()
+    monkeypatch.setattr(many_models, "PIECE", 10)  # so that batches come in pieces
     orders = [fixed_order(96, 24, epochs=2, seed=1), fixed_order(96, 24, epochs=2, seed=2)]
     uneven = [list(orders[0]), [batch[: 24 - 3 * step] for step, batch in enumerate(orders[1])]]
     noise = [np.random.default_rng(seed).standard_normal((8, 100)).astype(np.float32) for seed in (3, 4)]
-    models = many.Models(np.array([0.0, 0.02]), np.array([0.5, 0.2]), momentum, 0.7, 24)
-    found = many.trained(images, uneven, noise, models)
+    models = many_models.Models(np.array([0.0, 0.02]), np.array([0.5, 0.2]), momentum, 0.7, 24)
+    found = many_models.trained(images, uneven, noise, models)
     assert found.shape == (2, 10, 2, 10)
     gradient = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
     for seed, batches in enumerate(uneven):
         for model in range(2):
-            sums = PlainSums(divisor=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
+            sums = PlainSums(divisor=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model], (10, 10)))
             optimizer = Sgd(learning_rate=float(models.rates[model]), momentum=momentum)
             one = dp_ftrl(gradient, np.zeros((10, 10)), batches, sums, optimizer=optimizer)
             np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)
 
 
 @pytest.mark.slow
-def test_a_run_has_a_row_for_each_system_at_its_own_noise(paper: Any, tmp_path: Path) -> None:
-    leaderboard, systems = paper("leaderboard.leaderboard"), paper("leaderboard.systems")
+def test_a_run_has_a_row_for_each_system_at_its_own_noise(tmp_path: Path) -> None:
     names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
     grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), limits=(0.0, 1.0), seeds=2, systems=names)
-    kept = paper("reproductions.kept_results").KeptResults(tmp_path / "trials.json", {})
-    leaderboard.run(made_images(paper), grid, kept)
+    kept = KeptResults(tmp_path / "trials.json", {})
+    leaderboard.run(made_images(), grid, kept)
     rows = leaderboard.results(grid, kept)
     assert [(row["system"], row["epochs"]) for row in rows if row["epsilon"] in (None, 8.0)] == [
         (name, epochs) for epochs in (1, 2) for name in (*names, "without privacy")
@@ -73,22 +56,21 @@ def test_a_run_has_a_row_for_each_system_at_its_own_noise(paper: Any, tmp_path: 
     assert all(row["tried"] in ([0.0, 0.5], [0.0, 1.0]) and row["rate"] <= row["tried"][1] for row in rows)
     assert any(row["tried"] == [0.0, 1.0] for row in rows)  # the best of 0 and 0.5 is at an end
     assert all(len(row["accuracies"]) == 2 and 0 <= row["mean"] <= 100 for row in rows)
-    looks = paper("leaderboard.leaderboard_page").LOOKS
-    assert list(looks) == [system.name for system in systems.SYSTEMS]
+    looks = page.LOOKS
+    assert list(looks) == [system.name for system in SYSTEMS]
     assert all(len(set(kind)) == len(looks) for kind in zip(*looks.values(), strict=True))  # none shares one
 
 
-def test_a_quick_run_has_every_system_of_its_data(paper: Any) -> None:
-    command, images = paper("leaderboard.__main__"), made_images(paper)
-    for name, grid in command.GRIDS.items():
-        quick = command.grid_for(name, images, quick=True)
+def test_a_quick_run_has_every_system_of_its_data() -> None:
+    images = made_images()
+    for name, grid in GRIDS.items():
+        quick = grid_for(name, images, quick=True)
         assert quick.systems == grid.systems, name
         assert quick.next_rate({0.3: 1.0, 1.0: 2.0}) is None  # no more rates
         assert (quick.epochs, quick.seeds, len(quick.epsilons)) == ((2,), 2, 1)
 
 
-def test_rates_go_on_until_the_best_is_not_at_an_end(paper: Any) -> None:
-    leaderboard = paper("leaderboard.leaderboard")
+def test_rates_go_on_until_the_best_is_not_at_an_end() -> None:
     grid = leaderboard.Grid(8, (1.0,), (1,), limits=(0.01, 30.0))
     assert grid.next_rate({3.0: 80.0, 10.0: 90.0}) == 30.0
     assert grid.next_rate({10.0: 80.0, 30.0: 90.0}) is None  # the largest there is
@@ -99,8 +81,8 @@ def test_rates_go_on_until_the_best_is_not_at_an_end(paper: Any) -> None:
     assert leaderboard.RATES == (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
-def test_the_made_table_has_the_form_of_covertype(paper: Any) -> None:
-    table = paper("leaderboard.made_table").made_table()
+def test_the_made_table_has_the_form_of_covertype() -> None:
+    table = made_table()
     assert table.train.shape == (20_000, 55) and table.test.shape == (5_000, 55) and table.classes == 7
     categories = table.train[:, 10:54]
     np.testing.assert_array_equal(categories[:, :4].sum(axis=1), 1)
@@ -109,8 +91,7 @@ def test_the_made_table_has_the_form_of_covertype(paper: Any) -> None:
     assert 0.45 < (table.train_labels == 1).mean() < 0.5
 
 
-def test_epochs_are_chosen_by_training_accuracy(paper: Any) -> None:
-    page = paper("leaderboard.leaderboard_page")
+def test_epochs_are_chosen_by_training_accuracy() -> None:
     rows = [
         {"system": "a", "epochs": 1, "epsilon": 2.0, "training": 80.0, "mean": 90.0, "error": 0.1},
         {"system": "a", "epochs": 4, "epsilon": 2.0, "training": 85.0, "mean": 70.0, "error": 0.2},
@@ -132,8 +113,7 @@ def test_epochs_are_chosen_by_training_accuracy(paper: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_is_that_of_the_kept_results(paper: Any, tmp_path: Path) -> None:
-    page = paper("leaderboard.leaderboard_page")
+def test_the_page_is_that_of_the_kept_results(tmp_path: Path) -> None:
     found, text = page.documents(), page.PAGE.read_text()
     assert page.page(text, found) == text
     page.draw(found, tmp_path / "drawn.png")

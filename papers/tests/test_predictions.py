@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -11,37 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inverses import Noising, differences, independent
 from specs import solved
 
+from factorize import predict
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.predict import Basis, Question, Relation
 from papers.predictions import QUESTIONS, ask
-from papers.predictions.descent import chess_rows
-from papers.predictions.noise_sums import noise_sums, prefix_norms, sums_of_rows
+from papers.predictions.noise_sums import noise_sums, prefix_norms
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "tests" / "data" / "vectors.json").read_text())
-
-
-class Noising:
-    """A C^-1 in memory."""
-
-    def __init__(self, matrix: np.ndarray) -> None:
-        self.matrix = matrix
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        assert name == "C_inv"
-        return self.matrix[start:stop]
-
-    def shape(self, name: str) -> tuple[int, int]:
-        return self.matrix.shape
-
-
-def independent(n: int) -> Noising:
-    return Noising(np.eye(n))
-
-
-def differences(n: int) -> Noising:
-    return Noising(np.eye(n) - np.eye(n, k=-1))
 
 
 def square_root(n: int) -> Any:
@@ -49,44 +29,28 @@ def square_root(n: int) -> Any:
 
 
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "accelerated_rate": {
-        "examples": 10000, "lipschitz": 1, "smoothness": 1, "diameter": 2, "batch_size": 100, "epsilon": 1, "dimension": 50
-    },
     "accelerated_risk": {
         "lipschitz": 1, "smoothness": 1, "diameter": 2, "batch_size": 100, "beta": 2001, "sigma": 1.0, "dimension": 50
     },
     "anti_correlated_descent": {"smoothness": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "steps": 100},
-    "chess_descent": {"smoothness": 1, "learning_rate": 0.02, "sigma": 1, "initial_distance": 1, "steps": 256},
-    "clip_norm": {"eigenvalues": [1, 0.5], "learning_rate": 0.01, "rho": 1, "initial_distance": 1, "steps": 1000},
     "convex_descent": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3},
     "descent_lower_bound": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "steps": 50, "noise": "independent"},
-    "dp_ftrl_rate": {"method": "dp_sgd", "eigenvalues": [1, 0.5], "steps": 1000, "rho": 1, "initial_distance": 1},
     "factorized_federated_risk": {
         "rounds": 16, "lipschitz": 1, "smoothness": 1, "diameter": 1, "dimension": 10, "mu": 1
     },
     "federated_risk": {"rounds": 16, "lipschitz": 1, "smoothness": 1, "diameter": 1, "dimension": 10, "mu": 1},
-    "gaussian_regression": {"learning_rate": 0.02, "rho": 0.5, "eigenvalues": [1, 0.5]},
     "independent_descent": {"smoothness": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "steps": 100},
     "independent_gradient_risk": {
         "lipschitz": 1, "smoothness": 1, "diameter": 2, "batch_size": 100, "beta": 2001, "sigma": 1.0
     },
-    "linear_regression": {"learning_rate": 0.02, "rho": 0.5, "eigenvalues": [1, 0.5]},
     "linear_regression_finite": {
         "learning_rate": 0.02, "rho": 0.5, "eigenvalues": [1, 0.5], "steps": 100, "initial_gap": 1
     },
-    "mean_estimation": {"learning_rate": 0.05, "rho": 0.5},
     "nonconvex_descent": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "initial_gap": 3},
-    "quadratic": {"eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 1},
-    "regret_proxy": {"lipschitz": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "dimension": 4},
     "sketched_descent": {
         "smoothness": [1, 4], "block_bounds": [1, 2], "sigma": 0.1, "inner": 100, "initial_distances": [1],
         "initial_gap": 2.5,
     },
-    "sketched_rate": {
-        "smoothness": [1, 4], "block_bounds": [1, 2], "initial_distances": [1], "examples": 1000, "epsilon": 1,
-        "delta": 1e-5, "full_bound": 3,
-    },
-    "stochastic_regression": {"eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 1},
     "strongly_convex": {
         "learning_rate": 0.1, "rho": 0.5, "strong_convexity": 1, "smoothness": 4, "dimension": 2, "label_noise": 0.3
     },
@@ -98,19 +62,19 @@ def example(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_every_question_has_an_example_and_its_own_answer() -> None:
-    assert EXAMPLES.keys() == QUESTIONS.keys()
-    for kind, question in QUESTIONS.items():
+    assert EXAMPLES.keys() == QUESTIONS.keys() - predict.QUESTIONS.keys()
+    for kind in EXAMPLES:
+        question = QUESTIONS[kind]
         assert question.answer is not Question.answer, kind
         prediction = ask(example(kind), square_root(16) if question.about_factorization else None)
         document = prediction.document()
         assert json.loads(json.dumps(document)) == document
         assert math.isfinite(prediction.value) and prediction.value > 0
         assert prediction.assumptions and prediction.source
-        assert (prediction.basis is Basis.ORDER) == (prediction.relation is Relation.ORDER)
         assert (prediction.basis is Basis.EXACT) == (prediction.relation is Relation.EQUAL)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, question in QUESTIONS.items() if question.about_factorization])
+@pytest.mark.parametrize("kind", [kind for kind in EXAMPLES if QUESTIONS[kind].about_factorization])
 def test_a_question_about_a_factorization_asks_for_it(kind: str) -> None:
     with pytest.raises(ConditionNotMet, match="give one"):
         ask(example(kind))
@@ -204,41 +168,6 @@ def test_the_virtual_sequence_is_the_recursion_of_e3() -> None:
     )
     assert closed.value == pytest.approx(L / 2 * 4 * float(virtual @ virtual), rel=1e-12)
     assert closed.terms["paper_lower_bound_of_noise"] <= closed.value
-
-
-def test_chess_has_the_norm_of_prefix_sums_and_diverges() -> None:
-    n = 64
-    chess = np.array(list(chess_rows(n)))
-    assert float((chess**2).sum()) == pytest.approx(n * (n + 2) / 2)
-    assert float((np.tri(n) ** 2).sum()) == n * (n + 1) / 2
-    short, long = (ask(example("chess_descent", steps=steps)).terms["noise"] for steps in (256, 512))
-    assert long == pytest.approx(2 * short)
-    noising = Noising(np.linalg.solve(np.tri(512), np.array(list(chess_rows(512)))))
-    path = ask({"kind": "quadratic", "eigenvalues": [1.0], "learning_rate": 0.02, "sigma": 1.0}, noising).series["loss"]
-    assert path[-1] > 1.8 * path[len(path) // 2]
-    settled = ask({"kind": "quadratic", "eigenvalues": [1.0], "learning_rate": 0.02, "sigma": 1.0}, independent(512))
-    assert settled.value < path[-1]
-
-
-def test_sums_of_rows_by_hand() -> None:
-    sums = sums_of_rows(iter(np.tri(3)), 2)  # b_1 = e1; b_2 - b_0 = e1 + e2; b_3 - b_2 = e3
-    assert (sums.within, sums.between, sums.last) == (2.0, 2.0, 2.0)
-
-
-def test_the_finite_time_bound_falls_to_the_stationary_one() -> None:
-    short, long = (ask(example("linear_regression_finite", steps=steps)) for steps in (10, 10**6))
-    assert short.value > long.value
-    assert long.value == pytest.approx(long.terms["stationary_upper_bound"], rel=1e-6)
-
-
-def test_the_two_rates_differ_by_dimension_against_condition() -> None:
-    eigenvalues = [1.0] + [0.01] * 99
-    slow, fast = (
-        ask(example("dp_ftrl_rate", method=method, eigenvalues=eigenvalues, steps=10**6))
-        for method in ("dp_sgd", "nu_dp_ftrl")
-    )
-    ratio = fast.terms["distance"] / slow.terms["distance"]
-    assert ratio == pytest.approx(100 * 1.99 / (100 * 10**6), rel=1e-12)
 
 
 def test_federated_noise_and_factor_agree_with_the_published_run() -> None:
@@ -347,68 +276,88 @@ def test_sketched_bounds_are_ordered_and_importance_gains_where_smoothness_diffe
         ask(example("sketched_descent", outer=2))
 
 
-def test_the_rate_of_the_table_is_the_minimum_of_its_bound() -> None:
-    vector = VECTORS["K.recipe"]
-    # one coordinate with M = 1: Sigma = L_U and R = the distance
-    asked = {
-        "kind": "sketched_rate", "smoothness": [1.0], "block_bounds": [vector["Sigma"]], "initial_distances": [vector["R"]],
-        "examples": vector["n"], "epsilon": vector["eps"], "delta": vector["delta"], "full_bound": vector["Sigma"],
-    }  # fmt: skip
-    answer = ask(asked)
-    assert answer.value * math.sqrt(12) * 2 == pytest.approx(vector["bound_opt"] * 1.0, rel=1e-9)
-    assert answer.terms["gain_over_dp_sgd"] == pytest.approx(1.0)
-    strong = ask({**asked, "strong_convexity": 0.5})
-    assert strong.value == pytest.approx(answer.value**2 / vector["R"] ** 2 / 0.5)
-
-
 @pytest.mark.parametrize(
     ("change", "pointer"),
     [
         ({"kind": "convex_descent", "learning_rate": 1.0}, "/learning_rate"),
         ({"kind": "nonconvex_descent", "learning_rate": 0.3}, "/learning_rate"),
         ({"kind": "independent_descent", "learning_rate": 0.3}, "/learning_rate"),
-        ({"kind": "quadratic", "learning_rate": 2.1}, "/learning_rate"),
-        ({"kind": "quadratic", "initial": [1.0, 2.0, 3.0]}, "/initial"),
-        ({"kind": "linear_regression", "learning_rate": 0.3}, "/learning_rate"),
-        ({"kind": "gaussian_regression", "learning_rate": 1.0}, "/learning_rate"),
-        ({"kind": "gaussian_regression", "learning_rate": 0.63}, "/learning_rate"),
-        ({"kind": "stochastic_regression", "learning_rate": 0.7}, "/learning_rate"),
-        ({"kind": "mean_estimation", "learning_rate": 1.0}, "/learning_rate"),
+        ({"kind": "strongly_convex", "learning_rate": 0.5}, "/learning_rate"),
         ({"kind": "accelerated_risk", "beta": 0.5}, "/beta"),
         ({"kind": "sketched_descent", "block_sizes": [1, 2]}, "/block_sizes"),
         ({"kind": "sketched_descent", "block_bounds": [1.0]}, "/block_bounds"),
+        ({"kind": "nonconvex_descent", "learning_rate": 0.2, "sigma": 1e308}, None),  # leaves double precision
+        ({"kind": "convex_descent", "smoothness": 5e-324, "sigma": 1e-6}, None),
     ],
 )
-def test_hypotheses_that_fail_are_named(change: dict[str, Any], pointer: str) -> None:
+def test_hypotheses_that_fail_are_named(change: dict[str, Any], pointer: str | None) -> None:
     with pytest.raises(InvalidParameter) as raised:
         ask(example(**change), differences(16))
-    assert raised.value.field == pointer
+    assert pointer is None or raised.value.field == pointer
 
 
 def test_every_kind_is_on_the_page() -> None:
     page = (Path(__file__).parents[1] / "pages" / "predictions.md").read_text()
-    assert all(f"`{kind}`" in page for kind in QUESTIONS)
+    assert all(f"`{kind}`" in page for kind in EXAMPLES)
     assert all(f"`{basis.value}`" in page for basis in Basis)
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        {"kind": "nonconvex_descent", "smoothness": 0.01, "learning_rate": 0.5, "sigma": 1e308, "initial_gap": 1},
-        {"kind": "convex_descent", "smoothness": 5e-324, "learning_rate": 0.5, "sigma": 1e-6, "initial_distance": 3.0},
-        {
-            "kind": "chess_descent",
-            "smoothness": 0.5,
-            "learning_rate": 0.1,
-            "sigma": 0.5,
-            "initial_distance": 1e308,
-            "steps": 2,
-        },
-        {"kind": "linear_regression", "learning_rate": 0.01, "clip_norm": 1e308, "rho": 0.01, "eigenvalues": [0.1]},
-    ],
-)
-def test_numbers_that_leave_double_precision_are_refused(question: dict[str, Any]) -> None:
-    """Each was a fault of the service: OverflowError, ZeroDivisionError, or an infinity that JSON has no word for."""
-    found = solved(8, "square_root")
-    with pytest.raises((InvalidParameter, ConditionNotMet)):
-        ask(question, found)
+LONG_RUN: dict[str, Any] = {"learning_rate": 0.1, "rho": 0.5, "label_noise": 0.3, "clip_norm": 2.0}
+FILTERS: tuple[dict[str, Any], ...] = ({"kind": "independent"}, {"kind": "nu"}, {"kind": "anti_pgd", "damping": 0.3})
+
+
+@pytest.mark.parametrize("noise", FILTERS, ids=lambda noise: str(noise["kind"]))
+def test_the_strongly_convex_bound_is_exact_for_one_eigenvalue(noise: dict[str, Any]) -> None:
+    bound = {"kind": "strongly_convex", "strong_convexity": 1, "smoothness": 1, "dimension": 1, "noise": noise}
+    exact = {"kind": "linear_regression", "eigenvalues": [1.0], "fourth_moment": 1, "noise": noise}
+    assert ask({**bound, **LONG_RUN}).value == pytest.approx(ask({**exact, **LONG_RUN}).value, rel=1e-5)
+
+
+def test_the_strongly_convex_bound_covers_a_run_that_is_no_quadratic() -> None:
+    """f(x) = x^2/4 + 0.75 log cosh x: mu = 0.5, L = 1.25; 400 chains of DP-SGD, averaged after their transient."""
+    eta, generator = 0.2, np.random.default_rng(3)
+    x, losses = np.zeros(400), []
+    for step in range(600):
+        x = x - eta * (x / 2 + 0.75 * np.tanh(x) + generator.standard_normal(400))
+        losses += [np.mean(x**2 / 4 + 0.75 * np.log(np.cosh(x)))] if step > 200 else []
+    constants = {"strong_convexity": 0.5, "smoothness": 1.25, "dimension": 1, "rho": 0.5, "learning_rate": eta}
+    bound = ask({"kind": "strongly_convex", **constants}).value
+    assert np.mean(losses) < bound < 10 * np.mean(losses)
+
+
+def test_the_bound_at_a_finite_step_covers_its_run() -> None:
+    """400 runs of noisy SGD on Gaussian inputs, H = diag(1, 0.5), from a gap of 1; the transient by hand: 2 / e."""
+    eta, steps, H, luck = 0.02, 100, np.array([1.0, 0.5]), np.random.default_rng(5)
+    theta = np.tile([1.0, math.sqrt(2.0)], (400, 1))
+    for _ in range(steps):
+        x = luck.standard_normal((400, 2)) * np.sqrt(H)
+        theta = theta - eta * (x * (x * theta).sum(axis=1)[:, None] + luck.standard_normal((400, 2)))
+    asked = {"kind": "linear_regression_finite", "eigenvalues": [1.0, 0.5], "learning_rate": eta, "rho": 0.5}
+    answer = ask({**asked, "steps": steps, "initial_gap": 1.0})
+    assert answer.terms["transient"] == pytest.approx(2 / math.e, rel=1e-12)
+    upper = answer.terms["stationary_upper_bound"]
+    assert answer.value == pytest.approx((math.sqrt(2 / math.e) + math.sqrt(upper)) ** 2, rel=1e-12)
+    mean = float(np.mean((H * theta**2).sum(axis=1) / 2))
+    assert mean < answer.value < 20 * mean
+
+
+SKETCH: dict[str, Any] = {
+    "kind": "sketched_descent", "smoothness": [1.0, 2.0, 0.5, 1.0], "block_bounds": [0.5, 1.0, 2.0, 1.5], "sigma": 0.1,
+    "inner": 20, "initial_distances": [1.0], "initial_gap": 2.25,
+}  # fmt: skip
+
+
+def test_nice_sampling_by_enumeration() -> None:
+    """Both noise constants are expectations over the six pairs of four coordinates."""
+    smoothness, bounds = np.array(SKETCH["smoothness"]), np.array(SKETCH["block_bounds"])
+    pairs = [np.array(pair) for pair in itertools.combinations(range(4), 2)]
+    each = [float((bounds[pair] ** 2).sum() * (1 / smoothness[pair]).sum()) for pair in pairs]
+    answer = ask({**SKETCH, "sampling": "nice", "size": 2})
+    assert answer.terms["N2"] == pytest.approx(0.01 * np.mean(each))
+    assert answer.terms["N1"] == pytest.approx(0.01 * np.mean(each) * 2)
+    assert answer.terms["R2"] == pytest.approx(2 * smoothness.sum())
+    one = ask({**SKETCH, "sampling": "nice", "size": 1})
+    assert one.value == pytest.approx(ask(SKETCH).value, rel=1e-12)  # one coordinate at random
+    for changes in ({"sampling": "nice"}, {"size": 2}, {"sampling": "nice", "size": 5}):
+        with pytest.raises(InvalidParameter, match="nice sampling needs 1 to 4"):
+            ask({**SKETCH, **changes})

@@ -1,38 +1,30 @@
-"""DP-mu^2-FL: the recursion, the two servers, machines in processes, and what correlated noise does to the output."""
+"""DP-mu^2-FL: the recursion, the two servers, and what correlated noise does to the output."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from specs import spec_of
 from training_cases import nothing, unit_door
 
-from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.series import series_quotient
 from factorize.privacy import PrivacyTarget
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training import (
     DIFFERENCED,
-    FactorizationNoise,
     FilteredNoise,
     LinearRegression,
     PlainSums,
     PrivateSums,
     Quadratic,
-    Rows,
     fixed_order,
-    full_batch,
-    method_spec,
     mu2_workload,
 )
 from papers.algorithms import (
     Ball,
-    Box,
     Machine,
     everywhere,
     machine_seeds,
@@ -90,20 +82,6 @@ def test_increments_of_linear_losses_are_the_samples() -> None:
     np.testing.assert_allclose(released, samples, rtol=1e-12)
 
 
-def test_increments_are_clipped_per_sample() -> None:
-    clipped = PlainSums(divisor=2, clip_norm=1.0)
-    released: list[np.ndarray] = []
-    rows = np.array([[3.0, 4.0], [0.3, 0.4]])
-    untrusted_mu2(
-        [Machine(lambda weights, batch: Rows(rows), full_batch(2, 1), clipped)],
-        np.zeros(2),
-        learning_rate=0.1,
-        project=everywhere,
-        observe=lambda step, weights, release: released.append(release),
-    )
-    np.testing.assert_allclose(released[0], [0.45, 0.6])
-
-
 def test_noise_reaches_the_output_by_the_workload_of_x() -> None:
     """With zero gradients, minus the iterates over eta are the rows of V S^2; x_T is row T-2."""
     n, rows = 6, []
@@ -136,33 +114,7 @@ def test_without_noise_both_servers_agree_and_reach_the_solution() -> None:
     assert machines[0].loss(untrusted.weights) < 0.01 * machines[0].loss(np.zeros(3))
 
 
-# Servers, seeds and processes
-
-
-def private_machines(rounds: int, sharing: int = 3) -> list[Machine]:
-    target = PrivacyTarget(mu=8.0, delta=1e-5)
-    factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(rounds, "q"))))
-    return [
-        Machine(
-            model,
-            fixed_order(rounds, 1),
-            PrivateSums(
-                FactorizationNoise(factors, target, 3, clip_norm=1.0, divisor=1, adjacency="replace_one", seed=seed)
-            ),
-        )
-        for seed, model in enumerate(regressions(sharing, rounds))
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_processes_do_not_change_a_bit(processes: int) -> None:
-    options: dict[str, Any] = {"learning_rate": 0.01, "project": Box(1.0)}
-    here = untrusted_mu2(private_machines(12), np.zeros(3), **options)
-    there = untrusted_mu2(private_machines(12), np.zeros(3), processes=processes, **options)
-    np.testing.assert_array_equal(here.weights, there.weights)
-    assert here.calibration is not None
-    assert here.calibration.mu == 8.0
+# Servers and seeds
 
 
 def test_machines_that_share_their_noise_are_refused() -> None:
@@ -180,26 +132,6 @@ def test_machines_that_share_their_noise_are_refused() -> None:
     assert len(set(machine_seeds(5, 100)) | set(machine_seeds(6, 100))) == 200
 
 
-def refusing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    raise ZeroDivisionError("this machine cannot")
-
-
-def vanishing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    os._exit(1)
-
-
-@pytest.mark.slow
-def test_a_process_that_ends_is_reported() -> None:
-    with pytest.raises(FactorizeError, match="ended without an answer"):
-        untrusted_mu2([alone(vanishing, 2)], np.zeros(1), learning_rate=0.1, project=everywhere, processes=1)
-
-
-@pytest.mark.slow
-def test_an_error_in_a_process_is_raised_here() -> None:
-    with pytest.raises(ZeroDivisionError, match="this machine cannot"):
-        untrusted_mu2([alone(refusing, 2)], np.zeros(1), learning_rate=0.1, project=everywhere, processes=1)
-
-
 def test_the_noise_of_a_trusted_server_is_that_of_the_mean() -> None:
     """Independent noise, rho = 8: sigma = 2 S sqrt(T) / rho untrusted, 1/M of it trusted (theorems 5.1 and 6.1)."""
     common: dict[str, Any] = {"steps": 6000, "clip_norm": 118.1, "adjacency": "replace_one", "seed": 0}
@@ -210,16 +142,6 @@ def test_the_noise_of_a_trusted_server_is_that_of_the_mean() -> None:
     assert server.calibration.sigma_of_means == pytest.approx(228.69966659354795, rel=1e-9)
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-def test_servers_refuse_machines_of_the_other_kind(trusted: bool) -> None:
-    options: dict[str, Any] = {"learning_rate": 0.1, "project": everywhere}
-    with pytest.raises(InvalidParameter, match="untrusted"):
-        if trusted:
-            trusted_mu2([alone(LINE, 2)], np.zeros(1), PLAIN, **options)
-        else:
-            untrusted_mu2([alone(LINE, 2, None)], np.zeros(1), **options)
-
-
 def test_what_cannot_be_run_is_refused() -> None:
     options: dict[str, Any] = {"learning_rate": 0.1, "project": everywhere}
     with pytest.raises(InvalidParameter, match="equally many"):
@@ -228,8 +150,10 @@ def test_what_cannot_be_run_is_refused() -> None:
         untrusted_mu2([], np.zeros(1), **options)
     with pytest.raises(InvalidParameter, match="divisor=2"):
         trusted_mu2([alone(LINE, 2, None), alone(LINE, 2, None)], np.zeros(1), PLAIN, **options)
-    with pytest.raises(InvalidParameter, match="processes=-1"):
-        untrusted_mu2([alone(LINE, 2)], np.zeros(1), processes=-1, **options)
+    with pytest.raises(InvalidParameter, match="untrusted"):
+        trusted_mu2([alone(LINE, 2)], np.zeros(1), PLAIN, **options)
+    with pytest.raises(InvalidParameter, match="untrusted"):
+        untrusted_mu2([alone(LINE, 2, None)], np.zeros(1), **options)
     made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)
     twice = Machine(LINE, fixed_order(2, 1, epochs=2), PrivateSums(made))
     with pytest.raises(InvalidParticipation, match="2 steps"):
@@ -276,27 +200,3 @@ def test_the_three_numbers_of_the_square_root(rounds: int, vectors: dict[str, An
     slow_independent = mu2_noise(np.eye(rounds) - np.eye(rounds, k=-1), rounds**0.5, curvature=0.1)
     slow_correlated = mu2_noise(*square_root(rounds), curvature=0.1)
     assert slow_independent.curved / slow_correlated.curved == pytest.approx(feedback["0.1"], abs=1e-4)
-
-
-def test_what_each_workload_does_to_the_release_and_to_the_output() -> None:
-    """Optimised for q, releases are 14 times better and the flat output is worse; for w and x it is the other way round.
-
-    No factorization gets the flat output below the largest influence of one sample on it.
-    """
-    rounds, found = 64, {}
-    outputs: tuple[Literal["q", "w", "x"], ...] = ("q", "w", "x")
-    for output in outputs:
-        factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(rounds, output))))
-        found[output] = mu2_noise(factors.rows("C_inv", 0, rounds), factors.certificate.sensitivity.value)
-    independent = mu2_noise(np.eye(rounds) - np.eye(rounds, k=-1), rounds**0.5)
-    assert independent.release > 14 * found["q"].release
-    assert found["q"].flat > independent.flat > found["x"].flat > found["w"].flat
-    assert independent.flat / found["w"].flat > 1.2
-    assert all(one.curved < independent.curved for one in found.values())
-    influence = spec_of(mu2_workload(rounds, "x")).workload.row_block(rounds - 2, rounds - 1)
-    assert min(one.flat for one in found.values()) >= np.abs(influence).max() ** 2
-
-
-def test_a_matrix_that_is_no_noising_matrix_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="square"):
-        mu2_noise(np.zeros((3, 2)), 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -17,11 +16,9 @@ from factorize.training import method_spec, ones
 from papers.algorithms import (
     BlockSketch,
     Lengths,
-    NiceSketch,
     convex_lengths,
     dp_skgd,
     full_sketch,
-    importance,
     paper_target,
     single_coordinates,
     sketch_calibration,
@@ -64,69 +61,20 @@ def test_the_noise_of_the_paper_and_the_exact_one(vectors: dict[str, Any]) -> No
     assert paper.epsilon < 1.0
 
 
-def test_zero_out_needs_half_of_it() -> None:
-    """12 = 3 x 2^2."""
-    lengths = Lengths(7, 3)
-    whole, half = (sketch_calibration(lengths, EXACT, examples=10, adjacency=a) for a in ("replace_one", "zero_out"))
-    assert whole.sigma_of_sums == pytest.approx(2 * half.sigma_of_sums, rel=1e-12)
-    paper = sketch_calibration(lengths, paper_target(0.5, 1e-4), examples=10, adjacency="zero_out")
-    assert paper.sigma_of_means == pytest.approx(math.sqrt(3 * 21 * math.log(1e4)) / (10 * 0.5), rel=1e-9)
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.5, 1e-5), (0.0, 1e-5), (1.0, 0.4)])
-def test_the_formula_of_the_paper_is_refused_outside_its_theorem(epsilon: float, delta: float) -> None:
-    with pytest.raises(ConditionNotMet):
-        paper_target(epsilon, delta)
-
-
-def test_the_noise_on_a_block_has_its_own_scale() -> None:
-    """sigma_U = sigma L_U, on the drawn coordinates and nowhere else."""
-    sketch = BlockSketch([np.array([0, 1]), np.array([2, 3])], bounds=[0.1, 5.0])
-    lengths = Lengths(1500)
-    noise = sketch_calibration(lengths, EXACT, examples=EXAMPLES)
-    drawn: dict[float, list[np.ndarray]] = {0.1: [], 5.0: []}
-    points = [np.zeros(4)]
-
-    def watch(step: int, weights: np.ndarray, release: np.ndarray) -> None:
-        moved = np.flatnonzero(weights - points[0])
-        drawn[0.1 if moved[0] == 0 else 5.0].append(release)
-        assert len(moved) == 2
-        points[0] = weights.copy()
-
-    def zero(weights: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
-        return np.zeros((EXAMPLES, len(coordinates)))
-
-    dp_skgd(zero, np.zeros(4), sketch, np.ones(4), lengths, noise, seed=3, observe=watch)
-    for bound, releases in drawn.items():
-        assert np.std(releases) == pytest.approx(bound * noise.sigma_of_means, rel=0.08)
-
-
-def test_a_calibration_for_other_lengths_is_refused() -> None:
-    noise = sketch_calibration(Lengths(10), EXACT, examples=EXAMPLES)
-    with pytest.raises(InvalidParameter, match="K T = 11"):
-        dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, Lengths(11), noise, seed=0)
-    with pytest.raises(InvalidParameter, match="shape"):
-        dp_skgd(quadratic, np.zeros(3), full_sketch(4, 1.0), CURVATURE, Lengths(10), noise, seed=0)
-
-
-def test_a_calibration_for_correlated_noise_is_refused() -> None:
-    """An optimal C has sensitivity 1 under the same participation; independent releases have sqrt(K T)."""
+def test_noise_for_another_run_is_refused() -> None:
+    """Of other lengths, of correlated releases (an optimal C has sensitivity 1, not sqrt(K T)), of other examples."""
     factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=6)))
-    noise = calibrate(factors.certificate.sensitivity, EXACT, divisor=EXAMPLES)
-    with pytest.raises(InvalidParameter, match="6 independent releases"):
-        dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, Lengths(6), noise, seed=0)
-
-
-def test_partial_gradients_of_another_number_of_examples_are_refused() -> None:
-    noise = sketch_calibration(Lengths(1), EXACT, examples=EXAMPLES - 1)
-    with pytest.raises(InvalidParameter, match="one row per"):
-        dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, Lengths(1), noise, seed=0)
-
-
-@pytest.mark.parametrize("lengths", [(0, 1), (1, 0), (2.5, 1)])
-def test_lengths_are_counts(lengths: tuple[Any, Any]) -> None:
+    for lengths, noise, match in (
+        (Lengths(11), sketch_calibration(Lengths(10), EXACT, examples=EXAMPLES), "K T = 11"),
+        (Lengths(6), calibrate(factors.certificate.sensitivity, EXACT, divisor=EXAMPLES), "6 independent releases"),
+        (Lengths(1), sketch_calibration(Lengths(1), EXACT, examples=EXAMPLES - 1), "one row per"),
+    ):
+        with pytest.raises(InvalidParameter, match=match):
+            dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, lengths, noise, seed=0)
+    with pytest.raises(ConditionNotMet, match="proved for epsilon <= 1"):
+        paper_target(1.5, 1e-5)
     with pytest.raises(InvalidParameter, match="round before calibrating"):
-        Lengths(*lengths)
+        Lengths(2.5)  # type: ignore[arg-type]
 
 
 # The recursion
@@ -167,56 +115,7 @@ def test_partial_gradients_are_clipped_per_example() -> None:
     )
 
 
-def test_a_run_repeats_with_its_two_seeds() -> None:
-    sketch, lengths = NiceSketch([1.0] * 4, 2), Lengths(9, 2)
-    one = run(sketch, lengths, EXACT, seed=1, sampling_seed=2)
-    np.testing.assert_array_equal(one, run(sketch, lengths, EXACT, seed=1, sampling_seed=2))
-    assert not np.array_equal(one, run(sketch, lengths, EXACT, seed=2, sampling_seed=2))
-    assert not np.array_equal(one, run(sketch, lengths, EXACT, seed=1, sampling_seed=3))
-
-
 # Sampling laws
-
-
-SKETCHES = {
-    "single": single_coordinates([0.5, 1.0, 2.0, 1.5], [0.1, 0.2, 0.3, 0.4]),
-    "blocks": BlockSketch([np.array([0, 3]), np.array([1]), np.array([2])], [1.0, 0.5, 2.0], [0.5, 0.25, 0.25]),
-    "full": full_sketch(4, 2.0),
-    "nice": NiceSketch([0.5, 1.0, 2.0, 1.5], 2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SKETCHES)
-def test_probabilities_and_noise_constants_are_those_of_the_draws(name: str) -> None:
-    """P(j in U) and E[L_U^2 sum 1/(p_j M_j)], from 20,000 draws."""
-    sketch: Any = SKETCHES[name]
-    generator = np.random.default_rng(4)
-    counts, constants = np.zeros(4), []
-    for _ in range(20_000):
-        draw = sketch.draw(generator)
-        counts[draw.coordinates] += 1
-        constants.append(draw.bound**2 * (1 / (sketch.probabilities * CURVATURE)[draw.coordinates]).sum())
-    np.testing.assert_allclose(counts / 20_000, sketch.probabilities, atol=0.02)
-    assert np.mean(constants) == pytest.approx(sketch.noise_constant(CURVATURE), rel=0.03)
-
-
-def test_the_noise_constant_of_nice_sampling_by_enumeration() -> None:
-    bounds, size = np.array([0.5, 1.0, 2.0, 1.5]), 3
-    total = 0.0
-    sets = list(itertools.combinations(range(4), size))
-    for chosen in map(list, sets):
-        total += (bounds[chosen] ** 2).sum() * (4 / size / CURVATURE[chosen]).sum()
-    assert NiceSketch(bounds, size).noise_constant(CURVATURE) == pytest.approx(total / len(sets), rel=1e-12)
-
-
-def test_the_noise_constant_of_blocks_does_not_depend_on_their_probabilities() -> None:
-    """sum_i L_i^2 sum_{j in A_i} 1/M_j = 1 (1/4 + 2) + 0.25 + 4."""
-    assert SKETCHES["blocks"].noise_constant(CURVATURE) == pytest.approx(6.5, rel=1e-12)
-
-
-def test_importance_sampling_follows_the_largest_smoothness_of_a_block() -> None:
-    assert importance([np.array([0, 3]), np.array([1, 2])], CURVATURE) == [0.8, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -234,12 +133,6 @@ def test_importance_sampling_follows_the_largest_smoothness_of_a_block() -> None
 def test_a_law_that_is_none_is_refused(blocks: Any, bounds: list[float], law: list[float] | None) -> None:
     with pytest.raises(InvalidParameter):
         BlockSketch([np.array(block, dtype=int) for block in blocks], bounds, law)
-
-
-@pytest.mark.parametrize("size", [0, 3])
-def test_a_nice_sketch_of_another_size_is_refused(size: int) -> None:
-    with pytest.raises(InvalidParameter):
-        NiceSketch([1.0, 1.0], size)
 
 
 # Recipes

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.accounting.claim_search import claimable
-from factorize.accounting.gram_matrix import bin_gram
+from factorize.accounting.gram_matrix import bin_gram, gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
 from factorize.numbers.blas_threads import one_blas_thread
@@ -91,12 +91,12 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: a dozen rounds of 16384 samples and fifty evaluations of the loss."""
+    """Return the cost: 300 evaluations of 16384 samples, a dozen tables of their pairs, and those of the loss."""
     assert spec.sampling is not None
     n = float((spec.optimize_for or spec.workload).n)
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
-    sampled = 12 * (8.0 * 16384 * bins * 40 + 4.0 * 16384 * bins**2)
+    sampled = 300 * 8.0 * 16384 * bins * 40 + 12 * 4.0 * 16384 * bins**2
     return estimate_of(
         entries=16384.0 * bins + 4 * bins**2 + 60 * n + 6 * squares,
         multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
@@ -206,10 +206,8 @@ class _Search:
         return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
 
     def _at(self, column: Array, seed: int, forms: Array | None) -> Amplified:
-        from factorize.solvers.amplified.spread_kernels import of_column
-
         privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
-        gram = of_column(column, self.family.n, self.bins)
+        gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
         return amplified(gram, self.family.n, **privacy, seed=seed, forms=forms)
 
     def _descend(self, start: Array, forms: Array) -> Array:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.solvers.amplified.spread_sensitivity import amplified, largest_form
+from factorize.solvers.amplified.spread_sensitivity import amplified, by_epochs, largest_form
 from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
 from factorize.spec import BinsSampling
@@ -51,15 +52,24 @@ class ColumnLoss:
 
     def __call__(self, logarithms: Array) -> tuple[float, Array]:
         """Return the loss and its derivative, shape (n,)."""
-        from factorize.solvers.amplified.column_kernels import through_bins
-
         factors = np.exp(logarithms)
-        halves = np.empty((len(self.forms), len(factors)))
-        through_bins(self.products, self.forms, factors, halves)
+        halves = self._through_bins(factors)
         spread, slope = largest_form(halves @ factors, 2 * halves)
         through = self.error @ (1 / factors)
         error = float((1 / factors) @ through)
         return math.log(error * spread) / 2, slope * factors / (2 * spread) - through / (factors * error)
+
+    def _through_bins(self, factors: Array) -> Array:
+        """Return half the derivative of <D, G> of each form by f, shape (forms, n).
+
+        The steps of a bin are added first, whatever the form: then each form meets b numbers.
+        """
+        forms, bins, n = *self.forms.shape[:2], len(factors)
+        ends, parts = n - n % bins, (-1, bins)
+        of_bins = np.einsum("eb,ebi->bi", factors[:ends].reshape(parts), self.products[:ends].reshape(*parts, n))
+        of_bins[: n - ends] += factors[ends:, None] * self.products[ends:]
+        halves = np.einsum("fbk,ebk->feb", self.forms, by_epochs(of_bins.T, bins))
+        return np.asarray(halves.reshape(forms, -1)[:, :n])
 
 
 class ColumnFit:
@@ -76,13 +86,10 @@ class ColumnFit:
     """
 
     def __init__(self, problem: Problem, sampling: BinsSampling, column: Array) -> None:
-        from factorize.solvers.amplified.column_kernels import column_products, row_products
-
         self.sampling, self.n = sampling, problem.n
         self.bins = sampling.bins(problem.participation, problem.n)
-        self.products, self.error = np.empty((2, self.n, self.n))
-        column_products(np.abs(column), self.products)
-        row_products(reciprocal(column, self.n), self.error)
+        self.products = gram_of_column(np.abs(column), self.n)
+        self.error = gram_of_column(reciprocal(column, self.n), self.n)[::-1, ::-1].copy()  # of the rows, from the last
         self.error *= problem.target.T @ problem.target
         self.error *= problem.objective.scale(problem.workload.m)
 
@@ -106,9 +113,8 @@ class ColumnFit:
         return kept
 
     def _value(self, factors: Array, seed: int, forms: Array | None = None) -> tuple[float, Array]:
-        from factorize.solvers.amplified.column_kernels import gram_of
-
-        gram = gram_of(self.products, factors, self.bins)
+        scaled = factors[:, None] * self.products * factors
+        gram = by_epochs(by_epochs(scaled, self.bins).sum(axis=0).T, self.bins).sum(axis=0)
         privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
         here = amplified(gram, self.n, **privacy, seed=seed, forms=forms)
         error = float((1 / factors) @ self.error @ (1 / factors))

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
+from factorize.solvers.methods.transforms import Transforms
 
 Array = NDArray[np.float64]
 
@@ -45,18 +47,32 @@ class SpreadSensitivity:
     smooth: bool = False
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
-        """O(n b) for the sums over bins of each form, O(n) for the comb."""
-        from factorize.solvers.amplified.spread_kernels import comb, spread, through_comb
-
-        bins, u = self.forms.shape[1], np.empty(self.n)
+        """O(n log n + b^2) for each form."""
+        bins = self.forms.shape[1]
         magnitude, slope = self._magnitude(column)
-        comb(magnitude, bins, u)
-        values, gradients = np.empty(len(self.forms)), np.empty((len(self.forms), self.n))
-        for i, form in enumerate(self.forms):
-            values[i] = spread(form, u, gradients[i])
-        value, gradient = largest_form(values, gradients)
-        through_comb(gradient, bins)
-        return value, gradient[: len(column)] * slope
+        u = comb(np.pad(magnitude, (0, self.n - len(column))), bins)
+        gradients = self._gradients(u)
+        value, gradient = largest_form(gradients @ u / 2, gradients)  # the forms are quadratic
+        return value, comb(gradient[::-1], bins)[::-1][: len(column)] * slope
+
+    def _gradients(self, u: Array) -> Array:
+        """Return the derivatives of <D, G> by u, shape (forms, n), G_ij = sum_{s < n - max(i, j)} u_{s + |i - j|} u_s.
+
+        All terms of a lag have the same weight, but for the last ones, which not every bin reaches.
+        """
+        bins = self.forms.shape[1]
+        lags = np.concatenate([self._suffixes[:, 0, :0:-1], self._suffixes[:, 0]], axis=1)
+        gradients = Transforms(self.n + bins - 1).product(lags, u)[:, bins - 1 :]
+        gradients[:, self.n - bins + 1 :] -= u[self.n - bins + 1 :] @ self._suffixes[:, :0:-1, :0:-1]
+        return 2.0 * gradients
+
+    @cached_property
+    def _suffixes(self) -> Array:
+        """Sums of the forms' entries along each diagonal from the entry to the end, shape (forms, b, b)."""
+        sums = self.forms.copy()
+        for i in range(sums.shape[1] - 2, -1, -1):
+            sums[:, i, :-1] += sums[:, i + 1, 1:]
+        return sums
 
     def _magnitude(self, column: Array) -> tuple[Array, Array]:
         if not self.smooth:
@@ -64,6 +80,17 @@ class SpreadSensitivity:
         radius = _SMOOTH * column[0]
         length = np.hypot(column, radius)
         return length - radius, column / length
+
+
+def by_epochs(values: Array, bins: int) -> Array:
+    """Return the same entries by epoch and bin along the first axis, zeros after the last, shape (epochs, b, ...)."""
+    filled = np.concatenate([values, np.zeros((-len(values) % bins, *values.shape[1:]))])
+    return filled.reshape(-1, bins, *values.shape[1:])
+
+
+def comb(values: Array, bins: int) -> Array:
+    """Return u_t = c_t + u_{t-b}, of c = |C|'s column the first bin's sum of columns, shape (n,)."""
+    return np.asarray(by_epochs(values, bins).cumsum(axis=0).ravel()[: len(values)])
 
 
 def largest_form(values: Array, gradients: Array) -> tuple[float, Array]:

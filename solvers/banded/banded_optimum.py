@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
 from factorize.objective import Mean, Objective, Weighted
-from factorize.participation import Single
+from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.problem import Problem, Reporter, outline_of
@@ -50,7 +49,7 @@ def supports(spec: Spec) -> str | None:
     if bands > workload.n:
         return f"bands={bands} exceeds n={workload.n}; use bands <= n"
     try:
-        squared_sensitivity(spec.participation, workload.n, bands)
+        refuse_overlaps(spec.participation, workload.n, bands)
     except ConditionNotMet as error:
         return str(error)
     if isinstance(spec.objective, Weighted) and not all(spec.objective.weights):
@@ -62,6 +61,22 @@ def supports(spec: Spec) -> str | None:
         except UnsupportedProblem as error:
             return str(error)
     return refused
+
+
+def refuse_overlaps(participation: AnyParticipation, n: int, bands: int) -> None:
+    """Refuse bands in which two steps of one user overlap; else the count of participations is the squared sensitivity.
+
+    Raises:
+        ConditionNotMet: they overlap.
+        UnsupportedProblem: the participation does not say how far apart they are.
+    """
+    separation, count, name = participation.spread(n)
+    if count > 1 and bands > separation:
+        raise ConditionNotMet(
+            f"bands={bands} exceeds {name}={separation}, so two steps of one user would overlap and the closed form "
+            f"for the sensitivity would not hold; use bands <= {separation}",
+            field="/mechanism/bands",
+        )
 
 
 def estimate(spec: Spec) -> Estimate:

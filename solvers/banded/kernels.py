@@ -232,14 +232,3 @@ def forward(
                     entry += follow[i, s, e] * half[e, r]
                 spread[s, r] = entry
     return loss
-
-
-@compiled
-def split(both: Array, diagonal: Array, offsets: Array) -> None:
-    """Write the diagonal, shape (n,), and the entries below it, shape (b - 1, n), of an array with both halves."""
-    n, b = diagonal.size, offsets.shape[0] + 1
-    for d in range(1, b):
-        for j in range(n - d):
-            offsets[d - 1, j] = both[j, d + b - 1]
-    for j in range(n):
-        diagonal[j] = both[j, b - 1]

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.compiled import compiled
-
 Array = NDArray[np.float64]
 
 _LARGEST_CORRELATION = 0.98
@@ -69,20 +67,35 @@ class Preconditioner:
             bands: number of diagonals of C.
         """
         n = len(w)
-        own, link = np.zeros((bands - 1, n)), np.zeros((bands - 1, n))
-        _chains(w, w_offsets, s, s_offsets, own, link)
+        own, link = _chains(w, w_offsets, s, s_offsets, bands)
         return cls(own, link, _symbol(_spectrum(w, w_offsets, bands), _spectrum(s, s_offsets, bands), n))
 
     def apply(self, gradient: Array) -> Array:
         """Return about H^-1 times a gradient, shape (bands - 1, n), up to a constant factor."""
         from scipy.fft import dct, idct
 
-        x, y = np.zeros_like(gradient), np.zeros_like(gradient)
-        _whiten(self.own, self.link, gradient, y)
-        y = _sines(dct(y, norm="ortho", overwrite_x=True))
+        y = _sines(dct(self._whiten(gradient), norm="ortho", overwrite_x=True))
         y /= self.symbol
-        y = idct(_sines(y), norm="ortho", overwrite_x=True)
-        _whiten_back(self.own, self.link, y, x)
+        return self._whiten_back(idct(_sines(y), norm="ortho", overwrite_x=True))
+
+    def _whiten(self, x: Array) -> Array:
+        """Whiten x, and move each band to the middle between its entries' rows and columns, up to half a step."""
+        (lags, n), y = x.shape, np.zeros_like(x)
+        scaled, linked = self.own * x, self.link * x
+        for d in range(1, lags + 1):
+            shift, before = d // 2, lags + 1 - d
+            y[d - 1, shift : shift + n - d] = scaled[d - 1, : n - d]
+            y[d - 1, before + shift : n - d + shift] -= linked[before - 1, : n - lags - 1]
+        return y
+
+    def _whiten_back(self, y: Array) -> Array:
+        """The transpose of `_whiten`."""
+        (lags, n), x = y.shape, np.zeros_like(y)
+        for d in range(1, lags + 1):
+            shift, after = d // 2, lags + 1 - d
+            x[d - 1, : n - d] = self.own[d - 1, : n - d] * y[d - 1, shift : shift + n - d]
+            there = y[after - 1, d + after // 2 : n - after + after // 2]
+            x[d - 1, : n - lags - 1] -= self.link[d - 1, : n - lags - 1] * there
         return x
 
 
@@ -92,28 +105,21 @@ def _sines(x: Array) -> Array:
         from scipy.fft import dst
 
         return np.asarray(dst(x, type=1, axis=0, norm="ortho", overwrite_x=True))
-    out = np.zeros_like(x)
-    _multiply_sines(x, out)
-    return out
-
-
-@compiled
-def _multiply_sines(x: Array, out: Array) -> None:
-    lags, n = x.shape
-    scale = np.sqrt(2.0 / (lags + 1))
-    for k in range(lags):
-        target = out[k]
-        for d in range(lags):
-            wave, source = scale * np.sin(np.pi * ((k + 1) * (d + 1)) / (lags + 1)), x[d]
-            for j in range(n):
-                target[j] += wave * source[j]
+    numbers = np.arange(1, len(x) + 1)
+    waves = np.sin(np.pi * np.outer(numbers, numbers) / (len(x) + 1))
+    return np.asarray(np.sqrt(2.0 / (len(x) + 1)) * waves @ x)
 
 
 def _symbol(w: Array, s: Array, n: int) -> Array:
     """Return the symbol from spectra on an even grid over [0, pi], divided by its mean."""
-    symbol = np.empty((len(w) // _GRID - 1, n))
-    middle = _add_products(w, s, symbol)
-    return np.maximum(symbol, _LEAST_SYMBOL * middle) / middle
+    lags, last = len(w) // _GRID - 1, len(w) - 1
+    grid, theta = np.arange(len(w)), last * np.arange(1, lags + 1)[:, None] / (lags + 1)
+    half = last * np.arange(n) / (2 * n)
+    above, below = last - np.abs(theta + half - last), np.abs(theta - half)
+    symbol = np.interp(above, grid, w) * np.interp(below, grid, s)
+    symbol += np.interp(below, grid, w) * np.interp(above, grid, s)
+    middle = symbol.mean()
+    return np.asarray(np.maximum(symbol, _LEAST_SYMBOL * middle) / middle)
 
 
 def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
@@ -127,100 +133,35 @@ def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
     Returns:
         Values at theta = pi i / (16 bands), shape (16 bands + 1,).
     """
-    spectrum = np.empty(_GRID * bands + 1)
-    _tapered(np.where(diagonal > 0, diagonal, 1.0) ** -0.5, offsets, bands, spectrum)
-    return spectrum
+    from scipy.fft import dct
 
-
-@compiled
-def _tapered(scale: Array, offsets: Array, bands: int, spectrum: Array) -> None:
-    """Sum the cosines by Clenshaw's recurrence."""
-    n, last = scale.size, spectrum.size - 1
-    terms = np.zeros(bands)
+    n = len(diagonal)
+    scale = np.where(diagonal > 0, diagonal, 1.0) ** -0.5
+    scaled, terms = offsets[: bands - 1] * scale, np.zeros(_GRID * bands + 1)
+    terms[0] = 1.0
     for d in range(1, bands):
-        total = 0.0
-        for j in range(n - d):
-            total += offsets[d - 1, j] * scale[j] * scale[j + d]
-        terms[d] = 2.0 * total / n * (1.0 - d / bands)
-    for i in range(last + 1):
-        cosine = np.cos(np.pi * i / last)
-        one, two = 0.0, 0.0
-        for d in range(bands - 1, 0, -1):
-            one, two = terms[d] + 2.0 * cosine * one - two, one
-        spectrum[i] = 1.0 + cosine * one - two
+        terms[d] = scaled[d - 1, : n - d] @ scale[d:] / n * (1.0 - d / bands)
+    return np.asarray(dct(terms, type=1))
 
 
-@compiled
-def _add_products(w: Array, s: Array, symbol: Array) -> float:
-    """Write w(above) s(below) + w(below) s(above), each between grid points; return the mean."""
-    lags, n = symbol.shape
-    last = w.size - 1
-    total = 0.0
-    for d in range(lags):
-        for j in range(n):
-            above = last * ((d + 1.0) / (lags + 1) + j / (2.0 * n))
-            below = abs(last * ((d + 1.0) / (lags + 1) - j / (2.0 * n)))
-            above = min(above, 2.0 * last - above)
-            up, down = min(int(above), last - 1), min(int(below), last - 1)
-            x, y = above - up, below - down
-            w_up, s_up = w[up] + x * (w[up + 1] - w[up]), s[up] + x * (s[up + 1] - s[up])
-            w_down, s_down = w[down] + y * (w[down + 1] - w[down]), s[down] + y * (s[down + 1] - s[down])
-            symbol[d, j] = w_up * s_down + w_down * s_up
-            total += symbol[d, j]
-    return total / (lags * n)
-
-
-@compiled
-def _chains(w: Array, w_offsets: Array, s: Array, s_offsets: Array, own: Array, link: Array) -> None:
-    """Write the factors of both whitenings: by the diagonal, and (x_next - r x) / sqrt(1 - r^2) along chains."""
-    lags, n = own.shape
-    b = lags + 1
+def _chains(w: Array, w_offsets: Array, s: Array, s_offsets: Array, b: int) -> tuple[Array, Array]:
+    """Return the factors of both whitenings: by the diagonal, and (x_next - r x) / sqrt(1 - r^2) along chains."""
+    n, moves = len(w), w > 0.0  # a step that moves nothing leaves its entries zero
+    own, link = np.zeros((b - 1, n)), np.zeros((b - 1, n))
     for d in range(1, b):
-        for j in range(n - d):
-            i = j + d
-            square = w[i] * s[j] + w[j] * s[i] + 2.0 * w_offsets[d - 1, j] * s_offsets[d - 1, j]
-            if w[i] > 0.0 and w[j] > 0.0:  # else a step that moves nothing, whose entries stay zero
-                own[d - 1, j] = 1.0 / np.sqrt(square)
+        square = w[d:] * s[:-d] + w[:-d] * s[d:] + 2.0 * w_offsets[d - 1, :-d] * s_offsets[d - 1, :-d]
+        own[d - 1, :-d] = np.sqrt(1.0 / square, out=np.zeros(n - d), where=moves[d:] & moves[:-d])
+    if n == b:
+        return own, link
+    first = slice(n - b)
     for d in range(1, b):
-        for j in range(n - b):
-            i = j + d
-            r = w[i] * s_offsets[b - 1, j] + w_offsets[b - 1, j] * s[i]
-            r += w_offsets[b - d - 1, i] * s_offsets[d - 1, j] + w_offsets[d - 1, j] * s_offsets[b - d - 1, i]
-            link[d - 1, j] = r
+        i = slice(d, n - b + d)
+        r = w[i] * s_offsets[b - 1, first] + w_offsets[b - 1, first] * s[i]
+        r += w_offsets[b - d - 1, i] * s_offsets[d - 1, first] + w_offsets[d - 1, first] * s_offsets[b - d - 1, i]
+        r *= own[d - 1, first] * own[b - d - 1, i]
+        link[d - 1, first] = np.clip(r, -_LARGEST_CORRELATION, _LARGEST_CORRELATION)
+    rest = 1.0 / np.sqrt(1.0 - link * link)
+    link *= rest * own
     for d in range(1, b):
-        for j in range(n - b):
-            r = link[d - 1, j] * own[d - 1, j] * own[b - d - 1, j + d]
-            link[d - 1, j] = min(max(r, -_LARGEST_CORRELATION), _LARGEST_CORRELATION)
-    scale = own.copy()
-    for d in range(1, b):
-        for j in range(n - b):
-            rest = 1.0 / np.sqrt(1.0 - link[d - 1, j] * link[d - 1, j])
-            link[d - 1, j] *= rest * scale[d - 1, j]
-            own[b - d - 1, j + d] *= rest
-
-
-@compiled
-def _whiten(own: Array, link: Array, x: Array, y: Array) -> None:
-    """Whiten x, and move each band to the middle between its entries' rows and columns, up to half a step."""
-    lags, n = x.shape
-    b = lags + 1
-    for d in range(1, b):
-        shift = d // 2
-        for j in range(n - d):
-            y[d - 1, j + shift] = own[d - 1, j] * x[d - 1, j]
-        before = b - d
-        for j in range(n - b):
-            y[d - 1, j + before + shift] -= link[before - 1, j] * x[before - 1, j]
-
-
-@compiled
-def _whiten_back(own: Array, link: Array, y: Array, x: Array) -> None:
-    """The transpose of `_whiten`."""
-    lags, n = x.shape
-    b = lags + 1
-    for d in range(1, b):
-        for j in range(n - d):
-            x[d - 1, j] = own[d - 1, j] * y[d - 1, j + d // 2]
-        after = b - d
-        for j in range(n - b):
-            x[d - 1, j] -= link[d - 1, j] * y[after - 1, j + d + after // 2]
+        own[b - d - 1, d : n - b + d] *= rest[d - 1, first]
+    return own, link

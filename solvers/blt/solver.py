@@ -7,17 +7,16 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.certificate.certificate import certify
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
 from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern
 from factorize.spec import Spec
@@ -150,10 +149,6 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
     if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
         return plain
     scaled = unit_columns(plain if other is None else other)
-    if mechanism.normalization == "auto" and _loss(spec, scaled) >= _loss(spec, plain):
+    if mechanism.normalization == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, plain):
         return plain
     return scaled
-
-
-def _loss(spec: Spec, matrix: Matrix) -> float:
-    return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective

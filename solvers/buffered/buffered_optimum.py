@@ -236,7 +236,7 @@ def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | Non
 
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
-    from factorize.certificate.decoder import RESIDUAL_LIMIT
+    from factorize.certificate.certificate import RESIDUAL_LIMIT
     from factorize.solvers.buffered.loss import unit_columns
     from factorize.solvers.buffered.projection import projected
     from factorize.solvers.single import structured

@@ -20,6 +20,7 @@ from factorize.structures.buffered import BufferedMatrix
 
 Array = NDArray[np.float64]
 
+_LEAST = 2.0**-900  # of a number: below, states count for nothing, and their products underflow
 _MARGIN, _MARGIN_PER_STEP = 2.0**-40, 2.0**-51  # below a norm of 1, by more than recursions and certificate round
 _DEGREE = 3
 
@@ -115,6 +116,7 @@ class BufferedLoss:
         if not self._build(z):
             raise FloatingPointError("a pivot of the factor is lost to rounding")
         ratio, inputs, outputs = (self._arrays[at][:, : self.shape[2]] for at in (4, 5, 7))
+        inputs, outputs = (np.where(np.abs(part) < _LEAST, 0.0, part) for part in (inputs, outputs))
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     def _build(self, z: Array) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnNumbers
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.bidiagonal_systems import solve
 
 Array = NDArray[np.float64]
 
@@ -83,9 +83,8 @@ class _Fit:
     def __call__(self, stretch: Array, first: int) -> tuple[Array, Array]:
         """Return the states (columns, p), and the error of the sums after the last row."""
         length, p = len(stretch), self._p
-        sums = np.empty((length, p + stretch.shape[1]))
-        sums[:, :p], sums[:, p:] = self._powers[:length], stretch
-        _add_up(self._decoder.follow[first : first + length], self._decoder.feed[first : first + length], sums)
+        follow, feed = self._decoder.follow[first + 1 : first + length], self._decoder.feed[first : first + length]
+        sums = solve(np.ones(length), follow, feed[:, None] * np.concatenate([self._powers[:length], stretch], axis=1))
         rows, weights = _compared(length)
         seen = weights[:, None] * sums[rows]
         states = self._inverse(length, seen[:, :p]) @ seen[:, p:]
@@ -107,12 +106,3 @@ def _compared(length: int) -> tuple[NDArray[np.int64], Array]:
         return np.arange(length), np.ones(length)
     rows = np.unique(np.geomspace(1, length, _DENSE).astype(np.int64)) - 1
     return rows, np.sqrt(np.diff(rows, prepend=-1).astype(np.float64))
-
-
-@compiled
-def _add_up(follow: Array, feed: Array, rows: Array) -> None:
-    for j in range(rows.shape[1]):
-        rows[0, j] *= feed[0]
-    for i in range(1, len(rows)):
-        for j in range(rows.shape[1]):
-            rows[i, j] = follow[i] * rows[i - 1, j] + feed[i] * rows[i, j]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.checker.bounds.evidence import LowerBound
 from factorize.solvers.budget import Estimate, machine_memory
 from factorize.solvers.comparing.comparison import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
@@ -24,7 +24,6 @@ class Attempt:
     Attributes:
         mechanism: as plain data.
         sampling: to optimise it for, as plain data, or None.
-        optimize_for: another workload to optimise it for, as plain data, or None.
         spec: of the whole solve; None where it is refused.
         needed: its cost.
         found: rows, and why there are none.
@@ -34,28 +33,27 @@ class Attempt:
 
     mechanism: dict[str, Any]
     sampling: dict[str, Any] | None = None
-    optimize_for: dict[str, Any] | None = None
     spec: Spec | None = None
     needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
     found: list[Row | Refused] = field(default_factory=list)
     bound: LowerBound | None = None
     solved: Solved | None = None
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
         self.spec = None
-        self.found.append(Refused(*named(self.mechanism), reason))
+        self.found.append(Refused(*named(self.mechanism), reason, out_of_time))
 
     def smaller(self) -> Iterator[Attempt]:
         """Yield the same with half as many buffers, a quarter, down to one; nothing for a mechanism without buffers."""
         buffers = self.mechanism.get("buffers", 0) // 2
         while buffers:
-            yield Attempt({**self.mechanism, "buffers": buffers}, self.sampling, self.optimize_for)
+            yield Attempt({**self.mechanism, "buffers": buffers}, self.sampling)
             buffers //= 2
 
     def repeats(self, other: Attempt) -> bool:
         """Return whether the other one asks for the same."""
-        own, theirs = ((_plain(one.mechanism), one.sampling, one.optimize_for) for one in (self, other))
+        own, theirs = ((_plain(one.mechanism), one.sampling) for one in (self, other))
         return own == theirs
 
 
@@ -74,11 +72,32 @@ def distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield mechanism
 
 
-def groups(plans: list[Attempt]) -> list[list[Attempt]]:
-    """Return what runs one after the other, long ones first; nu is tuned once, for scaled columns too."""
+def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:
+    """Return what runs one after the other; nu is tuned once, for scaled columns too.
+
+    Args:
+        plans: all.
+        hurried: the time may end before all have run: what promises most for its time comes first. Otherwise long ones
+            do, which would run alone at the end.
+    """
     tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
     found = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
-    return sorted(found, key=lambda group: -sum(plan.needed.seconds for plan in group))
+    found.sort(key=_seconds)
+    return _promising_first(found) if hurried else found[::-1]
+
+
+def _promising_first(found: list[list[Attempt]]) -> list[list[Attempt]]:
+    """Return the search that leads most tables, which one processor makes, and the others, cheap ones first.
+
+    What is optimised for the sampling leads where there is one, and the streaming optimum elsewhere.
+    """
+    leaders = [group for group in found if group[0].sampling is not None and "buffers" in group[0].mechanism]
+    leaders = leaders or [group for group in found if group[0].mechanism["kind"] == "buffered_linear"]
+    return leaders[:1] + [group for group in found if group not in leaders[:1]]
+
+
+def _seconds(group: list[Attempt]) -> float:
+    return sum(plan.needed.seconds for plan in group)
 
 
 def worker_count(needed: list[int]) -> int:

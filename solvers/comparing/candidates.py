@@ -21,6 +21,9 @@ MOST_TAPS = 64
 LARGEST_CONE = 16
 """The conic reference takes seconds from here on."""
 
+ALL_ROWS = ("dense", "toeplitz", "nu_toeplitz", "square_root", "fft", "semidefinite")
+"""Mechanisms whose noise takes all earlier rows."""
+
 LOOSE_BAND, LOOSE_STATES = 1e-4, 4e-3
 """Tolerances of searches with many steps: the proved distance of a banded matrix lags behind its loss by thousands,
 and a hundred steps with few states that gain less than 0.4 % are the last."""
@@ -60,21 +63,18 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "semidefinite"}
 
 
-def for_easier(spec: Spec, buffers: int | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield mechanisms whose solver needs a bidiagonal inverse, with the easier workload to optimise them for.
+def within(mechanism: dict[str, Any], spec: Spec, vectors: int | None) -> bool:
+    """Return whether a mechanism may keep no more than so many vectors of state: what keeps all rows needs n.
 
     Args:
+        mechanism: as plain data.
         spec: canonical.
-        buffers: vectors of state that may be kept, or None for the usual number.
+        vectors: the budget, or None for any number.
     """
-    if spec.optimize_for is not None or spec.workload.endless or spec.workload.outline().bidiagonal_inverse():
-        return
-    easier = spec.workload.easier()
-    if easier is None:
-        return
-    for mechanism in mechanisms(spec, buffers):
-        if mechanism["kind"] == "buffered_linear":
-            yield mechanism, easier.document()
+    if vectors is None or spec.workload.endless:
+        return True
+    needed = {"tree": int(spec.workload.n).bit_length() - 1} | dict.fromkeys(ALL_ROWS, spec.workload.n - 1)
+    return needed.get(mechanism["kind"], 0) <= vectors
 
 
 def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:

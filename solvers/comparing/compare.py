@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.errors import Cancelled, FactorizeError, InvalidParameter, TooLarge
+from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
 from factorize.privacy import PrivacyTarget
-from factorize.solution import Progress
+from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
-from factorize.solvers.comparing.candidates import fewer_bands, for_easier, left_out, mechanisms, optimised, tolerance
+from factorize.solvers.comparing.candidates import fewer_bands, left_out, mechanisms, optimised, tolerance, within
 from factorize.solvers.comparing.comparison import (
     CompareProgress,
     Comparison,
@@ -31,6 +31,7 @@ from factorize.solvers.comparing.comparison import (
     ranked,
     recommend,
 )
+from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.solvers.comparing.own_time import own_seconds
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
@@ -51,7 +52,7 @@ __all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
-_OPTIMISED_SECONDS = 60.0  # for what is optimised for a sampling
+_OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
@@ -71,6 +72,8 @@ def compare(
     progress: CompareCallback | None = None,
     most_seconds: float | None = None,
     budgets: Sequence[int] | None = None,
+    seconds: float | None = None,
+    fitting: bool = False,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -85,10 +88,14 @@ def compare(
             are optimised for it join.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
-            are stopped, by the processor's clock; 8 s by default, n / 5000 s above n = 40000, 200 s at most; 60 s
-            for those that are optimised for a sampling.
+            are stopped, by the processor's clock; by default `seconds`, and without it 8 s, n / 5000 s above
+            n = 40000, 200 s at most; 200 s for those that are optimised for a sampling.
         budgets: several memory budgets in place of `buffers`; mechanisms with a size take each, and there is a
             recommendation for each.
+        seconds: for all, on a quiet machine (see `Deadline`): what promises most is tried first, and what cannot end in
+            time by its estimate is refused. Independent noise is always tried, and what has begun is waited for. By
+            default no limit.
+        fitting: leave out mechanisms that keep more than the largest budget, which no recommendation names.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -99,10 +106,11 @@ def compare(
     if privacy is None and spec.sampling is not None:
         privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
     rows = TableRows(privacy, sampling, chosen_samplings(spec, privacy, sampling, samplings))
-    within = _budgets(budgets, _budget(buffers, bytes_per_parameter))
+    allowed = _budgets(budgets, _budget(buffers, bytes_per_parameter))
+    most_seconds = seconds if most_seconds is None else most_seconds
     least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
     limits = (min(least, _LARGEST_SECONDS), _OPTIMISED_SECONDS) if most_seconds is None else (most_seconds,) * 2
-    return _Run(spec, within, rows, progress, limits).compare()
+    return _Run(spec, allowed, rows, progress, limits, seconds, fitting=fitting).compare()
 
 
 def _budgets(several: Sequence[int] | None, one: int | None) -> tuple[int | None, ...]:
@@ -128,7 +136,7 @@ def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | Non
 
 
 class _OutOfTime(Cancelled):
-    """A mechanism took much longer than its estimate."""
+    """A mechanism would take too long, or took much longer than its estimate."""
 
 
 class _News(NamedTuple):
@@ -153,14 +161,19 @@ class _Run:
         rows: TableRows,
         progress: CompareCallback | None,
         limits: tuple[float, float],
+        seconds: float | None,
+        *,
+        fitting: bool,
     ) -> None:
+        self.largest = budgets[-1] if fitting else None
         self.own, self.budgets, self.rows = spec, budgets, rows
         # What other mechanisms are solved for.
         alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
         self.spec = spec.model_copy(update=alone)
         self.progress = progress
         self.most_seconds, self.most_optimised = limits
-        self.began = time.monotonic()
+        self.seconds, self.began = seconds, time.monotonic()
+        self.deadline = Deadline(seconds, SOLVES)
         self.done = self.total = 0
         self.dual: Mapping[str, np.ndarray] = {}
 
@@ -169,14 +182,12 @@ class _Run:
         if "cyclic_poisson" in self.rows.samplings:
             asked += fewer_bands(self.spec, self.budgets[-1])
         attempts = [Attempt(mechanism) for mechanism in distinct(iter(asked))]
-        eased = [pair for budget in self.budgets for pair in for_easier(self.spec, budget)]
-        attempts += [Attempt(mechanism, optimize_for=easier) for mechanism, easier in _once(eased)]
         attempts += [Attempt(mechanism, sampling) for mechanism, sampling in self._optimised()]
-        plans = self._planned(attempts)
+        plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._bound, common)]
-        tasks += [partial(self._try, group) for group in groups(plans)]
+        tasks += [partial(self._try, group) for group in groups(plans, hurried=self.seconds is not None)]
         run_all(tasks, self._hear, workers=workers)
         return self._table([*plans, common], workers)
 
@@ -205,11 +216,15 @@ class _Run:
         bound = max(bounds, key=lambda found: found.objective, default=None)
         found = [entry for plan in plans for entry in plan.found]
         solved = [plan.solved for plan in plans if plan.solved is not None]
-        found += sampled_rows(self.rows, solved, self._calibrating, workers=workers)
+        found += sampled_rows(self.rows, solved, self._calibrating, self.seconds, workers=workers)
         rows = [entry for entry in found if isinstance(entry, Row)]
-        rows = with_claims(self.rows, rows, solved, self.budgets, self._calibrating)
+        rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.seconds)
+        found += unproved
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
+        chosen = recommend(rows, self.budgets[-1])
+        taken = None if chosen is None else rows[chosen.row].spec_digest
+        kept = next((one.found for one in solved if one.found.spec_digest == taken), None)
         refused = [entry for entry in found if isinstance(entry, Refused)]
         tried = {plan.mechanism["kind"] for plan in plans}
         refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec) if kind not in tried]
@@ -222,12 +237,21 @@ class _Run:
             budget=self.budgets[-1],
             rows=tuple(rows),
             refused=tuple(refused),
-            recommendation=recommend(rows, self.budgets[-1]),
+            recommendation=chosen,
+            solved=None if kept is None else self._with_bound(kept),
             recommendations=tuple((budget, recommend(rows, budget)) for budget in self.budgets),
             samplings=tuple(described(self.rows, rows, solved)) if self.rows.samplings else (),
             sampled_bounds=sampled,
             seconds=time.monotonic() - self.began,
         )
+
+    def _with_bound(self, found: Factorization) -> Factorization:
+        """Return a result with the comparison's evidence for a bound, where it has none."""
+        if not self.dual or (found.dual and found.spec.optimize_for is None):
+            return found
+        solver = found.manifest["solver"]
+        solution = Solution(found.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
+        return Factorization.from_solution(found.spec, solution, solver=solver)
 
     def _calibrating(self, scheme: str) -> None:
         if self.progress is not None:
@@ -236,16 +260,17 @@ class _Run:
     def _plan(self, plan: Attempt) -> Attempt:
         most = self._limit(plan)
         try:
-            plan.spec = self._with(plan.mechanism, plan.sampling, plan.optimize_for)
+            plan.spec = self._with(plan.mechanism, plan.sampling)
             given = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
-            plan.needed = estimate(self._with(given, plan.sampling, plan.optimize_for), evidence=False)
+            plan.needed = estimate(self._with(given, plan.sampling), evidence=False)
             if plan.needed.seconds > most:
-                raise TooLarge(
+                raise _OutOfTime(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
-                    "(--max-seconds), or solve this mechanism by its own spec"
+                    "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
                 )
         except FactorizeError as error:
-            plan.refuse(str(error))
+            late = isinstance(error, _OutOfTime) and self.seconds is not None
+            plan.refuse(str(error), out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan
 
@@ -256,19 +281,12 @@ class _Run:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
         return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
 
-    def _with(
-        self,
-        mechanism: dict[str, Any],
-        sampling: dict[str, Any] | None = None,
-        optimize_for: dict[str, Any] | None = None,
-    ) -> Spec:
+    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
         asked = {} if sampling is None else {"sampling": sampling}
-        asked |= {} if optimize_for is None else {"optimize_for": optimize_for}
         parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **asked})
-        other = {} if optimize_for is None else {"optimize_for": parsed.optimize_for}
         changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
-        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling, **other}).canonical()
+        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
 
     def _hear(self, news: _News) -> None:
         self.done += news.ended
@@ -287,6 +305,12 @@ class _Run:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
+            if (
+                plan.spec is not None
+                and plan.mechanism["kind"] != "identity"
+                and self.deadline.over(plan.needed.seconds)
+            ):
+                plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
             if plan.spec is not None and self._takes_over(plan.mechanism):
                 if nu is None:
                     plan.refuse("takes the nu tuned without scaled columns, which was not found")
@@ -314,7 +338,7 @@ class _Run:
         try:
             return run(step)
         except _OutOfTime as error:
-            plan.refuse(str(error))
+            plan.refuse(str(error), out_of_time=self.seconds is not None)
         except Cancelled:
             raise
         except FactorizeError as error:
@@ -328,7 +352,8 @@ class _Run:
         row = self.rows.of(found, plan.mechanism, time.monotonic() - began)
         plan.found.append(row)
         plan.bound = found.certificate.lower_bound
-        plan.solved = Solved(found, row) if self.rows.samplings else None
+        kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
+        plan.solved = Solved(found, row) if self.rows.samplings or kept else None
         return found
 
 

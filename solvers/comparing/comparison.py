@@ -8,7 +8,8 @@ from typing import Any
 
 from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.certificate import Loss
-from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.checker.bounds.evidence import LowerBound
+from factorize.factorization import Factorization
 from factorize.privacy import Calibration, CertifiedSensitivity
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory
@@ -139,12 +140,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Refused:
-    """A mechanism without a row, and why."""
+    """A mechanism without a row, and why.
+
+    Attributes:
+        out_of_time: the time of the comparison was over; with more of it there is a row.
+    """
 
     mechanism: str
     parameters: dict[str, Any]
     normalization: str | None
     reason: str
+    out_of_time: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -176,6 +182,7 @@ class Comparison:
         rows: sorted by loss.objective; with sampling, by objective_at_privacy.
         refused: mechanisms that do not fit, with the reason.
         recommendation: the row for the budget, or None if none fits it.
+        solved: the factorization of the recommended row for the budget, if there is a budget.
         recommendations: the row for each budget that was asked about, ascending, the last of them `budget`.
         seconds: for all.
         samplings: the schemes that were asked for, as plain data: what the loader has to do, what is secret, and why
@@ -194,6 +201,7 @@ class Comparison:
     samplings: tuple[Mapping[str, Any], ...] = ()
     sampled_bounds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recommendations: tuple[tuple[int | None, Recommendation | None], ...] = ()
+    solved: Factorization | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -230,7 +238,10 @@ def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
     chosen = min(level, key=lambda i: (rows[i].noise_vectors, _ranked(rows[i], rows)))
     row = rows[chosen]
     within = "" if budget is None else f" within {budget} vectors of noise state"
-    gap = "" if row.relative_gap is None else f", {100 * row.relative_gap:.3g} % above the certified lower bound"
+    plain = row.relative_gap is not None and row.sampling is None
+    gap = (
+        f", its squared error {100 * (row.relative_gap or 0.0):.3g} % above the certified lower bound" if plain else ""
+    )
     first = chosen == fitting[0]
     standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
     reason = f"{row.mechanism} {standing}{within}{gap}; it keeps {row.noise_vectors} vectors"

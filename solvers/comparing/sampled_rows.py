@@ -18,6 +18,7 @@ from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling, ranked, recommend
+from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, Deadline
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
@@ -63,22 +64,26 @@ def chosen_samplings(
 
 
 def sampled_rows(
-    rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], *, workers: int
+    rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], seconds: float | None, *, workers: int
 ) -> list[Row | Refused]:
-    """Return the rows under all schemes, in the order of `solved`.
+    """Return the rows under all schemes, those first that promise most.
 
     Args:
         rows: with the schemes.
         solved: what was solved.
         hear: told the name of a scheme before each calibration; what it raises ends all.
+        seconds: of the comparison; after a share of them no calibration begins.
         workers: how many calibrations run at a time.
     """
-    chosen = _promising(rows, solved)
+    chosen, deadline = _promising(rows, solved), Deadline(seconds, CALIBRATIONS)
     found: list[list[Row | Refused]] = [[] for _ in chosen]
 
     def fill(place: int, tell: Tell[str]) -> None:
         one, scheme = chosen[place]
         tell(scheme)
+        if deadline.over():
+            found[place].append(_late(one.row, scheme, deadline.told("was not calibrated")))
+            return
         found[place].append(rows.sampled(one.found, one.row, SCHEMES[scheme]))
 
     run_all([partial(fill, place) for place in range(len(chosen))], hear, workers=workers)
@@ -90,14 +95,14 @@ def _promising(rows: TableRows, solved: Sequence[Solved]) -> list[tuple[Solved, 
 
     Those optimised for it and C = I come first, then small losses.
     """
-    pairs = [(one, scheme.name) for one in solved for scheme in rows.fitting(one.found)]
+    best = sorted(solved, key=lambda one: _promise(one.row))
+    pairs = [(one, scheme.name) for one in best for scheme in rows.fitting(one.found)]
     binned = [pair for pair in pairs if isinstance(SCHEMES[pair[1]], BinsScheme)]
     if not binned:
         return pairs
     spec = binned[0][0].found.spec
     bins = BinsScheme.bins(spec.participation, spec.workload.n) or 1
     kept = max(MOST_BINS_WORK // bins**2, MOST_VERIFIED)
-    binned.sort(key=lambda pair: _promise(pair[0].row))
     left = {id(pair) for pair in binned[kept:]}
     return [pair for pair in pairs if id(pair) not in left]
 
@@ -106,14 +111,20 @@ def _promise(row: Row) -> tuple[bool, float]:
     return (row.optimized_under is None and row.mechanism != "identity", row.loss.objective)
 
 
+def _late(row: Row, scheme: str, reason: str) -> Refused:
+    told = f"sampled: {SCHEMES[scheme].title}: {reason}"
+    return Refused(row.mechanism, row.parameters, row.normalization, told, out_of_time=True)
+
+
 def with_claims(
     rows: TableRows,
     table: Sequence[Row],
     solved: Sequence[Solved],
     budgets: Sequence[int | None],
     hear: Callable[[str], None],
-) -> list[Row]:
-    """Return the table with claims in place of bounds for its best rows under balls in bins.
+    seconds: float | None,
+) -> tuple[list[Row], list[Refused]]:
+    """Return the table with claims in place of bounds for its best rows under balls in bins, and what lacks its claim.
 
     Args:
         rows: with the schemes.
@@ -121,14 +132,19 @@ def with_claims(
         solved: where they come from.
         budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
+        seconds: of the comparison; after a share of them no claim begins.
     """
+    deadline = Deadline(seconds, CLAIMS)
     by_digest = {one.found.spec_digest: one.found for one in solved}
     table, tested = ranked(table), set[tuple[str, str | None]]()
     while True:
         place = _next_claim(table, tested, budgets)
         if place is None:
-            return table
+            return table, []
         row = table[place]
+        if deadline.over():
+            reason = deadline.told("states a bound, and its claim was not tested")
+            return table, [_late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
         found = by_digest[row.spec_digest]

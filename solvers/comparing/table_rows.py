@@ -10,7 +10,7 @@ from typing import Any
 from factorize.accounting.laws.binned_schemes import BinsScheme
 from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme
 from factorize.accounting.schemes import SCHEMES
-from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem

@@ -65,7 +65,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
-    from factorize.certificate.certificate import begin_bound
     from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
     from factorize.solvers.epochs.steps import factors
@@ -77,8 +76,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
         ascent = ascend(ring, tolerance, report, beyond=beyond)
         dual = factors(ascent.point.dual)
-        if problem.evaluates_itself:
-            begin_bound(problem.spec, {"factors": dual})
         poles = ring.poles(ascent.point.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
         gram = whole_gram(ring, replace(ascent.point, poles=poles))
         masked(gram, ring.epochs)

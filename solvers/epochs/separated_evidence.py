@@ -1,4 +1,4 @@
-"""Dual evidence for a bound over all matrices under `min_sep` (lower_bounds/separated_bounds.py), for any claim.
+"""Dual evidence for a bound over all matrices under `min_sep` (checker/bounds/block_resolvents.py), for any claim.
 
 The patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of fixed epochs serves. Workloads
 with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if b does not divide n, steps that
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.certificate.lower_bounds.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
 LARGEST_DENSE = 256  # n up to which decompositions are worth the evidence
 LARGEST_BORROWED = 1024  # n up to which the certificate's decomposition is, where it has no recurrence
 _MOST_EPOCHS = 1 << 20  # n x epochs^2 from which decompositions are the quicker ones, up to LARGEST_DENSE
@@ -111,6 +111,17 @@ def _patterns(own: Problem) -> NDArray[np.intp]:
     return disjoint_patterns(own.n, separation, most)
 
 
+def disjoint_patterns(n: int, min_sep: int, most: int) -> NDArray[np.intp]:
+    """Return disjoint allowed patterns that cover all steps, shape (patterns, most), filled up with -1."""
+    found = []
+    for j in range(min(min_sep, n)):
+        steps = np.arange(j, n, min_sep)
+        for start in range(0, len(steps), most):
+            piece = steps[start : start + most]
+            found.append(np.concatenate([piece, np.full(most - len(piece), -1)]))
+    return np.array(found)
+
+
 def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
     """The ring of an inverse, or of the prefix sum, after steps that fill up the first epoch."""
     from factorize.solvers.epochs.blocks import Ring
@@ -119,6 +130,7 @@ def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
     n, epochs, patterns = own.n, _epochs(own), _patterns(own)
     found = BidiagonalInverse(np.ones(n), np.ones(n)) if inverse is None else inverse
     size = epochs * own.participation.spread(n).separation
-    p, q = (np.array(part) for part in padded_inverse(found, size))
-    q[0] = 0.0
+    before = np.full(size - n, found.p[0])
+    p, q = (np.concatenate([before, part]) for part in found)
+    q[size - n], q[0] = p[0], 0.0
     return PieceRing(Ring(p, q, epochs), np.where(patterns >= 0, patterns + size - n, -1))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.mechanisms import (
@@ -23,7 +22,7 @@ from factorize.numbers.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, plain_loss
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
@@ -32,6 +31,7 @@ from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.nu_toeplitz import flushed
 from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients
 from factorize.structures.nu_toeplitz import strategy_coefficients as strategy_coefficients
+from factorize.structures.recursion import toeplitz
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
 
@@ -154,11 +154,9 @@ def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
         noising: first column of C^-1 down to its last diagonal, shape (bands,), beginning with 1.
         n: side, at least `bands`.
     """
-    from factorize.structures.kernels.all_pole import filtered_rows
-
     if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
         return InverseBandedToeplitz(noising, n)
-    return ToeplitzMatrix(flushed(filtered_rows(noising, np.eye(1, n))[0]), n)
+    return ToeplitzMatrix(flushed(toeplitz(noising, n).inverse().products(np.eye(1, n))[0]), n)
 
 
 def workload_series(problem: Problem) -> np.ndarray:
@@ -227,11 +225,11 @@ def tune(problem: Problem) -> float:
 
 
 def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
-    """Return the loss as a function of nu: O(n log n) where decoder rows nest, else as the certificate computes it."""
+    """Return the loss as a function of nu: O(n log n) where decoder rows nest, else by the whole decoder."""
     workload, n = problem.workload.coefficients, problem.n
     if workload is None or needs_decoder(problem.spec):
         own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
-        return lambda nu: certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
+        return lambda nu: plain_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
 
     def loss(nu: float) -> float:
         sensitivity = sensitivity_of(ToeplitzMatrix(strategy_coefficients(n, nu), n), problem.participation)
@@ -248,16 +246,11 @@ def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Sol
 
 
 def normalised(spec: Spec, matrix: Matrix) -> Matrix:
-    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
+    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the loss."""
     asked = getattr(spec.mechanism, "normalization", "none")
     if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
         return matrix
     scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
-    if asked == "auto" and certified_loss(spec, scaled) >= certified_loss(spec, matrix):
+    if asked == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, matrix):
         return matrix
     return scaled
-
-
-def certified_loss(spec: Spec, matrix: Matrix) -> float:
-    """Return the objective that the certificate of a matrix states."""
-    return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective

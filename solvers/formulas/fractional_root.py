@@ -19,7 +19,6 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.formulas.closed_form import (
     PASSES,
-    certified_loss,
     needs_decoder,
     normalised,
     recursion_cost,
@@ -28,7 +27,7 @@ from factorize.solvers.formulas.closed_form import (
     workload_series,
 )
 from factorize.solvers.methods.transforms import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, plain_loss
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import Matrix
@@ -179,7 +178,7 @@ def _loss(
     series = problem.workload.coefficients
     if series is None or not problem.objective.by_row_errors or needs_decoder(problem.spec):
         own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
-        return lambda parameter: certified_loss(own, normalised(own, strategy(parameter)))
+        return lambda parameter: plain_loss(own, normalised(own, strategy(parameter)))
 
     def loss(parameter: float) -> float:
         sensitivity = sensitivity_of(strategy(parameter), problem.participation)

@@ -27,8 +27,7 @@ from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.formulas.closed_form import WHOLE_CHECK
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from factorize.structures.forest import level_count
-from factorize.structures.tree import TreeMatrix
+from factorize.structures.tree import TreeMatrix, level_count
 
 Array = NDArray[np.float64]
 

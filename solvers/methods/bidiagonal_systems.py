@@ -21,13 +21,14 @@ def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = Fal
     Args:
         diagonal: positive, shape (n,).
         below: non-negative, shape (n - 1,).
-        right: shape (n,).
+        right: shape (n,) or (n, columns).
         transposed: which of the two.
     """
     from scipy.linalg.lapack import dtbtrs
 
     bands = np.stack([diagonal, np.append(-below, 0.0)])
-    return np.asarray(dtbtrs(bands, right[:, None], uplo="L", trans="T" if transposed else "N")[0][:, 0])
+    columns = right.reshape(len(right), -1)
+    return np.asarray(dtbtrs(bands, columns, uplo="L", trans="T" if transposed else "N")[0]).reshape(right.shape)
 
 
 def accumulate(factor: Array, x: Array, *, transposed: bool = False) -> Array:

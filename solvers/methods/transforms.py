@@ -11,7 +11,7 @@ _DIRECT = 64  # terms of the inverse that the recursion computes before Newton's
 
 
 class Transforms:
-    """Products of series modulo x^n by real FFTs of one length.
+    """Products of series modulo x^n, along the last axis, by real FFTs of one length.
 
     Args:
         n: number of coefficients.
@@ -33,7 +33,7 @@ class Transforms:
         """Return the first n coefficients."""
         from scipy.fft import irfft
 
-        return irfft(spectrum, self.size)[: self.n]
+        return irfft(spectrum, self.size)[..., : self.n]
 
     def product(self, a: Array, b: Array) -> Array:
         """Return a b modulo x^n."""

@@ -2,7 +2,7 @@
 
 The loss log(E S) is not convex in the coefficients, so what is found is a stationary point, and the outcome says so.
 Where columns cannot overlap, the certificate then proves it the global optimum of the class
-(lower_bounds/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
+(checker/bounds/classes.py). The gap to the optimum over *all* matrices is another bound.
 Started at the square root of the workload's series (C C = A, which is optimal for the max objective) the descent takes
 about ten steps at every n.
 

@@ -140,13 +140,18 @@ def test_another_answer_is_listed_when_the_first_has_gone(catalog: Catalog, ledg
         assert connection.scalar(sa.text("SELECT count(*) FROM results")) == 0, "both are read again"
 
 
-def test_a_damaged_manifest_is_passed_over(ledger: Ledger, tmp_path: Path) -> None:
+def test_damaged_manifests_are_passed_over(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "READS", 2)
     store = open_store(str(tmp_path / "store"))
-    whole, damaged = (store.put(factorization(n))["digest"] for n in (3, 4))
-    path = tmp_path / "store" / manifest_key(damaged)
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes()[:-9])
-    assert listed(Catalog(ledger.engine, store)) == [whole]
+    put = [store.put(factorization(n))["digest"] for n in range(3, 8)]
+    for damaged in put[1:]:
+        path = tmp_path / "store" / manifest_key(damaged)
+        path.chmod(0o600)
+        path.write_bytes(path.read_bytes()[:-9])
+    catalog = Catalog(ledger.engine, store)
+    for _ in range(3):
+        found = listed(catalog)
+    assert (found, catalog.whole) == (put[:1], True), "more are damaged than one look reads"
 
 
 def test_an_answer_that_is_published_while_it_is_looked_at_is_listed_later(ledger: Ledger, tmp_path: Path) -> None:

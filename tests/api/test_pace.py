@@ -13,7 +13,6 @@ from factorize import solvers
 from factorize.api.measures import pace
 from factorize.api.measures.pace import (
     Pace,
-    around_products,
     known_pace,
     measured_pace,
     pace_document,
@@ -105,22 +104,3 @@ def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
     structured = [solvers.choose(spec_of(n, "square_root")) for n in (4000, 8000)]
     assert proof_multiplications(dense[1]) == 8 * proof_multiplications(dense[0])
     assert proof_multiplications(structured[1]) == 4 * proof_multiplications(structured[0])
-
-
-def test_bounds_of_evidence_in_blocks_take_more_to_prove() -> None:
-    single, epochs, apart = (
-        proof_multiplications(solvers.choose(spec_of(400, kind, participation)))
-        for kind, participation in (
-            ("dense", None),
-            ("dense", {"kind": "fixed_epochs", "epochs": 4}),
-            ({"kind": "banded", "bands": 8}, {"kind": "min_sep", "min_sep": 8}),
-        )
-    )
-    assert (epochs / single, apart / single) == (3.0, 7.5)
-
-
-def test_what_stands_around_the_products_grows_with_the_rows_and_with_short_searches() -> None:
-    """100 rows are half a tiny spec, 1024 and more are 5.12 of them, and the search of a BLT is 4."""
-    assert around_products(solvers.choose(spec_of(100, "square_root"))) == 0.5
-    assert around_products(solvers.choose(spec_of(4000, "square_root"))) == 5.12
-    assert around_products(solvers.choose(spec_of(100, {"kind": "blt", "buffers": 2}))) == 4.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from specs import spec_of
 from store_cases import factorization, overwrite, toeplitz
 
 import factorize
-import factorize.exact
+import factorize.checker
 from factorize import solvers
 from factorize.api import proof
 from factorize.api.local import obtain, plan
@@ -24,7 +23,6 @@ from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
 from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest
-from factorize.numbers import blas_threads
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 
@@ -56,7 +54,7 @@ def test_the_process_of_a_proof_is_ready_for_a_dense_file_before_it_is_asked(sto
     solvers.solve(spec_of(12, mechanism={"kind": "dense"})).save(file)
     code = (
         "import sys\nfrom pathlib import Path\nfrom factorize.api import proof\nproof.make_ready()\n"
-        "from factorize.exact.arithmetic import machine\n"
+        "from factorize.checker.arithmetic import machine\n"
         "before, tested = set(sys.modules), machine._fault.cache_info().currsize\n"
         f"proof.inspect(Path({str(file)!r}), {store.url!r}, strict=False)\n"
         "print(tested, *sorted(name for name in set(sys.modules) - before if name.startswith('factorize')))"
@@ -147,10 +145,9 @@ def test_without_memory_for_whole_matrices_the_sensitivity_is_still_proved(store
     def scarce(*_given):
         raise MemoryError("Unable to allocate 2 GiB")
 
+    solvers.solve(spec_of(6, "dense")).save(tmp_path / "f.safetensors")
     for name in ("doubles.whole.entries_of", "losses.balls.losses"):
-        monkeypatch.setattr(f"factorize.exact.{name}", scarce)
-    asked = spec_of(6, "dense")
-    solvers.solve(asked).save(tmp_path / "f.safetensors")
+        monkeypatch.setattr(f"factorize.checker.{name}", scarce)
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert not found["failed"] and any("is not below the true one" in text for text in found["checked"])
     assert any("Unable to allocate" in text for text in found["not_checked"])
@@ -160,44 +157,20 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
     def refuse(data, *, user):
         raise TooLarge("n=9000 is above 8192")
 
-    monkeypatch.setattr(factorize.exact, "check_factor_file", refuse)
+    monkeypatch.setattr(factorize.checker, "check_factor_file", refuse)
     factorization(4).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
-    assert not found["failed"] and "computed anew in double precision" in found["checked"][-1]
+    assert not found["failed"]
     assert "n=9000 is above 8192" in found["not_checked"][0]
     with pytest.raises(TooLarge):
         inspect(tmp_path / "f.safetensors", store.url, strict=True)
 
 
 @pytest.mark.parametrize("mechanism", ["dense", {"kind": "blt", "buffers": 1}])
-def test_double_precision_is_awaited_whether_or_not_every_claim_is_proved(mechanism, store, tmp_path, monkeypatch):
-    asked = []
-    real = factorize.Factorization.verify
-    monkeypatch.setattr(factorize.Factorization, "verify", lambda self: asked.append(self) or real(self))
+def test_a_second_program_has_to_find_the_sensitivity(mechanism, store, tmp_path, monkeypatch):
     solvers.solve(spec_of(6, mechanism)).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
-    assert not found["failed"] and len(asked) == 1
-    assert any("computed anew in double precision" in text for text in found["checked"])
-
-
-@pytest.mark.parametrize(("longest", "beside"), [(4096, True), (5, False)])
-def test_double_precision_is_asked_beside_the_proof_of_what_is_short(longest, beside, store, tmp_path, monkeypatch):
-    threads = []
-    monkeypatch.setattr(blas_threads, "LARGEST", longest)
-    real = factorize.Factorization.verify
-
-    def asked(self):
-        threads.append(threading.current_thread().name)
-        return real(self)
-
-    monkeypatch.setattr(factorize.Factorization, "verify", asked)
-    solvers.solve(spec_of(6, {"kind": "blt", "buffers": 1})).save(tmp_path / "f.safetensors")
-    assert not inspect(tmp_path / "f.safetensors", store.url, strict=False)["failed"]
-    assert [name.startswith("reading") for name in threads] == [beside]
-
-    def refuse(self):
-        raise CertificateError("double precision says otherwise")
-
-    monkeypatch.setattr(factorize.Factorization, "verify", refuse)
-    with pytest.raises(CertificateError, match="says otherwise"):
+    assert not found["failed"] and any("by a second program" in text for text in found["checked"])
+    monkeypatch.setattr("factorize.certificate.sensitivity.plain_sensitivity", lambda *_given: 2.0)
+    with pytest.raises(CertificateError, match="one of the two programs is wrong"):
         inspect(tmp_path / "f.safetensors", store.url, strict=False)

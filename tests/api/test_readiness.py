@@ -27,14 +27,18 @@ from factorize.storage.store import Store, open_store
 
 @dataclass
 class StandingEngine:
-    """What readiness asks of an engine, while other parts fail."""
+    """What readiness asks of an engine and of its solves, while other parts fail."""
 
-    connected: bool = True
+    up: bool = True
     writes: bool = True
     capacity_mb: int | None = 100
     others: list[str] = field(default_factory=list)
-    unreadable_scheduler: str = ""
+    unreadable: str = ""
     loads: bool = False
+
+    @property
+    def solves(self) -> StandingEngine:
+        return self
 
     def other_workers(self) -> list[str]:
         return self.others
@@ -183,10 +187,10 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
 
 
 def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
-    gone = states(ledger, store, StandingEngine(connected=False), "tcp://10.0.0.5:8786")
+    gone = states(ledger, store, StandingEngine(up=False), "tcp://10.0.0.5:8786")
     assert list(gone) == ["scheduler-gone"] and "tcp://10.0.0.5:8786" in gone["scheduler-gone"]
-    garbage = StandingEngine(connected=False, unreadable_scheduler="tcp://10.0.0.5:80 does not answer as a scheduler")
-    assert states(ledger, store, garbage) == {"scheduler-unreadable": garbage.unreadable_scheduler}
+    garbage = StandingEngine(up=False, unreadable="tcp://10.0.0.5:80 does not answer as a scheduler")
+    assert states(ledger, store, garbage) == {"scheduler-unreadable": garbage.unreadable}
     found = states(ledger, store, StandingEngine(capacity_mb=None, others=["the worker x is of factorize-0"]))
     assert list(found) == ["other-worker", "no-workers"]
     assert list(states(ledger, store, StandingEngine(loads=True))) == ["loading"]
@@ -194,7 +198,7 @@ def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Settings(store=str(tmp_path / "store"))) as live:
-        monkeypatch.setattr(live.service.engine, "other_workers", lambda: ["the worker x is of factorize-0"])
+        monkeypatch.setattr(live.service.engine.solves, "other_workers", lambda: ["the worker x is of factorize-0"])
         document = live.get("/readyz").json()
         assert document["status"] == "ready" and document["missing"] == []
         assert document["notes"] == [

@@ -87,7 +87,7 @@ def test_limits_follow_the_estimate(service: SolverService) -> None:
     small = service._order(service.canonical(SPEC))
     large = service._order(service.canonical({"workload": {"kind": "prefix", "n": 4000}}))
     assert small.memory_mb < large.memory_mb <= 4000
-    assert small.seconds_limit == service.settings.min_solve_seconds
+    assert small.seconds_limit == 600.0
     assert (small.threads, small.workload) == (1, "prefix")
     assert parse_spec(small.spec).digest == small.spec_digest
 

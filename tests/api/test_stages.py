@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numba
 import pytest
 from specs import spec_of
 
@@ -13,6 +14,7 @@ from factorize.api.proof import inspect
 from factorize.api.stages import Stages
 from factorize.api.terminal.progress import progress_of
 from factorize.api.terminal.text import state_text
+from factorize.errors import Cancelled
 from factorize.solution import PHASES, Progress
 from factorize.storage.store import open_store
 
@@ -30,7 +32,7 @@ def test_a_solve_names_its_phases_in_order(tmp_path: Path, mechanism: str, phase
     proof = partial(inspect, store=store.url, strict=False)
     stages = Stages(seen.append, lambda path: {k: proof(path)[k] for k in ("digest", "sha256")})
     store.put(solvers.solve(spec_of(9, mechanism), progress=stages.step), check=stages.check)
-    assert list(dict.fromkeys(step.phase for step in seen)) == phases
+    assert list(dict.fromkeys(step.phase for step in seen if step.phase != "compile")) == phases
     assert [step.seconds for step in seen] == sorted(step.seconds for step in seen)
     assert all(step.seconds_left is None or step.seconds_left > 0 for step in seen)
 
@@ -39,8 +41,28 @@ def test_a_coarse_grid_is_named_and_comes_first() -> None:
     seen: list[Progress] = []
     spec = spec_of(4097, {"kind": "toeplitz"})
     solvers.solve(spec, progress=seen.append, evidence=False)
-    phases = [step.phase for step in seen]
+    phases = [step.phase for step in seen if step.phase != "compile"]
     assert list(dict.fromkeys(phases)) == ["coarse grid", "refine", "certify"]
+
+
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_a_kernel_that_has_to_compile_is_a_phase_and_can_be_cancelled(kernels: int) -> None:
+    inner = numba.njit(lambda x: x + 1.0)
+    outer = numba.njit(lambda x: inner(x) + 1.0)
+    last = ["certify"] + kernels * ["compile"]
+    phases: list[str] = []
+
+    def report(step: Progress) -> None:
+        phases.append(step.phase)
+        assert step.phase != "compile" or step.seconds_left is None
+        if step.phase == "certify":
+            outer(1.0)
+        elif phases[-len(last) :] == last:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled, match="enough"):
+        solvers.solve(spec_of(9, "identity"), progress=report, evidence=False)
+    assert phases[-len(last) :] == last and outer(1.0) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -49,6 +71,7 @@ def test_a_coarse_grid_is_named_and_comes_first() -> None:
         (Progress(3, 0.5, None, 1.0), "gap 5.00e-01"),
         (Progress(3, None, 0.25, 1.0, "refine", 12.4), "gap within its class 2.50e-01, about 12 s left"),
         (Progress(3, 0.5, None, 1.0, "coarse grid"), "on a coarse grid, gap 5.00e-01 there"),
+        (Progress(0, None, None, 1.0, "compile"), "compiling once, about 20 s"),
         (Progress(3, None, None, 1.0, "bound"), "searching a lower bound, no gap yet of that search"),
         (Progress(3, 0.5, None, 1.0, "certify", 0.2), "certifying, about 1 s left"),
         (Progress(3, 0.5, None, 1.0, "prove"), "proving the written bytes"),

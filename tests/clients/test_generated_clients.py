@@ -15,7 +15,7 @@ import pytest
 from servers import LiveService, serving
 
 from factorize.api.settings import Settings
-from factorize.exact import check_factor_file
+from factorize.checker import check_factor_file
 from factorize.format.manifest import check_manifest
 
 PREFIX = {"workload": {"kind": "prefix", "n": 6}}
@@ -109,7 +109,7 @@ def test_a_client_carries_a_spec_to_a_file(client: Any, document: Any) -> None:
     file = call("matrices.get_blob", answer.files[0].sha256, client=client)
     check_file(file.payload.read(), answer.to_dict())
     asked = types.CalibrationRequest(epsilon=2.0, delta=1e-6)
-    noise = call("calibrations.calibrate", answer.digest, client=client, body=asked)
+    noise = call("questions.calibrate", answer.digest, client=client, body=asked)
     assert isinstance(noise, types.Calibration) and noise.epsilon == 2.0 and noise.noise_multiplier > 0
 
 

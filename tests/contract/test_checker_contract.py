@@ -1,6 +1,6 @@
 """The checker from outside: on random small files it proves what is true and nothing that is a millionth off.
 
-The truth is in fractions, or in the slow evaluations of `exact_files`, which share nothing with the checker. What it accepts of
+The truth is in fractions, or in the slow evaluations of `checker_files`, which share nothing with the checker. What it accepts of
 a claim is an interval around the truth; here it is shown to hold the truth and to be at most `NARROW` wide to either side.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_files import claim, fractions, parts, random_result, sealed, true_squares
+from checker_files import claim, fractions, parts, random_result, sealed, true_squares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved
 
+from factorize.checker import check_factor_file
+from factorize.checker.report import Report
 from factorize.errors import CorruptObject
-from factorize.exact import check_factor_file
-from factorize.exact.report import Report
 
 NARROW = 1e-6
 LOOSE = 1.25

@@ -13,8 +13,8 @@ from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, WRITTEN, row_di
 from safetensors.numpy import load_file
 
 from factorize import load
+from factorize.checker import check_factor_file
 from factorize.encoding import json_digest
-from factorize.exact import check_factor_file
 from factorize.format.manifest import manifest_digest
 from factorize.storage.store import open_store
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS

@@ -33,8 +33,6 @@ ROUTES = {
     ("post", "/v1/compare"),
     ("post", "/v1/recommend"),
     ("post", "/v1/factorizations/{name}/calibrations"),
-    ("get", "/v1/factorizations/{name}/calibrations"),
-    ("delete", "/v1/factorizations/{name}/calibrations"),
     ("post", "/v1/predict"),
     ("post", "/v1/matrices"),
     ("get", "/v1/blobs/{sha256}"),

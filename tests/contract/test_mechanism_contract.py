@@ -23,13 +23,13 @@ from cases import (
     fits,
     in_turn,
 )
-from exact_files import parts, sealed
+from checker_files import parts, sealed
 from frozen_answers import changes
 from scipy.linalg import solve_triangular
 
 from factorize import solvers
+from factorize.checker import check_factor_file
 from factorize.errors import CertificateError, UnsupportedProblem
-from factorize.exact import check_factor_file
 from factorize.workloads import UserMatrix
 
 EVERY = list(itertools.product(FAST, WORKLOADS))

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from kept_openapi import KEPT
 from request_fuzzer import fuzz, tokens_of
@@ -22,7 +24,8 @@ from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
-REQUESTS, WITH_KEYS = 2000, 600
+REQUESTS = int(os.environ.get("FUZZED_REQUESTS", "2000"))
+WITH_KEYS, LONG = REQUESTS * 3 // 10, REQUESTS > 2000
 _WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
 
 
@@ -162,7 +165,11 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
 def test_many_requests_get_answers_that_the_document_describes(service: LiveService, document: Any) -> None:
     manifest = put_known(service.store)
     names = [manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"]]
-    checks = fuzz(service.host, document, names, REQUESTS, 1, dear=0.0)
+    if LONG:  # what is imported late is there then, and caches are filled
+        fuzz(service.host, document, names, 2000, 0, dear=0.0)
+    before = psutil.Process().memory_info().rss
+    checks = fuzz(service.host, document, names, REQUESTS, 1, dear=0.002 * LONG)
+    assert psutil.Process().memory_info().rss - before < 64 * 2**20 or not LONG
     assert sum(checks.seen.values()) == REQUESTS
     assert len(checks.met) == len(operations(document))
     assert checks.seen.keys() >= {200, 400, 404, 422}
@@ -183,10 +190,13 @@ def test_requests_with_and_without_keys_get_them_too(keyed: LiveService, documen
     assert checks.seen.keys() >= {200, 401, 403, 404, 422}
 
 
-def test_chains_of_requests_get_answers_that_the_document_describes(keyed: LiveService, tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["stateful", *(["coverage"] if LONG else [])])
+def test_chains_of_requests_get_answers_that_the_document_describes(
+    keyed: LiveService, tmp_path: Path, phase: str
+) -> None:
     """Schemathesis follows the document's links; `make fuzz` has it try the edges of every schema too."""
     token = keyed.service.register.create("chains", ["admin"])[1].text
-    sent, wrong = schema_run(keyed, put_known(keyed.store), token, tmp_path, phase="stateful", short=True)
+    sent, wrong = schema_run(keyed, put_known(keyed.store), token, tmp_path, phase=phase, short=not LONG)
     assert not wrong, wrong
     assert sent > 50
 

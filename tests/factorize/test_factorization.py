@@ -161,7 +161,7 @@ def test_further_matrices_on_request(
 
 
 def test_further_matrices_that_would_not_fit() -> None:
-    spec = spec_of({"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine"}}, "identity")
+    spec = spec_of({"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine_to_last"}}, "identity")
     huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, {"matrices": {"C": {}}})
     with pytest.raises(TooLarge, match="stream its rows"):
         huge.with_matrices(["B"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_files import parts, sealed
+from checker_files import parts, sealed
 from specs import solved
 
 from factorize.accounting.moments.joint_moments import (
@@ -19,8 +19,8 @@ from factorize.accounting.moments.joint_moments import (
     calibrate_moments,
     moment_sensitivity,
 )
+from factorize.checker import check_moments
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.exact import check_moments
 from factorize.privacy import PrivacyTarget, calibrate
 
 N = 12

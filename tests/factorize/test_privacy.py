@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -318,3 +319,24 @@ def test_the_page_on_privacy_names_every_field_of_the_answer() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     listed = page.split("The answer has the fields\n`")[1].split("`")[0].replace("\n", " ").split(", ")
     assert listed == list(calibrate(Certified(), TARGET).document())
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.5, 1.0, 6.0, 60.0])
+@pytest.mark.parametrize("rate", [1e-9, 0.01, 0.3, 0.5, 0.97])
+def test_the_rates_of_an_attack_are_those_of_the_normal_laws(mu: float, rate: float) -> None:
+    """The likelihood-ratio test between N(0, 1) and N(mu, 1), which no attack beats."""
+    plain = calibrate(Certified(), PrivacyTarget(mu=mu, delta=1e-6))
+    at_noise = plain.mu
+    most = float(norm.cdf(norm.ppf(rate) + at_noise))
+    assert most * (1 - 1e-9) <= plain.true_positive_rate(rate) <= min(most * (1 + 1e-8), 1.0)
+    assert plain.attack_advantage == pytest.approx(2 * norm.cdf(at_noise / 2) - 1, rel=1e-8)
+
+
+def test_under_a_sampling_epsilon_and_delta_bound_an_attack() -> None:
+    weak = replace(calibrate(Certified(), PrivacyTarget(mu=3.0)), epsilon=0.5, delta=1e-5)
+    assert weak.attack_advantage == pytest.approx(math.tanh(0.25) + 2e-5 / (1 + math.exp(0.5)))
+    assert weak.true_positive_rate(0.01) == pytest.approx(0.01 * math.exp(0.5) + 1e-5)
+    assert weak.true_positive_rate(0.9) == pytest.approx(1 - (1 - 0.9 - 1e-5) / math.exp(0.5))
+    for rate in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(InvalidParameter):
+            weak.true_positive_rate(rate)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checker_files import claim, parts, sealed
 from command_line import CommandLine
-from exact_files import claim, parts, sealed
 from servers import LiveService
 from specs import solved, spec_of
 
 from factorize import load
 from factorize.api.stored_forms import StoredForms
+from factorize.checker import check_factor_file
 from factorize.client import Service, fetch
 from factorize.client import load as load_factors
 from factorize.client.noise_source import ComputedRows
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
-from factorize.exact import check_factor_file
 from factorize.factorization import Factorization
 from factorize.rounded import cast, round_down
 from factorize.solution import Outcome, Solution

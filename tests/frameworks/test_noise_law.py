@@ -20,7 +20,7 @@ from structure_cases import NAMES, strategies
 
 from factorize import parse_spec
 from factorize.adapters import jax as jax_adapter
-from factorize.adapters import torch_sources
+from factorize.adapters import torch_engine
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.torch import NoiseGenerator
 from factorize.certificate.sensitivity import sensitivity_of
@@ -84,8 +84,8 @@ class TorchImpulses:
 def torch_rows(generator: NoiseGenerator) -> np.ndarray:
     """Return the rows before they are rounded to float32; and see that they are these rows, rounded once."""
     if generator.generator != "torch":
-        return impulse_rows(generator._source._made, N)
-    engine = generator._source._engine
+        return impulse_rows(generator._made, N)
+    engine = generator._made._engine
     rows, rounded = torch.empty((N, N), dtype=torch.float64), torch.empty(N)
     for step in range(N):
         engine.step(step, rows[step])
@@ -103,7 +103,7 @@ def whitened(made: Handmade, rows: np.ndarray, sigma: float) -> float:
 
 @cases
 def test_torch(name: str, participation: dict[str, Any], precision: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch_sources, "device_normals", lambda seed, context, device: TorchImpulses())
+    monkeypatch.setattr(torch_engine, "device_normals", lambda seed, context, device: TorchImpulses())
     made, scale = calibrated(name, participation)
     generator: Any = "torch" if isinstance(source_of(made), Streamable) else "sfc64"
     noise = NoiseGenerator(made, scale, [torch.zeros(N)], seed=1, precision=precision, generator=generator)

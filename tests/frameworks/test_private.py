@@ -82,22 +82,27 @@ def clipped_mean(model: torch.nn.Module, indices: np.ndarray, clip: float, divis
     return total / divisor
 
 
+def releases_what_it_should(made: Private, n: int, seed: int) -> None:
+    """Every step: the clipped gradients of its examples over the divisor, which is no batch's size, and its noise."""
+    rows = NoiseGenerator(factors(n), made.statement.calibration, list(network().parameters()), seed=seed)
+    model = network()
+    for step, released in enumerate(train(made)):
+        gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)
+        drawn = torch.cat([part.flatten() for part in rows.next()])
+        assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
+        with torch.no_grad():
+            torch.nn.utils.vector_to_parameters(
+                torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
+            )
+
+
 class TestWhatIsReleased:
     @pytest.mark.parametrize("physical", [None, 3])
     @pytest.mark.parametrize("remainder", ["drop", "pad"])
     def test_clipped_gradients_and_the_rows_of_noise(self, physical, remainder):
         n = EPOCHS * (EXAMPLES // SIZE + (remainder == "pad"))
         made = private(factors(n), physical_batch_size=physical, remainder=remainder)
-        rows = NoiseGenerator(factors(n), made.statement.calibration, list(network().parameters()), seed=11)
-        model = network()
-        for step, released in enumerate(train(made)):
-            gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)
-            drawn = torch.cat([part.flatten() for part in rows.next()])
-            assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
-            with torch.no_grad():
-                torch.nn.utils.vector_to_parameters(
-                    torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
-                )
+        releases_what_it_should(made, n, 11)
         assert made.optimizer.noise.step == n
 
     def test_the_noise_is_calibrated_for_sums_and_the_divisor(self):
@@ -175,14 +180,6 @@ class TestWithThePrivacyEngine:
             make_private(
                 plain, torch.optim.SGD(plain.parameters()), loader, factors(), epsilon=1, delta=1e-5, epochs=EPOCHS
             )
-
-    def test_gradients_are_used_once(self):
-        made = private()
-        x, y = next(iter(made.loader))
-        torch.nn.functional.cross_entropy(made.model(x), y).backward()
-        made.optimizer.step()
-        with pytest.raises((ValueError, InvalidParticipation)):
-            made.optimizer.step()
 
 
 class TestRefusals:
@@ -268,18 +265,17 @@ class TestRefusals:
 
 
 class TestRestart:
-    def test_goes_on_to_the_same_weights(self, tmp_path):
-        whole = private()
+    @pytest.mark.parametrize("options", [None, {}, {"physical_batch_size": 3}], ids=["fixed", "bins", "parts of bins"])
+    def test_goes_on_to_the_same_weights(self, tmp_path, options):
+        whole, part, resumed = (private() if options is None else binned(**options) for _ in range(3))
         train(whole)
-        part = private()
-        for step, (x, y) in enumerate(part.loader):
+        for x, y in part.loader:
             torch.nn.functional.cross_entropy(part.model(x), y).backward()
             part.optimizer.step()
             part.optimizer.zero_grad()
-            if step == 2:
+            if part.optimizer.noise.step == 3:
                 break
         torch.save({"model": part.model.state_dict(), "optimizer": part.optimizer.state_dict()}, tmp_path / "job.pt")
-        resumed = private()
         saved = torch.load(tmp_path / "job.pt", weights_only=True)
         resumed.model.load_state_dict(saved["model"])
         resumed.optimizer.load_state_dict(saved["optimizer"])
@@ -405,17 +401,8 @@ class TestBallsInBins:
     @pytest.mark.parametrize("options", [{}, {"physical_batch_size": 3}, {"overflow": "unlimited"}])
     def test_clipped_gradients_of_the_bins_and_the_rows_of_noise(self, options):
         made = binned(**options)
-        rows = NoiseGenerator(factors(), made.statement.calibration, list(network().parameters()), seed=SECRET)
-        model = network()
         assert len({len(batch) for batch in made.loader.order}) > 1
-        for step, released in enumerate(train(made)):
-            gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)  # the divisor is no batch's size
-            drawn = torch.cat([part.flatten() for part in rows.next()])
-            assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
-            with torch.no_grad():
-                torch.nn.utils.vector_to_parameters(
-                    torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
-                )
+        releases_what_it_should(made, N, SECRET)
         assert made.optimizer.auditor.step == N
 
     @pytest.mark.parametrize("physical", [None, 4])
@@ -436,26 +423,6 @@ class TestBallsInBins:
         assert 0 < extra <= 1e-5 / 1024 and made.statement.delta == 0.9e-5 + extra
         assert made.statement.document()["delta"] == 0.9e-5 + extra
         assert binned(overflow="unlimited").statement.overflow_delta == 0
-
-    @pytest.mark.parametrize("physical", [None, 3])
-    def test_goes_on_to_the_same_weights(self, tmp_path, physical):
-        whole = binned(physical_batch_size=physical)
-        train(whole)
-        part = binned(physical_batch_size=physical)
-        for x, y in part.loader:
-            torch.nn.functional.cross_entropy(part.model(x), y).backward()
-            part.optimizer.step()
-            part.optimizer.zero_grad()
-            if part.optimizer.noise.step == 3:
-                break
-        torch.save({"model": part.model.state_dict(), "optimizer": part.optimizer.state_dict()}, tmp_path / "job.pt")
-        saved = torch.load(tmp_path / "job.pt", weights_only=True)
-        resumed = binned(physical_batch_size=physical)
-        resumed.model.load_state_dict(saved["model"])
-        resumed.optimizer.load_state_dict(saved["optimizer"])
-        train(resumed)
-        for mine, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
-            assert torch.equal(mine, theirs)
 
     def test_a_checkpoint_shows_no_bin_and_wants_its_key(self):
         made = binned()

@@ -76,8 +76,8 @@ def whole(drawn: list[Any]) -> np.ndarray:
 
 
 def kept_here(noise: NoiseGenerator) -> int:
-    vectors = noise._source.vectors
-    return 0 if vectors is None else vectors.numel()
+    vectors = noise._made.vectors
+    return 0 if vectors is None else vectors.size
 
 
 KINDS = ["fsdp", "hybrid", "columns", "ddp"]

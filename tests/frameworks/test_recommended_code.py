@@ -23,7 +23,11 @@ pytestmark = [
 JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
 CASES = [
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {}),
-    ("fixed", {"kind": "banded_square_root", "bands": 2}, {"kind": "momentum", "momentum": 0.9}),
+    (
+        "fixed",
+        {"kind": "identity"},
+        {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine"}},
+    ),
     ("cyclic_poisson", {"kind": "banded_square_root", "bands": 2}, {}),
     ("poisson", {"kind": "identity"}, {}),
     ("balls_in_bins", {"kind": "banded_square_root", "bands": 2}, {}),

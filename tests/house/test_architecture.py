@@ -29,15 +29,18 @@ IMPORT_SOLVERS = {
     "api/workers/solver.py",
     "api/local.py",
     "api/python/calls.py",
-    "api/comparing/child_comparison.py",
+    "api/comparing/comparison.py",
 }  # behind HTTP, in its workers, on the command line, in Python
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "factorize/exact/__init__.py",
+    "factorize/checker/__init__.py",
+    "api/jobs/database.py",
+    "api/proof.py",
+    "api/workers/solver.py",
     "api/workers/worker_process.py",
 }
-"""Where the name of what is imported is no constant: public names and their homes, and the modules of children."""
+"""Where the name of what is imported is no constant: public names and their homes, what workers load, and dialects of SQL."""
 
 
 def layer(name: str) -> str | None:
@@ -110,10 +113,10 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
-    import factorize.exact
+    import factorize.checker
     from factorize.api.workers.worker import PROVER, SOLVER
 
-    homes = {home for room in (factorize, factorize.accounting, factorize.exact) for home in room._HOMES.values()}
+    homes = {home for room in (factorize, factorize.accounting, factorize.checker) for home in room._HOMES.values()}
     homes |= {SOLVER, PROVER}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 

@@ -55,7 +55,7 @@ def test_every_structure_is_documented() -> None:
 def sensitivity_rules() -> set[str]:
     """What the code may write into `sensitivity.rule`."""
     found: set[str] = set()
-    for name in ("exact/sensitivity", "certificate/sensitivity"):
+    for name in ("checker/sensitivity", "certificate/sensitivity"):
         for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -127,11 +127,6 @@ def anchors(text: str) -> set[str]:
         slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
         found[slug] = found.get(slug, -1) + 1
     return {f"{slug}-{i}" if i else slug for slug, most in found.items() for i in range(most + 1)}
-
-
-def test_the_anchors_of_headings() -> None:
-    text = "# One, two\n## `a_b` of C^-1\n```\n# no heading\n```\n## Again\n### Again\n## [Linked](x.md) (more)"
-    assert anchors(text) == {"one-two", "a_b-of-c-1", "again", "again-1", "linked-more"}
 
 
 def test_every_anchor_of_a_link_is_a_heading() -> None:

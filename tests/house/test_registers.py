@@ -4,41 +4,40 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from cases import WORKLOADS
-from exact_files import parts, random_result, sealed
+from checker_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import Spec, certify, load, parse_spec, solvers
+from factorize import Spec, load, parse_spec, solvers
 from factorize.certificate.sensitivity import SERVED, sensitivity_of
+from factorize.checker import check_factor_file
+from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
+from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
+from factorize.checker.participation import allowed
+from factorize.checker.spec import KINDS as EXACT_KINDS
+from factorize.checker.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
+from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
+from factorize.checker.strategy import Strategy
+from factorize.checker.structures import ENDLESS_READINGS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
-from factorize.exact import check_factor_file
-from factorize.exact.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
-from factorize.exact.participation import KINDS as EXACT_PARTICIPATIONS
-from factorize.exact.participation import Allowed, AllowedKind, allowed
-from factorize.exact.spec import KINDS as EXACT_KINDS
-from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
-from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
-from factorize.exact.strategy import Strategy
-from factorize.exact.structures import ENDLESS_READINGS, READINGS
 from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
 from factorize.format.tensors import TENSORS, VALUES
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
-from factorize.mechanisms import AnyMechanism, Dense, Semidefinite
+from factorize.mechanisms import AnyMechanism
 from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
-from factorize.participation import AnyParticipation, MinSep, Participation, Spread, is_canonical, read_participation
+from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
 from factorize.plain_data.words import words_of
-from factorize.solution import Outcome
 from factorize.solvers.comparing.candidates import left_out, mechanisms
-from factorize.solvers.register import SOLVERS, entry_for
+from factorize.solvers.register import SOLVERS
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
 from factorize.workloads import KINDS, Prefix, UserMatrix
@@ -68,7 +67,7 @@ class TestWorkloads:
     def test_every_register_has_the_same_kinds(self) -> None:
         assert set(EXACT_KINDS) == set(KINDS)
         assert {document["kind"] for document in WORKLOADS.values()} == set(KINDS)
-        named = ("cosine", "linear_cooldown", "step", "warmup_cosine")  # schedules, on the same page
+        named = ("cosine", "cosine_to_last", "linear_cooldown", "step", "warmup_cosine")  # schedules, on the same page
         assert rows_of("docs/spec.md", "Workloads") - set(named) == set(KINDS)
 
     @pytest.mark.parametrize("name", WORKLOADS)
@@ -137,39 +136,6 @@ class TestParticipations:
                 sensitivity_of(DenseMatrix(np.eye(4)), asked)
         with pytest.raises(InvalidParticipation, match="quarterly"):
             allowed({"kind": "quarterly"}, 4)
-
-    def test_a_new_kind_is_a_class_and_a_rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two steps half of n apart: fixed epochs by another name, of which neither solvers nor bounds know more."""
-
-        class Halves(Participation):
-            kind: Literal["halves"] = "halves"
-
-            def spread(self, n: int) -> Spread:
-                return Spread(n // 2, 2, "n / 2")
-
-            def patterns(self, n: int) -> np.ndarray:
-                return np.arange(n).reshape(2, n // 2).T
-
-        class HalvesAllowed(AllowedKind):
-            def allowed(self, given: Any, n: int) -> Allowed:
-                return Allowed(n // 2, 2, True)
-
-        alike = parse_spec(
-            ASKED | {"participation": {"kind": "fixed_epochs", "epochs": 2}, "mechanism": {"kind": "dense"}}
-        )
-        solved = solvers.solve(alike)
-        asked = alike.model_copy(update={"participation": Halves()})
-        with pytest.raises(UnsupportedProblem, match="use fixed_epochs, min_sep, single, or prove one"):
-            certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
-        monkeypatch.setattr("factorize.certificate.sensitivity.SERVED", (*SERVED, Halves))
-        monkeypatch.setitem(EXACT_PARTICIPATIONS, "halves", HalvesAllowed())
-        found = certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
-        assert found.sensitivity.value == solved.certificate.sensitivity.value
-        assert found.loss.objective == solved.certificate.loss.objective
-        assert solved.certificate.lower_bound is not None and found.lower_bound is None
-        for mechanism in (Dense(kind="dense"), Semidefinite(kind="semidefinite")):
-            with pytest.raises(UnsupportedProblem):
-                entry_for(asked.model_copy(update={"mechanism": mechanism}))
 
     @pytest.mark.parametrize("document", PARTICIPATIONS, ids=lambda document: document["kind"])
     def test_what_a_kind_says_of_its_patterns_agrees(self, document: dict[str, Any]) -> None:
@@ -256,7 +222,7 @@ class TestStructures:
         assert set(READINGS) == set(BUILDERS) - {SCALED} and set(ENDLESS_READINGS) == set(ENDLESS_BUILDERS)
         assert len(set(READINGS.values())) == len(READINGS)
         for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
-            assert reading.__module__ == f"factorize.exact.structures.{PAIRED.get(name, name)}"
+            assert reading.__module__ == f"factorize.checker.structures.{PAIRED.get(name, name)}"
 
     def test_each_makes_its_noise_in_the_file_of_its_name(self) -> None:
         for name, maker in [*_RECURRENCES.items(), *_ROWS.items()]:

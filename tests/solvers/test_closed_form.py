@@ -129,7 +129,11 @@ def test_the_identity_is_plain_sgd():
         ({"kind": "fixed_epochs", "epochs": 4}, {"kind": "mean"}, {"kind": "prefix", "n": 48}),
         ({"kind": "min_sep", "min_sep": 10}, {"kind": "max"}, {"kind": "prefix", "n": 48}),
         ({"kind": "single"}, {"kind": "lambda_tau", "tau": 8}, {"kind": "prefix", "n": 48}),
-        ({"kind": "single"}, {"kind": "mean"}, {"kind": "schedule", "n": 48, "learning_rates": {"kind": "cosine"}}),
+        (
+            {"kind": "single"},
+            {"kind": "mean"},
+            {"kind": "schedule", "n": 48, "learning_rates": {"kind": "cosine_to_last"}},
+        ),
     ],
 )
 def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, workload):
@@ -251,7 +255,7 @@ def test_normalised_bands():
         (9, {"kind": "prefix", "n": 8}, "bands=9 exceeds n=8; use bands <= n"),
         (
             2,
-            {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine"}},
+            {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine_to_last"}},
             "schedule is none here; use optimize_for",
         ),
         (2, {"kind": "matrix", "rows": [[1.0, 0.0], [2.0, 1.0]]}, "matrix is none here"),
@@ -284,7 +288,7 @@ def test_anti_pgd_is_the_prefix_sum(participation, squared):
 @pytest.mark.parametrize("n", [2000, 20_000])
 def test_anti_pgd_on_a_schedule(n):
     """Above n = 2048 the losses are carried along the steps; row i of B is A's, less half of the entry to its right."""
-    schedule = {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine", "final": 0.1}}
+    schedule = {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine_to_last", "final": 0.1}}
     found = solved(schedule, {"kind": "anti_pgd", "damping": 0.5})
     rates = found.spec.workload.row_block(n - 1, n)[0]
     inner = np.cumsum(np.append(0.0, (rates[:-1] - 0.5 * rates[1:]) ** 2))

@@ -117,7 +117,7 @@ def test_other_toeplitz_workloads(decoder):
 
 def test_refusals():
     with pytest.raises(UnsupportedProblem, match="use optimize_for with the prefix workload"):
-        fft(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine"}})
+        fft(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine_to_last"}})
     with pytest.raises(TooLarge, match="GiB"):
         fft(100_000)
     column = np.exp(-(((np.arange(200) - 100) / 12) ** 2) / 2)  # smooth, so that few frequencies carry it

@@ -122,7 +122,7 @@ def test_what_is_refused() -> None:
             spec_of(8, mechanism)
     with pytest.raises(UnsupportedProblem, match="bands=9 exceeds n=8"):
         solvers.choose(spec_of(8, bifr(9, 0.5)))
-    schedule = {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine", "final": 0.1}}
+    schedule = {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine_to_last", "final": 0.1}}
     with pytest.raises(UnsupportedProblem, match="a root with few diagonals"):
         solvers.choose(spec_of(schedule, bifr(2, 0.5)))
     with pytest.raises(UnsupportedProblem, match="banded_inverse_square_root"):

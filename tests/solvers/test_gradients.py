@@ -40,7 +40,7 @@ def check_gradient(loss: Loss, at: Array, *, step: float = 1e-5) -> None:
 
 def toeplitz() -> Iterator[Case]:
     """Every kind of error with every class of columns."""
-    cosine = {"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 0.0}}
+    cosine = {"kind": "schedule", "learning_rates": {"kind": "cosine_to_last", "final": 0.0}}
     workloads = ["prefix", {"kind": "momentum", "momentum": 0.9}, cosine]
     participations = ["single", {"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 5}]
     for workload in workloads:

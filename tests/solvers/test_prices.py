@@ -97,7 +97,7 @@ def test_rates_that_are_listed_are_all_asked() -> None:
     """The last of them may be zero, which takes the banded inverse away."""
     n = OUTLINE_STEPS + 100
     whole = parse_spec(
-        {"workload": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine", "final": 0.0}}}
+        {"workload": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine_to_last", "final": 0.0}}}
     ).workload
     assert whole.outline() is whole
     assert whole.bidiagonal_inverse() is None

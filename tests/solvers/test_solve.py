@@ -131,7 +131,7 @@ class TestEstimates:
                 solved(n, mechanism)
 
     def test_a_schedule_needs_the_whole_decoder(self):
-        rates = {"kind": "cosine"}
+        rates = {"kind": "cosine_to_last"}
         spec = spec_of({"kind": "schedule", "n": 20_000, "learning_rates": rates}, "square_root")
         with pytest.raises(TooLarge):
             solvers.estimate(spec)

@@ -10,8 +10,8 @@ from specs import solved, spec_of
 
 from factorize import load, solvers
 from factorize.certificate.sensitivity import sensitivity_of
+from factorize.checker import check_factor_file
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge, UnsupportedProblem
-from factorize.exact import check_factor_file
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights

@@ -26,7 +26,7 @@ def workloads_of(n: int) -> dict[str, dict[str, Any]]:
         "momentum with a schedule": {"kind": "momentum", "n": n, "momentum": 0.9, "learning_rates": cooldown},
         "nesterov": {"kind": "momentum", "n": n, "momentum": 0.8, "nesterov": True},
         "momentum with rates of zero": {"kind": "momentum", "n": n, "momentum": 0.9, "learning_rates": rates},
-        "cosine schedule to zero": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine"}},
+        "cosine schedule to zero": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine_to_last"}},
         "decoupled weight decay": {"kind": "weight_decay", "n": n, "rate": 0.1, "mode": "decoupled"},
         "coupled weight decay": {"kind": "weight_decay", "n": n, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
         "decay": {"kind": "decay", "n": n, "rate": 0.7},

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from factorize.checker.arithmetic.integers import Numbers, limbs, product
+from factorize.checker.sensitivity import square_root_up, squared_sensitivity
+from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 from factorize.client.allowances import participations_of
-from factorize.exact.arithmetic.integers import Numbers, limbs, product
-from factorize.exact.sensitivity import square_root_up, squared_sensitivity
-from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
 

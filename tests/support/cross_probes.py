@@ -1,19 +1,11 @@
-"""Probes across keys: what belongs to one caller is asked for by another, beside a name that nobody has.
-
-`python tests/support/cross_probes.py [COUNT] [SEED]` starts a service and sends COUNT of them (10,000 by default). It says
-how many answers told the two apart, and how long each kind took.
-"""
+"""Probes across keys: what belongs to one caller is asked for by another, beside a name that nobody has."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-import statistics
 import struct
-import sys
-import tempfile
-import time
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -35,8 +27,6 @@ NAMING: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/compare"): ("", {"spec": _SPEC}),
     ("POST", "/v1/predict"): ("", {"question": _QUESTION, "factorization": "@"}),
     ("POST", "/v1/factorizations/{name}/calibrations"): ("", _TARGET),
-    ("GET", "/v1/factorizations/{name}/calibrations"): ("?epsilon=2&delta=1e-6", None),
-    ("DELETE", "/v1/factorizations/{name}/calibrations"): ("?epsilon=2&delta=1e-6", None),
 }
 """Query and body of routes that need them; @ stands for the name."""
 UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}"}
@@ -73,13 +63,11 @@ class ProbeCount:
     Attributes:
         sent: probes.
         leaks: those whose answers told something, in words.
-        seconds: of requests for names of others, and for names that nobody has.
         cells: route, method and role of every probe.
     """
 
     sent: int = 0
     leaks: list[str] = field(default_factory=list)
-    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     cells: set[tuple[str, str, str]] = field(default_factory=set)
 
 
@@ -139,9 +127,7 @@ class CrossProbes:
         for name in chance.sample((mine, nobodys), 2):
             path = filled(row.path, name) + query
             text = None if body is None else json.dumps(body).replace("@", name)
-            began = time.perf_counter()
             pair[name] = self._send(method, path, text, headers, name)
-            found.seconds[name == nobodys].append(time.perf_counter() - began)
         found.sent += 1
         found.cells.add((row.method, row.path, role or "nobody"))
         told = [name for name in self.private for reply in pair.values() if name in reply.body]
@@ -179,18 +165,3 @@ def probes_of(folder: Path, count: int, seed: int) -> ProbeCount:
     """Start a service, and return what the probes of it have found."""
     with serving(Settings(store=str(folder / "store"), require_keys=True), solver=SLOW_SOLVER) as live:
         return CrossProbes(Keyed(live), seed).run(count)
-
-
-def main(count: int = 10_000, seed: int = 0) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        found = probes_of(Path(folder), count, seed)
-    print(f"{found.sent} probes in {len(found.cells)} cells: {len(found.leaks)} leaks")
-    print("\n".join(found.leaks[:20]))
-    for what, seconds in zip(("of others", "of nobody"), found.seconds, strict=True):
-        parts = [1e3 * part for part in statistics.quantiles(seconds, n=20)]
-        print(f"names {what}: median {parts[9]:.3f} ms, quartiles {parts[4]:.3f} and {parts[14]:.3f} ms")
-    sys.exit(bool(found.leaks))
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

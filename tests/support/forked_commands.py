@@ -28,7 +28,7 @@ IMPORTED = (
     "factorize.api.commands.application",
     "factorize.api.local",
     "factorize.solvers",
-    "factorize.exact",
+    "factorize.checker",
     "factorize.client",
 )
 POSSIBLE = sys.platform == "linux"

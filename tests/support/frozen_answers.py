@@ -41,8 +41,8 @@ def name_of(n: int, case: Case) -> str:
 
 
 def numbers(answer: Factorization | None) -> list[float | None] | None:
-    """Return sensitivity, objective and lower bound of an answer; None for a refusal."""
-    if answer is None:
+    """Return sensitivity, objective and lower bound; None for a refusal, and for what another workload was taken for."""
+    if answer is None or answer.spec.optimize_for is not None:
         return None
     certificate = answer.certificate
     bound = certificate.lower_bound

@@ -68,8 +68,3 @@ def imported_modules(path: Path) -> set[str]:
     known = modules()
     found = {name if name in known else name.rpartition(".")[0] for name in imported_names(path)}
     return found & set(known)
-
-
-def public_classes(path: Path) -> list[str]:
-    """Return the names of a file's classes that another file may use."""
-    return [n.name for n in tree_of(path).body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]

@@ -19,16 +19,16 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from exact_files import file_of
+from checker_files import file_of
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from factorize.api.row_blocks import RowBlocks
+from factorize.checker import check_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy, UnsupportedProblem
-from factorize.exact import check_factor_file
 from factorize.factor_file import from_container, load
 from factorize.factorization import Factorization
 from factorize.format.container import Container

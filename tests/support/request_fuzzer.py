@@ -1,39 +1,21 @@
-"""Requests made from an OpenAPI document, most of them a little wrong, and what every answer has to be.
-
-`python tests/support/request_fuzzer.py [COUNT] [SEED]` sends COUNT of them (100,000 by default), half to a service without
-keys and half to one that asks for them, and has Schemathesis ask the second. It ends with an error at the first answer that
-the document does not describe, at the first request that is not answered, and where the service's memory grew too much.
-"""
+"""Requests made from an OpenAPI document, most of them a little wrong, and what every answer has to be."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psutil
 from described_answers import check_described
-from schema_runs import put_known, schema_run
-from servers import serving_apart
 
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.jobs.ledger import Ledger
-from factorize.api.settings import Settings, ledger_url
-from factorize.storage.store import open_store
 
-MOST_GROWTH = 64.0
-"""MiB that the memory of a service may grow by."""
 DEAR = {"/v1/compare", "/v1/recommend", "/v1/predict", "/v1/factorizations/{name}/calibrations"}
 """Routes that start a process for a good request."""
 _TEXTS = [
@@ -154,8 +136,6 @@ class RequestFuzzer:
             headers.setdefault("Authorization", f"Bearer {chance.choice(self._tokens)}")
         good = path not in DEAR or chance.random() < self._dear
         body = self._body(operation, good) if "requestBody" in operation else None
-        if path.endswith("/calibrations") and method == "GET" and not good:
-            target = target.replace(self._names[0], "1" * 64).replace(self._names[-1], "1" * 64)
         return FuzzedRequest(method, path, "?".join([target, "&".join(query)][: 1 + bool(query)]), headers, body)
 
     def _parameter(self, parameter: Mapping[str, Any]) -> str:
@@ -324,52 +304,3 @@ def tokens_of(register: KeyRegister) -> list[str]:
     made = [register.create("fuzz", [scope])[1].text for scope in scopes]
     ended = register.create("fuzz", ["admin"], days=1e-9)[1].text
     return [*made, made[-1], made[-1], ended, made[0][:-1], "eyJhbGciOiJub25lIn0.e30.", "x"]
-
-
-def soak(folder: Path, count: int, seed: int, *, keys: bool) -> str:
-    """Fuzz a service in a process of its own, and say what was answered and how much memory that took.
-
-    Args:
-        folder: for its store.
-        count: of requests.
-        seed: what repeats them.
-        keys: whether it asks for keys; then Schemathesis asks too, by the same document.
-
-    Raises:
-        AssertionError: an answer is not as the document says, or memory grew by as much as `MOST_GROWTH`.
-        HTTPException, OSError: a request was not answered.
-    """
-    began, said = time.monotonic(), ""
-    with serving_apart(folder / "store", keys=keys) as (client, process):
-        manifest = put_known(open_store(folder / "store"))
-        names = [manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"]]
-        tokens: list[str] = []
-        if keys:
-            with Ledger(ledger_url(Settings(store=str(folder / "store")))) as ledger:
-                tokens = tokens_of(KeyRegister(ledger.engine))
-        answer = client.get("/openapi.json", {"Authorization": f"Bearer {tokens[4]}"} if keys else {})
-        ask = partial(fuzz, client.host, answer.json(), names, tokens=tokens)
-        for phase in ("coverage", "stateful") if keys else ():
-            sent, wrong = schema_run(client, manifest, tokens[4], folder, phase=phase, chains=100, short=False)
-            assert not wrong, wrong
-            said += f", {sent} by Schemathesis ({phase})"
-        ask(min(count, 2000), seed, dear=0.0)  # what is imported late is there, and caches are filled
-        before = psutil.Process(process.pid).memory_info().rss
-        checks = ask(count, seed + 1, dear=0.002)
-        growth = (psutil.Process(process.pid).memory_info().rss - before) / 2**20
-    assert growth < MOST_GROWTH, f"memory grew by {growth:.0f} MiB"
-    return (
-        f"{count} requests {'with' if keys else 'without'} keys{said}: {dict(sorted(checks.seen.items()))}, 0 unanswered, "
-        f"memory grew by {growth:.1f} MiB, {time.monotonic() - began:.0f} s"
-    )
-
-
-def main(count: int, seed: int) -> None:
-    """Fuzz a service without keys and one with them, half of the requests each."""
-    for keys in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            print(soak(Path(folder), count // 2, seed, keys=keys), flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)

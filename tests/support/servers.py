@@ -189,7 +189,7 @@ def _environment() -> dict[str, str]:
 
 
 def main(store: str, speed: str, access: str) -> None:
-    settings = Settings(store=store, port=0, require_keys=access == "keys", max_connections_per_address=4096)
+    settings = Settings(store=store, port=0, require_keys=access == "keys")
     service = SolverService(settings, pool=Pool(modules=(SLOW_SOLVER, PROVER)) if speed == "slow" else None)
     with listen(settings.host, 0) as listener:
         print(address(listener), flush=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from factorize.exact.file import read_factor_file
-from factorize.exact.sampling import bets, star
-from factorize.exact.sampling.bins import Gram, gram
-from factorize.exact.strategy import Strategy
+from factorize.checker.file import read_factor_file
+from factorize.checker.sampling import bets, star
+from factorize.checker.sampling.bins import Gram, gram
+from factorize.checker.strategy import Strategy
 from factorize.numbers.gaussian import gaussian_epsilon
 
 PILOT = 5

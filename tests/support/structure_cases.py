@@ -12,11 +12,10 @@ from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.forest import level_count
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.structures.tree import TreeMatrix
+from factorize.structures.tree import TreeMatrix, level_count
 
 N = 20
 

@@ -68,11 +68,15 @@ class Toy:
         return {*self.files, *(change.path for change in self.written)} | entries
 
 
-WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/exact/spec/workloads.py"
-RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/exact/participation.py"
+WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/checker/spec/workloads.py"
+RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/checker/participation.py"
 TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
-SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/exact/structures/__init__.py"
-MECHANISMS, SOLVERS, EXACT_MECHANISMS = "factorize/mechanisms.py", "solvers/register.py", "factorize/exact/mechanism.py"
+SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
+MECHANISMS, SOLVERS, EXACT_MECHANISMS = (
+    "factorize/mechanisms.py",
+    "solvers/register.py",
+    "factorize/checker/mechanism.py",
+)
 
 TOYS = {
     "workload": Toy(
@@ -158,7 +162,7 @@ def _two_decays(document: Document) -> Program:
         (
             "factorize/structures/bidiagonal.py",
             "factorize/client/recurrences/bidiagonal.py",
-            "factorize/exact/structures/bidiagonal.py",
+            "factorize/checker/structures/bidiagonal.py",
         ),
         (
             Change(
@@ -194,8 +198,8 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             (
                 Change(
                     READINGS,
-                    "from factorize.exact.structures.blt ",
-                    "from factorize.exact.structures.bidiagonal import BidiagonalReading\n",
+                    "from factorize.checker.structures.blt ",
+                    "from factorize.checker.structures.bidiagonal import BidiagonalReading\n",
                 ),
                 Change(READINGS, '    "banded": ', '    "bidiagonal": BidiagonalReading,\n'),
             ),

@@ -16,9 +16,9 @@ import factorize
 from factorize import certify, parse_spec, solvers
 from factorize.api.settings import Settings
 from factorize.auditor import ParticipationAuditor
+from factorize.checker import check_factor_file
 from factorize.client import load
 from factorize.errors import InvalidParticipation
-from factorize.exact import check_factor_file
 from factorize.factor_file import load as open_file
 from factorize.solution import Outcome
 

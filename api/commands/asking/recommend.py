@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ModelSize, MostSeconds, Output, ServiceUrl, StoreUrl, argument, option
+from factorize.api.terminal.options import ModelSize, Output, ServiceUrl, StoreUrl, TimeLimit, argument, option
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.api.terminal.progress import display
-from factorize.api.terminal.sources import check_target, read_spec_text, service_url, written_whole
+from factorize.api.terminal.sources import check_target, open_results, read_spec_text, service_url, written_whole
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.api.recommending.recommend_request import RecommendRequest
+    from factorize.factorization import Factorization
 
 WorkloadText = Annotated[
     str | None,
@@ -56,7 +58,7 @@ def recommend(
     memory: Memory = None,
     sampling: Samplings = None,
     parameters: ModelSize = None,
-    max_seconds: MostSeconds = None,
+    seconds: TimeLimit = None,
     code: Code = None,
     to: ToSpec = None,
     service: ServiceUrl = None,
@@ -65,10 +67,11 @@ def recommend(
 ) -> None:
     """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
 
-    Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Nothing is stored.
+    Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Its factorization is kept in the
+    store, so that solving the spec takes no time.
     """
-    from factorize.api.recommending.advice import advise
-    from factorize.api.recommending.advice_text import advice_text
+    from factorize.api.recommending.advice import advise, notes_of
+    from factorize.api.recommending.advice_text import advice_text, headline
 
     typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
     typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
@@ -76,15 +79,33 @@ def recommend(
     check_target(to)
     if service is not None:
         service = service_url(service, store)
-    more = {"samplings": sampling or None, "max_seconds": max_seconds, "parameters": parameters}
+    more = {"samplings": sampling or None, "seconds": seconds, "parameters": parameters}
     asked = _question(typed, workload, more)
+    remark("\n".join([headline(asked), *(f"note: {note}" for note in notes_of(asked))]))
+    results = None if service is not None else open_results(store, create=True)
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
-        found = advise(asked, _store(store), lambda done, total, name, _: shown.count(done, total, name), service)
+
+        def keep(found: Factorization) -> None:
+            from factorize.api.proof import prove
+            from factorize.api.python.calls import remembered
+
+            assert results is not None
+            shown.note("proving and storing the one that is recommended")
+            results.put(found, check=partial(prove, store=results.url))
+            remembered(found)  # for the code, which calls `factorize.solve`
+
+        told = advise(
+            asked,
+            lambda done, total, name, _: shown.count(done, total, name),
+            service,
+            None if results is None else keep,
+        )
         shown.finish("")
     if to is not None:
-        _write(to, found["spec"])
-    emit(output, found, advice_text(found, shown_code))
+        _write(to, told["spec"])
+    kept = "" if results is None else f"\nstore       {results.url} (`factorize solve` of this spec answers from there)"
+    emit(output, told, advice_text(told, shown_code, kept))
 
 
 def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> RecommendRequest:
@@ -148,10 +169,3 @@ def _write(path: Path, spec: dict[str, Any]) -> None:
 
     with written_whole(path) as part:
         part.write_bytes(canonical_json(spec) + b"\n")
-
-
-def _store(url: str | None) -> Any:
-    """Return the store, for a user's own matrices; a recommendation does without one."""
-    from factorize.api.commands.compare import opened_store
-
-    return opened_store(url)

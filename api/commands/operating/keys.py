@@ -93,8 +93,7 @@ def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output
 @contextmanager
 def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
-    from factorize.api.access.key_register import KeyRegister
-    from factorize.api.access.withdrawn_keys import WithdrawnKeys
+    from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
     from factorize.api.auditing.operator_trail import operator
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import ledger_url, load_settings

@@ -11,9 +11,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.routing import APIRoute
 
-from factorize.api.access.caller import ANYONE, STRANGER, Caller, Scope
+from factorize.api.access.caller import ANYONE, STRANGER, AccessRefused, Caller, Scope
 from factorize.api.access.gate import Gate, credential_in
-from factorize.api.access.refusals import AccessRefused
 from factorize.api.settings import Settings, is_loopback
 from factorize.errors import FactorizeError
 
@@ -85,11 +84,17 @@ def rows_of(routers: Iterable[APIRouter]) -> tuple[RouteRow, ...]:
     """Return the routes of some routers; one that asks nothing of its callers is a mistake, and raises IndexError."""
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     return tuple(
-        RouteRow(method, route.path, route.dependencies[0].dependency)  # type: ignore[arg-type]  # made by `_needs`
+        RouteRow(method, route.path, _access_of(route))
         for route in routes
         for method in sorted(route.methods or ())
         if method != "HEAD"
     )
+
+
+def _access_of(route: APIRoute) -> Access:
+    access = route.dependencies[0].dependency
+    assert isinstance(access, Access), route.path
+    return access
 
 
 async def _would_let_in(gate: Gate, credential: bytes, caller: Caller) -> bool:

@@ -180,11 +180,6 @@ ANSWERS: Mapping[str, Schema] = {
         {**_NOISE, "sampling": _TEXT, "sensitivity": _NUMBER, "sensitivity_kind": _KINDS, "sensitivity_rule": _TEXT},
         {**_SIGMAS, "participation": _ANY, "claim": _ANY, "claim_digest": _TEXT},
     ),
-    "CalibrationJob": _object(
-        "A calibration that is being worked out.",
-        {"calibration": _DIGEST, "digest": _DIGEST, "request": _ANY, "state": _STATE}
-        | {"submitted": _TIME, "updated": _TIME},
-    ),
     "ComparedMechanism": _object(
         "A row of a comparison.",
         {

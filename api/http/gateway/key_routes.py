@@ -78,7 +78,7 @@ async def post_key(request: Request, service: RunningService, caller: AskingCall
     It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
     """
     register = _register(service, caller)
-    wish = await _read(request, service)
+    wish = await _read(request)
     make = partial(register.create, days=wish.days, quotas=wish.limits, latest=caller.ends)
     key, token = await run_sync(make, wish.name, wish.scopes)
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
@@ -119,8 +119,8 @@ def _shown(key: AccessKey, caller: Caller) -> dict[str, Any]:
     return {**key.document(time.time()), "own": key.id == caller.key}
 
 
-async def _read(request: Request, service: SolverService) -> KeyRequest:
-    body = await read_body(request, limit=service.settings.max_json_bytes)
+async def _read(request: Request) -> KeyRequest:
+    body = await read_body(request)
     try:
         return read_key_request(body)
     except FactorizeError as error:

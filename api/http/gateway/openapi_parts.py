@@ -58,7 +58,6 @@ _MATRIX = ("X-Factorize-Shape", "X-Factorize-Dtype", "X-Factorize-Digest", "Cach
 _OF_ANSWER = {
     "/v1/factorizations": ("ETag", "Preference-Applied"),
     _NAMED: ("ETag", "Cache-Control"),
-    f"{_NAMED}/calibrations": ("Preference-Applied",),
     f"{_NAMED}/matrices/{{matrix}}": (*_MATRIX, "Repr-Digest", "X-Factorize-Crc32"),
     f"{_NAMED}/matrices/{{matrix}}/cells": (*_MATRIX, "X-Factorize-Exact"),
     f"{_NAMED}/errors": ("Cache-Control",),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -42,35 +42,42 @@ WORK_KINDS: Mapping[str, WorkKind] = {
     "list": WorkKind(2, 128, 0.1),
     "question": WorkKind(2, 64, 0.2),
     "comparison": WorkKind(1, 8, 30.0),
+    "calibration": WorkKind(1, 32, 5.0),
     "file": WorkKind(2, 32, 5.0),
 }
-"""Long specs, rows of matrices, pages of the list, predictions and plans, comparisons, further forms of a file."""
+"""Long specs, rows of matrices, pages of the list, predictions, comparisons, calibrations, further forms of a file."""
 
 
 @dataclass
 class _Line:
     kind: WorkKind
     running: int = 0
-    mean: float = 0.0
+    waiting: int = 0
 
     def __post_init__(self) -> None:
-        self.waiting: deque[asyncio.Future[None]] = deque()
-        self.mean = self.kind.seconds
+        self.places, self.mean = asyncio.Semaphore(self.kind.places), self.kind.seconds
 
     @property
     def delay(self) -> float:
         """Seconds until one more would have a place."""
-        return self.mean * (len(self.waiting) + 1) / self.kind.places
+        return self.mean * (self.waiting + 1) / self.kind.places
 
-    def leave(self, seconds: float) -> None:
-        """Hand the place to the next in line."""
-        self.mean += (seconds - self.mean) / 8
-        while self.waiting:
-            following = self.waiting.popleft()
-            if not following.done():
-                following.set_result(None)  # the place stays taken
-                return
-        self.running -= 1
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait in line, and hold a place."""
+        self.waiting += 1
+        try:
+            await self.places.acquire()
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.mean += (time.monotonic() - began - self.mean) / 8
+            self.places.release()
 
 
 class WorkGate:
@@ -89,7 +96,7 @@ class WorkGate:
 
     def at_work(self) -> dict[str, tuple[int, int]]:
         """Return for each kind how many are worked on and how many wait."""
-        return {name: (line.running, len(line.waiting)) for name, line in self._lines.items()}
+        return {name: (line.running, line.waiting) for name, line in self._lines.items()}
 
     def check(self, name: str, owner: str) -> None:
         """Refuse one more request, if there is no room for it.
@@ -102,13 +109,11 @@ class WorkGate:
             ProblemAnswer: 429, with the seconds after which to try again.
         """
         line = self._lines[name]
-        full = line.running >= line.kind.places and len(line.waiting) >= line.kind.line
+        full = line.running >= line.kind.places and line.waiting >= line.kind.line
         if owner and self._held[owner] >= self._most_each:
             reason = f"{self._most_each} requests of this key are at work, the limit for each"
         elif full:
-            reason = (
-                f"{line.running} requests for {name} work are at work and {len(line.waiting)} wait, which is the limit"
-            )
+            reason = f"{line.running} requests for {name} work are at work and {line.waiting} wait, which is the limit"
         elif sum(self._held.values()) >= self._most:
             reason = f"{self._most} requests are at work, the limit of this service"
         else:
@@ -122,34 +127,14 @@ class WorkGate:
     async def place(self, name: str, owner: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it; arguments and errors as for `check`."""
         self.check(name, owner)
-        line = self._lines[name]
         self._held[owner] += 1
         try:
-            await self._enter(line)
-            began = time.monotonic()
-            try:
+            async with self._lines[name].place():
                 yield
-            finally:
-                line.leave(time.monotonic() - began)
         finally:
             self._held[owner] -= 1
             if not self._held[owner]:
                 del self._held[owner]
-
-    async def _enter(self, line: _Line) -> None:
-        if line.running < line.kind.places:
-            line.running += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            with suppress(ValueError):
-                line.waiting.remove(turn)
-            if turn.done() and not turn.cancelled():  # the place came in the same moment
-                line.leave(line.mean)
-            raise
 
 
 def gate_of(request: Request) -> WorkGate:

@@ -76,7 +76,7 @@ class BinsScheme(SamplingScheme):
 
 
 class AllocationScheme(BinsScheme):
-    """Each example draws one step of every epoch anew: for C = I, by bounds, or with one epoch by a claim."""
+    """Each example draws one step of every epoch anew: for C = I, by loss distributions."""
 
     name = "random_allocation"
     title = "random allocation"
@@ -85,6 +85,7 @@ class AllocationScheme(BinsScheme):
         "divide by a public constant, never by the batch's size."
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
+    claimed = False
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: more than one band, or no epochs."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.accounting.bins_calibration import OpenedFactors, bins_of, laws_of
+from factorize.accounting.bins_calibration import OpenedFactors, bins_of, law_of
 from factorize.accounting.law import Law
 from factorize.accounting.levels.given_noise import multiplier_of
 from factorize.errors import InvalidParameter, UnsupportedProblem
@@ -64,7 +64,7 @@ def loss_distribution(
             "and use dp_accounting's own for Gaussian and Poisson-sampled runs",
             field="sampling",
         )
-    law = laws_of(held.strategy, sampling, steps)[0]
+    law = law_of(held.strategy, sampling, steps)
     return distribution_of(law, multiplier_of(noise, clip_norm=clip), gap, points)
 
 

@@ -101,20 +101,6 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         super().expect(np.array(everywhere, dtype=np.int64), masks=masks)
         self._expected = len(indices) if masks is None else masks.size
 
-    def add_noise(self) -> None:
-        """Put (sum over all ranks + the step's noise) / divisor into `p.grad`.
-
-        Raises:
-            InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
-            InvalidParameter: the ranks are not at the same step, or all n steps were taken.
-        """
-        self._agree_on_step()
-        for p, released in zip(
-            self.params, self.released(self.noise, [p.summed_grad for p in self.params]), strict=True
-        ):
-            p.grad = released
-            p.summed_grad._processed = True
-
     def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums over all ranks with the noise of this step, of which each rank makes a part, divided."""
         divisor = noise.calibration.divisor or 1
@@ -124,17 +110,21 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             work.wait()
         return [(total / divisor).float().to(p.device, p.dtype) for p, total in zip(self.params, sums, strict=True)]
 
-    def _agree_on_step(self) -> None:
-        """Stop all ranks unless every one of them is ready for the same step."""
+    def _check_batch(self) -> None:
+        """Stop all ranks unless every one of them is ready for the same step.
+
+        Raises:
+            InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
+            InvalidParameter: the ranks are not at the same step.
+        """
 
         def ready() -> tuple[None, dict[str, Any]]:
-            self._check_batch()
+            super(ReplicatedOptimizer, self)._check_batch()
             self._check_settings()
             audited = None if self.auditor is None else self.auditor.step
             return None, {"step": self.noise.step, "audited": audited, "divisor": self.expected_batch_size}
 
         agreed("step", ready)
-        self._samples, self._expected = 0, None
 
 
 def _together(told: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -14,6 +14,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from factorize.encoding import DIGEST
 from factorize.errors import NotFound, StoreUnavailable
@@ -21,7 +23,6 @@ from factorize.storage.medium.bucket_calls import BucketCalls, Meta
 from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.local_files import StagedFile
-from factorize.storage.medium.scratch_folders import ScratchFolder
 from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged
 
 WHOLE_BYTES = 1 << 20
@@ -47,13 +48,13 @@ class Bucket:
     def stage(self) -> Iterator[StagedFile]:
         """Name a file in a private folder of this machine and remove it at the end, whatever happened."""
         try:
-            folder = ScratchFolder("stage")
+            folder = TemporaryDirectory(prefix="factorize.stage.")
         except OSError as error:
             raise StoreUnavailable(
                 f"there is no room for a temporary file: {error}; free space, or set TMPDIR"
             ) from None
-        with folder:
-            yield StagedFile(folder.path / secrets.token_hex(8), Files())
+        with folder as name:
+            yield StagedFile(Path(name) / secrets.token_hex(8), Files())
 
     def put(self, key: str, staged: Staged) -> bool:
         """Send the file under its name, if that is free."""

@@ -5,6 +5,9 @@ while there is an exclusive marker; an exclusive one keeps its marker, so that n
 shared ones are gone. Since a bucket shows a marker to everybody once it is written, two who conflict cannot both
 have seen nothing.
 
+It is needed where a put finds its file: one that a killed put has left, say. A sweep that knows no manifest of that
+file would take it before the put has named it, and the put would answer that the result is stored.
+
 A marker that no longer changes is that of a holder that has died: its owner writes it anew every `BEAT_SECONDS`, and
 whoever waits removes it after `LEASE_SECONDS` without a change, counted on the waiter's own clock. A holder that was
 held up for that long finds its marker gone at the end and says so.

@@ -58,12 +58,8 @@ class Directory:
 
     def put(self, key: str, staged: Staged) -> bool:
         """Sync the file, link it to its name, sync the folder."""
-        target = self.root / key
         staged.sync()
-        with reported(target):
-            created = self._into(target.parent, partial(self._link, staged.path, target))
-            self._settle([target.parent])
-        return created
+        return self.put_all([(key, staged)])[0]
 
     def sync_all(self, staged: Sequence[Staged]) -> None:
         """Make the files read-only, then sync all of them together."""
@@ -211,7 +207,8 @@ class Directory:
         Also where another process made a name or a folder: it may not have come to its own sync yet.
         """
         new = {path for folder in folders for path in self._up_from(folder)} - self._durable
-        self._files.sync_directories(sorted({*folders, *(path.parent for path in new)}))
+        for path in sorted({*folders, *(path.parent for path in new)}):
+            self._files.sync_directory(path)
         self._durable |= new
 
 

@@ -80,22 +80,8 @@ class Files:
         A file system writes its journal for whoever waits, so many that wait together take as long as a few. (One
         `syncfs` would be faster still, but some file systems and older kernels do not report its errors.)
         """
-        self._together(self._sync_path, paths)
-
-    def sync_directories(self, paths: Sequence[Path]) -> None:
-        """Put the entries of many directories on the medium.
-
-        Of a few, the first to be synced brings the others along where a file system has one journal, without threads.
-        """
-        self._together(self.sync_directory, paths, few=self._TOGETHER)
-
-    def _together(self, sync: Callable[[Path], None], paths: Sequence[Path], *, few: int = 1) -> None:
-        if len(paths) <= few:
-            for path in paths:
-                sync(path)
-            return
         with ThreadPoolExecutor(self._TOGETHER, "sync") as pool:
-            for _ in pool.map(sync, paths):
+            for _ in pool.map(self._sync_path, paths):
                 pass
 
     def _sync_path(self, path: Path) -> None:

@@ -12,13 +12,14 @@ _DOMAIN = b"factorize random allocation 1\0"
 
 
 class RandomAllocation(BallsInBins):
-    """Batches of random allocation; make it with `factorize.training.orders.random_allocation`, which says what it is.
+    """The secret order in which each example draws one step of every epoch anew, uniformly, for C = I.
 
-    The step of example i in epoch e is a function of (key, e, bins, i) alone. One epoch's steps are held at a time.
+    It is for calibrations with `sampling="random_allocation"` alone: those for balls in bins count on one bin for the
+    whole run. The step of example i in epoch e is a function of (key, e, bins, i) alone; one epoch's steps are held at
+    a time. Arguments and the rest are those of `BallsInBins`; `tau` is that of all epochs together.
 
-    Attributes:
-        sampling: the law of participation.
-        tau: probability, rounded up, that a key is refused since in some epoch a step overflows.
+    Reference:
+        Feldman, Shenfeld 2025 (Privacy amplification by random allocation).
     """
 
     sampling: ClassVar[str] = "random_allocation"

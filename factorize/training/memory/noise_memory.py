@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from factorize.client.noise_source import noise_source
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
@@ -28,8 +28,7 @@ def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:
     steps = factors.steps
     if steps is None or steps < WARNED_STEPS:
         return
-    cost = noise_source(factors.structure, factors.strategy_tensors(), steps, factors.digest).cost
-    if cost.vectors >= steps:
+    if source_of(factors).cost.vectors >= steps:
         warnings.warn(dense_note(steps, instead), DenseNoise, stacklevel=5)
 
 
@@ -68,9 +67,8 @@ def spec_within(
         return {**asked, "mechanism": {"kind": "blt", "buffers": min(memory, 2)}, "sampling": dict(amplified)}
     spread = spec.participation.spread(n)
     buffers = min(memory, n // 2)
-    easier = spec.workload.easier()
     direct = spec.workload.outline().bidiagonal_inverse() is not None
-    if not direct and easier is None:
+    if not direct and spec.workload.easier() is None:
         return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
     streaming: dict[str, Any] = {"kind": "buffered_linear", "buffers": buffers}
     found: dict[str, Any] = {**asked, "mechanism": streaming}
@@ -79,6 +77,4 @@ def spec_within(
             return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
         streaming["buffers"] = min(buffers, spread.separation - 1)
         found["tolerance"] = LOOSE_STATES
-    if not direct and easier is not None:
-        found["optimize_for"] = easier.document()
     return found

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from factorize.api.access import gate as module
+from factorize.api.access.caller import AccessRefused
 from factorize.api.access.gate import FRESH_SECONDS, LONGEST_CREDENTIAL, Gate, credential_in
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.refusals import AccessRefused
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import StoreUnavailable
 
@@ -69,18 +69,6 @@ def test_two_gates_refuse_a_revoked_key_within_a_second_of_their_clock(register:
                     await gate.admit(credential)
 
     asyncio.run(revoked())
-
-
-def test_requests_that_come_together_ask_the_ledger_once(register: Counted, clock: Time) -> None:
-    async def together() -> None:
-        key, token = register.create("k", ["read"])
-        gate = Gate(register, clock=lambda: key.created)
-        found = await asyncio.gather(*(gate.admit(token.text.encode()) for _ in range(50)))
-        assert found == [key.caller] * 50 and register.asked == 1
-        await gate.admit(token.text.encode())
-        assert register.asked == 1
-
-    asyncio.run(together())
 
 
 def test_nobody_is_let_in_by_a_ledger_that_does_not_answer(register: Counted, clock: Time) -> None:

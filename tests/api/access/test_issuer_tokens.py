@@ -18,9 +18,8 @@ from issuer_server import AUDIENCE, NAME, IssuerServer, issuing, private_key, pu
 from jwt.warnings import InsecureKeyLengthWarning
 
 from factorize.api.access import issuer_tokens
-from factorize.api.access.caller import Scope
+from factorize.api.access.caller import AccessRefused, Scope
 from factorize.api.access.issuer_tokens import IssuerTokens
-from factorize.api.access.refusals import AccessRefused
 from factorize.errors import ServiceUnreachable
 
 HOUR = 3600
@@ -42,10 +41,11 @@ def now() -> int:
 
 
 def test_a_token_is_a_caller_with_the_scopes_of_its_claims(tokens: IssuerTokens) -> None:
-    ada = tokens.caller(token())
+    ends = now() + 60
+    ada = tokens.caller(token(exp=ends))
     assert ada.scopes == {Scope.READ}
     assert ada.owner.startswith("oidc:") and "ada" not in ada.owner
-    assert tokens.caller(token("ec", aud=["other", AUDIENCE])) == ada
+    assert tokens.caller(token("ec", aud=["other", AUDIENCE], exp=ends)) == ada
     assert tokens.caller(token(sub="bob")).owner != ada.owner
     assert tokens.caller(token(scope=["mf.write", "mf.read", 5])).scopes == {Scope.READ, Scope.SUBMIT, Scope.UPLOAD}
     for nothing in ("admin", "read", "", None, 7, {"mf.read": True}):

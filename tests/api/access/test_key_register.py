@@ -12,12 +12,11 @@ import sqlalchemy as sa
 
 from factorize.api.access import token as tokens
 from factorize.api.access.caller import Quotas, Scope
-from factorize.api.access.key_register import DAY, KeyRegister
+from factorize.api.access.key_register import DAY, KeyRegister, WithdrawnKeys
 from factorize.api.access.token import new_token, read_token
-from factorize.api.access.withdrawn_keys import WithdrawnKeys
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
-from factorize.errors import InvalidParameter, NotFound
+from factorize.errors import NotFound
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 
@@ -85,23 +84,6 @@ def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
     with pytest.raises(NotFound, match="no key 000000000000"):
         register.revoke("0" * 12)
     assert [found.state(key.created) for found in register.all()] == ["revoked"]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"name": ""}, "1 to 64 printable"),
-        ({"name": "a\nb"}, "1 to 64 printable"),
-        ({"scopes": ["write"]}, "'write' is not one; use read, submit, upload, monitor, admin"),
-        ({"scopes": []}, "one scope at least"),
-        ({"days": 0}, "0 days are outside"),
-        ({"days": float("nan")}, "nan days are outside"),
-        ({"quotas": Quotas(open_jobs=-1)}, "open_jobs=-1 is outside"),
-    ],
-)
-def test_what_no_key_can_be(given, message, tmp_path: Path) -> None:
-    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger, pytest.raises(InvalidParameter, match=message):
-        KeyRegister(ledger.engine).create(**({"name": "k", "scopes": ["read"]} | given))
 
 
 def test_a_restored_ledger_brings_no_revoked_key_back(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from factorize.api.access import usage as module
-from factorize.api.access.caller import UNLIMITED, Caller, Quotas, Scope
+from factorize.api.access.caller import UNLIMITED, Caller, QuotaExhausted, Quotas, Scope
 from factorize.api.access.holdings import Holdings
-from factorize.api.access.refusals import QuotaExhausted
 from factorize.api.access.usage import UsageMeter
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
 from factorize.api.jobs.job import Job, JobOrder

@@ -13,8 +13,10 @@ from servers import LiveService, serving
 
 from factorize import solvers
 from factorize.api.batches import remote_batch
-from factorize.api.batches.remote_batch import Posted, RemoteBatch
+from factorize.api.batches.lanes import Numbered
+from factorize.api.batches.remote_batch import RemoteBatch
 from factorize.api.commands.batch import batch
+from factorize.api.local import PlannedSolve
 from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm
 from factorize.client.service import Service
@@ -70,14 +72,18 @@ def test_few_are_outstanding_and_every_end_is_told(live: LiveService) -> None:
     running = RemoteBatch(service, lambda number, outcome, seconds: ends.update({number: outcome}), outstanding=3)
     most = []
 
-    def listed() -> Iterator[Posted]:
+    def listed() -> Iterator[Numbered]:
         for number in range(10):
             most.append(len(running._waiting))
-            yield Posted(number, named(20 + number))
+            yield numbered(number, 20 + number)
 
     running.solve(listed())
     assert sorted(ends) == list(range(10)) and max(most) <= 3
     assert all(outcome["spec"]["workload"]["n"] == 20 + number for number, outcome in ends.items())
+
+
+def numbered(number: int, n: int) -> Numbered:
+    return Numbered(number, PlannedSolve(named(n), None), 0.0, 0)
 
 
 def named(n: int) -> Spec:
@@ -103,7 +109,7 @@ class Scripted:
 def ends_of(*answers: Any) -> list[Any]:
     ends: list[Any] = []
     service: Any = Scripted(*answers)
-    RemoteBatch(service, lambda number, outcome, seconds: ends.append(outcome)).solve([Posted(0, named(4))])
+    RemoteBatch(service, lambda number, outcome, seconds: ends.append(outcome)).solve([numbered(0, 4)])
     return ends
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from checker_files import claim, parts, sealed
 from command_line import PROGRAM, ROOT, CommandLine, Run, environment
-from exact_files import claim, parts, sealed
 from safetensors.numpy import load_file
 from specs import spec_text
 
@@ -332,17 +332,26 @@ def test_verify_refuses_a_claim_that_is_too_low(filled: CommandLine, within: Wit
 def test_verify_ends_with_its_own_code_where_a_claim_was_not_looked_at(
     filled: CommandLine, within: Within, tmp_path: Path
 ) -> None:
-    """6, after the report: a tuned nu is the best of its class because its solver says so."""
+    """6, after the report: no rule tells the frequency-domain optimum. A tuned nu, the best as its solver says, has 0."""
     path = tmp_path / "tuned.safetensors"
     tuned = spec_text(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
     assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
+    assert within("verify", path).code == 0
+    spectral = {"kind": "spectral", "learning_rate": 0.1, "eigenvalues": [1.0, 0.5]}
+    path = tmp_path / "spectral.safetensors"
+    assert (
+        within(
+            "solve", spec_text(8, mechanism=spectral, tolerance=1e-3), "--to", path, "--store", tmp_path / "store"
+        ).code
+        == 0
+    )
     done = within("verify", path)
     assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
-    assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT certificate.converged: ")]
+    assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT spec.mechanism: ")]
     document = within("verify", path, "--output", "json").json()
     assert document["verified"] is True and document["complete"] is False
     status = {one["claim"]: one["status"] for one in document["claims"]}
-    assert status.pop("certificate.converged") == "not_looked_at" and set(status.values()) == {"proved"}
+    assert status.pop("spec.mechanism") == "not_looked_at" and set(status.values()) == {"proved"}
     sure = within("verify", filled.home / "dense.safetensors", "--output", "json").json()
     assert sure["complete"] is True and {one["status"] for one in sure["claims"]} == {"proved"}
 
@@ -355,7 +364,7 @@ def test_verify_ends_with_that_code_where_the_sensitivity_is_undecided(
     def undecided(*_arguments: object, **_options: object) -> None:
         raise TooLarge("n is above the limit")
 
-    monkeypatch.setattr("factorize.exact.check_factor_file", undecided)
+    monkeypatch.setattr("factorize.checker.check_factor_file", undecided)
     done = within("verify", filled.home / "dense.safetensors", "--output", "json")
     document = done.json()
     assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}

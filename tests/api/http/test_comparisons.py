@@ -112,7 +112,7 @@ def test_http_compares_under_sampling(live_service: LiveService) -> None:
     assert chosen["method"] in ("verified", "deterministic") and chosen["noise_vectors"] <= 2
     assert {one["sampling"] for one in table["samplings"]} == {"fixed", "balls_in_bins"}
     bad = live_service.send("POST", "/v1/compare", {**asked, "samplings": ["shuffle"]})
-    assert "gives away" in str(bad.problem(422, "unsupported-problem"))
+    assert "gives away" in str(bad.problem(422, "invalid-parameter"))
 
 
 def test_http_tells_how_far_it_is(live_service: LiveService) -> None:

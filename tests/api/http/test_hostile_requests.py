@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import LiveService, serving
 
+from factorize.api.http import server
 from factorize.api.settings import Settings
 
 GOOD = '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"identity"}}'
@@ -300,14 +301,11 @@ def test_broken_http_is_answered_and_closed(live_service: LiveService, data: byt
 @pytest.fixture(scope="module")
 def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A service that waits for one second at most."""
-    settings = Settings(
-        store=str(tmp_path_factory.mktemp("hasty") / "store"),
-        receive_seconds=1,
-        stall_seconds=1,
-        keep_alive_seconds=4,  # longer than a request may take to arrive, so that which limit is met is no race
-    )
-    with serving(settings) as live:
-        yield live
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "RECEIVE_SECONDS", 1)
+        patch.setattr(server, "STALL_SECONDS", 1)
+        with serving(Settings(store=str(tmp_path_factory.mktemp("hasty") / "store"))) as live:
+            yield live
 
 
 HEAD = b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\n"
@@ -369,8 +367,9 @@ def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> N
         assert received < 8 * 4000 * 4000
 
 
-def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), max_connections=3)) as crowded, ExitStack() as idle:
+def test_one_connection_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    with serving(Settings(store=str(tmp_path / "store"))) as crowded, ExitStack() as idle:
         host, port = crowded.host.rsplit(":", 1)
         for _ in range(3):
             idle.enter_context(socket.create_connection((host, int(port)), timeout=600))
@@ -379,9 +378,9 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         assert b"retry-after: 1" in answer.lower()
 
 
-def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path) -> None:
-    settings = Settings(store=str(tmp_path / "store"), max_connections_per_address=3)
-    with serving(settings) as crowded:
+def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_PER_ADDRESS", 3)
+    with serving(Settings(store=str(tmp_path / "store"))) as crowded:
         host, port = crowded.host.rsplit(":", 1)
         with ExitStack() as idle:
             for _ in range(3):

@@ -11,7 +11,7 @@ from factorize import parse_spec
 from factorize.api.workers import solver
 from factorize.workloads import KINDS
 
-JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "max_seconds": 0.5}
+JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "seconds": 600}
 FEW = [
     {"kind": "identity"},
     {"kind": "banded_square_root", "bands": 2},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from cross_probes import LIST, NAMING, UNNAMED, ProbeCount, probes_of
 
 from factorize.api.access.caller import Scope
 from factorize.api.http.app import ROUTES
 
-PROBES = 400
+PROBES = int(os.environ.get("PROBES", "400"))
 
 
 @pytest.fixture(scope="module")

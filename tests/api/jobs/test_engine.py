@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,27 +349,7 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     assert asyncio.run(collect(engine, digest(0), 10**6)) == [jobs[-1]]  # numbers of a ledger that was lost
 
 
-def test_what_is_told_with_a_change_is_taken_without_the_ledger_and_only_where_it_is_newer(place):
-    engine = place.engine()
-
-    async def scenario() -> list[Job]:
-        job = await asyncio.to_thread(engine.submit, order(gate="go"))
-        following = asyncio.create_task(collect(engine, digest(0)))
-        while (at := place.ledger.get(digest(0))).state != "running":
-            await asyncio.sleep(0.01)
-        engine._listeners.wake(digest(0), job)  # an old one, as if it came late
-        await asyncio.sleep(0.05)
-        engine._listeners.wake(digest(0), replace(at, seq=at.seq + 5, state="done"))
-        return await following
-
-    jobs = asyncio.run(scenario())
-    place.open("go")
-    numbers = [job.seq for job in jobs]
-    assert numbers == sorted(set(numbers)) and jobs[-1].state == "done"
-    assert place.ended(digest(0)).seq < numbers[-1], "the ledger never held what was told"
-
-
-def test_many_listeners_all_see_the_end_and_none_is_kept(place):
+def test_many_listeners_all_see_the_end(place):
     engine = place.engine()
 
     async def scenario() -> list[list[Job]]:
@@ -383,7 +362,6 @@ def test_many_listeners_all_see_the_end_and_none_is_kept(place):
         return await asyncio.gather(*listeners)
 
     assert all(jobs[-1].state == "done" for jobs in asyncio.run(scenario()))
-    assert not engine._listeners._known
 
 
 def test_wait_returns_the_end_or_the_present_state(place):
@@ -659,7 +637,7 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     with pytest.MonkeyPatch.context() as hasty:
         hasty.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)  # nobody is there yet
         engine = place.engine(scheduler=address)
-    assert not engine.connected and engine.capacity_mb is None
+    assert not engine.solves.up and engine.capacity_mb is None
     assert engine.submit(order(gate="go")).state == "queued"
 
     def start_both() -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
@@ -735,9 +713,9 @@ def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypat
         resources={"MB": 700, "CPU": 2, "factorize-0.0.1": 1},
     ) as other:  # fmt: skip
         engine = place.engine(scheduler=other.scheduler_address)
-        wait_for(lambda: engine.connected)
+        wait_for(lambda: engine.solves.up)
         engine.submit(order(gate="never"))
-        (text,) = wait_for(engine.other_workers)
+        (text,) = wait_for(engine.solves.other_workers)
         assert "is of factorize-0.0.1" in text and ours in text
         assert engine.capacity_mb is None
         (worker,) = other.workers.values()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from factorize.api.jobs import database
 from factorize.api.jobs.dispatch import rank
-from factorize.api.jobs.job import STATES, TERMINAL, EngineRow, Job, JobOrder
+from factorize.api.jobs.job import STATES, TERMINAL, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -61,12 +61,6 @@ def test_a_claim_keeps_the_whole_order(ledger):
     assert (job.threads, job.priority, job.owner) == (2, 3, "me")
     assert (job.state, job.attempts, job.seq, job.progress, job.error) == ("queued", 0, 1, None, None)
     assert job.submitted == job.updated and job.submitted.endswith("Z")
-
-
-def test_the_job_document_is_the_contracts(ledger):
-    assert set(claim(ledger).document()) == {
-        "spec_digest", "state", "progress", "error", "submitted", "updated",
-    }  # fmt: skip
 
 
 def test_an_unknown_job_is_none(ledger):
@@ -194,23 +188,6 @@ def test_a_released_job_keeps_its_attempts_for_real_failures(ledger):
     assert released is not None and (released.attempts, released.state) == (0, "queued")
 
 
-def test_the_largest_priority_is_taken_up_first(ledger):
-    for spec_digest, priority in ((A, 0), (B, 5), (RESULT, -5)):
-        ledger.claim(order(spec_digest, priority=priority))
-    assert [job.spec_digest for job in ledger.unfinished()] == [B, A, RESULT]
-
-
-def test_unfinished_and_counts(ledger):
-    digests = [digit * 64 for digit in "12345"]
-    for digest in digests:
-        claim(ledger, digest)
-    ledger.start(ledger.get(digests[1]))
-    ledger.finish(digests[2], RESULT)
-    ledger.cancel(digests[3])
-    assert [job.spec_digest for job in ledger.unfinished()] == [digests[0], digests[1], digests[4]]
-    assert ledger.counts() == {"queued": 2, "running": 1, "done": 1, "failed": 0, "cancelled": 1}
-
-
 def test_pages_have_no_gap_and_no_repetition_while_jobs_arrive(ledger):
     digests = [f"{number:064x}" for number in range(25)]
     for digest in digests:
@@ -278,21 +255,6 @@ def test_every_change_of_a_running_job_is_numbered_without_gaps_among_threads(le
     assert sorted(numbers) == list(range(2, 42))
 
 
-def test_engines_announce_beat_and_are_forgotten(ledger):
-    engine = EngineRow("me", "host", 12, 1.5, 0)
-    ledger.announce(engine)
-    assert ledger.engines() == {"me": engine}
-    assert ledger.beat("me") and ledger.engines()["me"].beat == 1
-    ledger.forget("me")
-    assert ledger.engines() == {} and not ledger.beat("me")
-
-
-def test_the_database_survives_a_reopening(ledger, url):
-    job = claim(ledger)
-    with Ledger(url) as second:
-        assert second.get(A) == job
-
-
 def test_an_sqlite_database_is_private(sqlite_ledger, tmp_path):
     path = tmp_path / "service" / "jobs.sqlite"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -320,12 +282,6 @@ def test_a_damaged_database_is_refused_with_the_path(tmp_path):
     path.write_bytes(b"this is not a database " * 400)
     with pytest.raises(StoreUnavailable, match=r"jobs\.sqlite"):
         Ledger(f"sqlite:///{path}")
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreUnavailable, match="cannot be used"):
-        Ledger(f"sqlite:///{tmp_path}/file/jobs.sqlite")
 
 
 @pytest.mark.parametrize(

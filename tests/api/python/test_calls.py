@@ -35,7 +35,7 @@ def test_a_solve_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     found = factorize.solve("prefix", n=6, mechanism="identity", to=path, progress=steps.append)
     # C = I: each running sum of i normals has variance i; the mean over 1..6 is 3.5.
     assert found.certificate.loss.objective == pytest.approx(3.5) and found.sensitivity.value == 1.0
-    assert factorize.load(path).digest == found.digest and steps[-1].phase == "certify"
+    assert factorize.load(path).digest == found.digest and "certify" in {step.phase for step in steps}
     assert factorize.solve(found.spec).digest == found.digest == factorize.solve(found.spec.document()).digest
     assert capfd.readouterr() == ("", "")  # no bar where nobody looks
 
@@ -88,7 +88,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         report(1, 2, "identity", 0.1)
         return table
 
-    monkeypatch.setattr("factorize.api.comparing.child_comparison.comparison", comparison)
+    monkeypatch.setattr("factorize.api.comparing.comparison.comparison", comparison)
     heard: list[Any] = []
     words: dict[str, Any] = {"epochs": 2, "epsilon": 2.0, "delta": 1e-5, "mechanism": "blt", "mechanism.buffers": 3}
     found = compare("prefix", n=8, buffers=1, progress=lambda *step: heard.append(step), **words)

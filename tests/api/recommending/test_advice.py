@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import pytest
 
 import factorize
 from factorize import parse_spec
-from factorize.api.comparing.child_comparison import comparison
+from factorize.api.commands.application import run
+from factorize.api.comparing.comparison import comparison
 from factorize.api.recommending.advice import advise, request_of
 from factorize.api.recommending.advice_text import advice_text
 from factorize.api.recommending.recommend_request import RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
+from factorize.solvers.comparing.deadline import CALIBRATIONS, Deadline
 
 FEW = [
     {"kind": "identity"},
@@ -33,7 +37,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(**changes: Any) -> RecommendRequest:
-    usual = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": [2]}
+    usual = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": [2], "seconds": 600}
     asked = usual | {"samplings": ["fixed", "poisson", "cyclic_poisson"]} | changes
     return read_job({name: value for name, value in asked.items() if value is not None})
 
@@ -46,18 +50,17 @@ def silent(*_: Any) -> None:
 @pytest.mark.parametrize("sampled", [True, False])
 def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled: bool) -> None:
     asked = job(memory=[memory], **({} if sampled else {"samplings": ["fixed"]}))
-    notes, request = request_of(asked)
-    table = comparison(request, None, silent)
-    found = advise(asked, None, silent)
+    table = comparison(request_of(asked), None, silent)
+    found = advise(asked, silent)
     feasible = [row for row in table["rows"] if row["noise_vectors"] <= memory]
     best = min(row["rmse_at_privacy"] for row in feasible)
     assert found["rmse_at_privacy"] == pytest.approx(best, rel=5e-4)  # 0.1 % of the squared error may go for memory
-    assert found["noise_vectors"] <= memory and notes == ()
+    assert found["noise_vectors"] <= memory and found["notes"] == []
     assert {row["sampling"] for row in table["rows"]} == ({None, "poisson", "cyclic_poisson"} if sampled else {None})
 
 
 def test_the_answers_are_those_of_the_row() -> None:
-    found = advise(job(), None, silent)
+    found = advise(job(), silent)
     again = factorize.solve(found["spec"])
     assert again.spec_digest == found["spec_digest"] == parse_spec(found["spec"]).digest
     assert f"--epsilon 2.0 --delta 0.001 --sampling {found['sampling']}" in found["next_command"]
@@ -73,7 +76,7 @@ def test_the_answers_are_those_of_the_row() -> None:
 
 
 def test_the_text_has_the_answers_and_the_code() -> None:
-    found = advise(job(delta=0.03, examples=50, samplings=["fixed"]), None, silent)
+    found = advise(job(delta=0.03, examples=50, samplings=["fixed"]), silent)
     text = advice_text(found, ("numpy",))
     for told in (
         found["mechanism"],
@@ -88,8 +91,46 @@ def test_the_text_has_the_answers_and_the_code() -> None:
     assert any("delta=0.03 is above 1 / examples = 0.02" in note for note in found["notes"])
 
 
+def test_the_advice_is_kept_and_solved_again_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ["--store", str(tmp_path / "store")]
+    numbers = "--examples 50 --batch-size 6 --epochs 2 --epsilon 2 --delta 1e-3 --memory 2 --sampling fixed".split()
+    words = ["momentum", "--momentum", "0.5", "--learning-rates", "cosine"]
+    assert run(["recommend", *words, *numbers, "--output", "json", *store]) == 0
+    out, err = capsys.readouterr()
+    advice = json.loads(out)
+    assert "2 of 50 examples are in no batch" in err  # at once, before anything is compared
+    assert advice["spec"]["workload"]["learning_rates"] == {"kind": "cosine"}  # by its name, not as a list
+    monkeypatch.setattr("factorize.solvers.solve", lambda *_, **__: pytest.fail("it is solved a second time"))
+    _, _, command = advice["next_command"].partition("factorize ")
+    assert run([*shlex.split(command.partition(" && ")[0].partition(" --to ")[0]), *store]) == 0
+    assert "known before" in capsys.readouterr().out
+    assert factorize.solve(advice["spec"]).spec_digest == advice["spec_digest"]  # as the printed code does
+    names: dict[str, Any] = {"data": np.ones((50, 3)), "weights": np.zeros(3), "rate": 0.1, "gradients": np.subtract}
+    exec(compile(advice["code"]["numpy"], "numpy", "exec"), names)
+    expected = [(1 + np.cos(np.pi * step / 16)) / 2 for step in range(16)]
+    assert names["rates"] == pytest.approx(expected) and np.isfinite(names["weights"]).all()
+
+
+def test_what_the_time_did_not_last_for_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the solves have ended no calibration begins; with no time at all independent noise is the answer."""
+    monkeypatch.setattr(Deadline, "over", lambda self, *_: self._share == CALIBRATIONS)
+    found = advise(job(seconds=5), silent)
+    assert found["sampling"] == "fixed" and found["mechanism"].startswith("banded_inverse_square_root")
+    monkeypatch.setattr(Deadline, "over", lambda *_: True)
+    found = advise(job(seconds=5), silent)
+    (note,) = found["notes"]
+    assert found["mechanism"] == "identity" and found["converged"]
+    assert "the time, 5 s, did not last for " in note and "banded_square_root" in note
+    assert note.endswith("give more: --seconds 30")
+    table = comparison(request_of(job(seconds=5)), None, silent)
+    late = [one["reason"] for one in table["refused"] if one["out_of_time"]]
+    assert all("the time for all, 5 s, does not last; give more (--seconds 30)" in reason for reason in late)
+
+
 def test_other_workloads_and_objectives_are_asked_for() -> None:
-    _, request = request_of(job(workload={"kind": "momentum", "momentum": 0.9}, objective={"kind": "max"}))
+    request = request_of(job(workload={"kind": "momentum", "momentum": 0.9}, objective={"kind": "max"}))
     assert request.spec.workload.document() == {"kind": "momentum", "n": 16, "momentum": 0.9, "nesterov": False}
     assert request.spec.objective.kind == "max" and request.spec.participation.passes == 2
     with pytest.raises(InvalidSpec, match="momentum"):
@@ -97,15 +138,15 @@ def test_other_workloads_and_objectives_are_asked_for() -> None:
 
 
 def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
-    _, request = request_of(job(epochs=1, samplings=None))
+    request = request_of(job(epochs=1, samplings=None))
     assert request.samplings is not None and "random_allocation" not in request.samplings
-    assert request.spec.participation.single and request_of(job(samplings=None))[1].samplings is None
+    assert request.spec.participation.single and request_of(job(samplings=None)).samplings is None
 
 
 def test_a_memory_that_nothing_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW[3:])
     with pytest.raises(ConditionNotMet, match="no mechanism keeps 2 vectors or fewer; allow more memory"):
-        advise(job(samplings=["fixed"]), None, silent)
+        advise(job(samplings=["fixed"]), silent)
 
 
 BAD: Sequence[tuple[dict[str, Any], str]] = [
@@ -118,6 +159,7 @@ BAD: Sequence[tuple[dict[str, Any], str]] = [
     ({"memory": [-1]}, "/memory/0: Input should be greater than or equal to 0; got '-1'"),
     ({"memory": []}, "/memory: List should have at least 1 item"),
     ({"memory": [10**7]}, "/memory/0: Input should be less than or equal to 1000000"),
+    ({"seconds": 0}, "/seconds: Input should be greater than 0; got '0'"),
     ({"parameters": 0}, "/parameters: Input should be greater than or equal to 1"),
 ]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import factorize
+from factorize.api.comparing.comparison import StepPace, measured
 from factorize.api.comparing.comparison_text import text
-from factorize.api.comparing.row_use import StepPace, measured
 from factorize.api.recommending.advice import advise
 from factorize.api.recommending.advice_text import advice_text
 from factorize.api.recommending.recommend_request import read_job
@@ -61,8 +61,8 @@ def test_rows_say_what_a_step_takes_and_what_the_loader_does() -> None:
 
 def test_advice_for_several_budgets_shows_each() -> None:
     usual: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
-    asked = read_job(usual | {"memory": [0, 2], "samplings": ["fixed"], "parameters": 10**6})
-    found = advise(asked, None, lambda *_: None)
+    asked = read_job(usual | {"memory": [0, 2], "samplings": ["fixed"], "parameters": 10**6, "seconds": 600})
+    found = advise(asked, lambda *_: None)
     assert [one["memory"] for one in found["budgets"]] == [0, 2]
     assert found["budgets"][0]["mechanism"] == "identity" and found["budgets"][1]["mechanism"] == found["mechanism"]
     assert found["budgets"][1]["rmse_at_privacy"] < found["budgets"][0]["rmse_at_privacy"]

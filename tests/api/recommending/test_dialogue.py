@@ -19,8 +19,9 @@ NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Keep the questions of the command, and answer each with an end: the comparison has its own tests."""
+    monkeypatch.setenv("FACTORIZE_STORE", str(tmp_path / "store"))
     kept: list[Any] = []
 
     def advise(question: Any, *_: Any) -> dict[str, Any]:
@@ -88,7 +89,8 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     assert run(["recommend", *OPTIONS, "--sampling", "poisson", "--to", str(to), "--output", "json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["spec"] == json.loads(to.read_text())
-    assert "examples" not in err and asked[0].samplings == ["poisson"] and asked[0].steps == 300
+    assert "How many" not in err and "6000 examples in batches of 60, 3 epochs: 300 steps of prefix" in err
+    assert asked[0].samplings == ["poisson"] and asked[0].steps == 300
     assert (
         run(["recommend", '{"workload": {"kind": "decay", "rate": 0.5}, "objective": {"kind": "max"}}', *OPTIONS]) == 0
     )

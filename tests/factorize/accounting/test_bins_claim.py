@@ -19,11 +19,11 @@ from factorize.accounting import BinGram, BinsCalibration, BinsLaw, bin_gram, ca
 from factorize.accounting.claim import Claim
 from factorize.accounting.claim_search import Search, claimable, plan_bet
 from factorize.accounting.star_estimate import Sampled, StarEstimate, log_single_bin
+from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration, check_claim
+from factorize.checker.sampling.calibrations import Factors as Tensors
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter, UnsupportedAdjacency
-from factorize.exact.sampling.calibrations import CalibrationReport, check_calibration, check_claim
-from factorize.exact.sampling.calibrations import Factors as Tensors
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget
 from factorize.structures.base import Matrix
@@ -55,7 +55,7 @@ ROOTS, WEAK = inverse_roots(6, 64), ToeplitzMatrix(0.5 ** np.arange(256.0), 256)
 CASES: dict[str, tuple[Matrix, int, float, float]] = {
     "usual": (ROOTS, 16, 4.0, 1e-4),
     "a small delta": (inverse_roots(12, 96), 12, 2.0, 1e-10),
-    "weak": (WEAK, 64, 2.0, 1e-8),
+    "weak": (ToeplitzMatrix(0.5 ** np.arange(96.0), 96), 24, 2.0, 1e-8),
 }
 
 

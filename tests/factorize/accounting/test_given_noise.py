@@ -16,9 +16,9 @@ from factorize.accounting.amplification import amplified_multiplier
 from factorize.accounting.claim_search import LEAST_EPSILON
 from factorize.accounting.levels.given_noise import GivenNoise, level_without_sampling, question_of
 from factorize.accounting.star_estimate import StarEstimate
+from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.factors import Factors
 from factorize.errors import InvalidParameter
-from factorize.exact.sampling.calibrations import check_calibration
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 

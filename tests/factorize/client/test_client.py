@@ -512,21 +512,6 @@ class TestFactors:
         with pytest.raises(InvalidParameter, match="its own calibrate"):
             Factors.connect(dense.digest, url=server.url).noise(foreign, 5, seed=1)
 
-    def test_value_and_hex_that_differ(self, server, dense):
-        forged = json.loads(json.dumps(dense.manifest))
-        forged["certificate"]["sensitivity"]["value"] = 1.0
-        with pytest.raises(CorruptObject, match="two different numbers"):
-            Factors(forged)
-        del forged["certificate"]["sensitivity"]
-        with pytest.raises(CorruptObject, match="no sensitivity"):
-            Factors(forged)
-
-    def test_a_sensitivity_for_another_participation_than_the_spec(self, dense):
-        forged = json.loads(json.dumps(dense.manifest))
-        forged["certificate"]["sensitivity"]["participation"] = {"kind": "fixed_epochs", "epochs": 2}
-        with pytest.raises(CorruptObject, match="the spec for"):
-            Factors(forged)
-
 
 class TestLiveService:
     """The same client against the service of this project."""

@@ -25,8 +25,6 @@ from factorize.client.recurrences.state_rounding import (
     DOUBLE,
     SINGLE,
     Deviation,
-    geometric_column,
-    observed_columns,
     varying_columns,
 )
 from factorize.errors import InvalidParameter
@@ -150,31 +148,6 @@ class TestBounds:
                 expected[j] = 0.25 * np.sqrt(inner).sum()
             (found,) = varying_columns(moves, reads, [writes], 0.25)
             assert np.allclose(found, expected, rtol=1e-4) and (found >= expected).all()
-
-    def test_a_geometric_column_in_closed_form(self):
-        theta, omega, unit, n = np.array([0.9, 0.3]), np.array([0.3, -0.2]), 1e-3, 400
-        lags = np.arange(1, n)
-        lost = sum(
-            abs(w) * np.linalg.norm((t ** (lags - 1.0)) * ((1 + unit) ** lags - 1))
-            for t, w in zip(theta, omega, strict=True)
-        )
-        found = geometric_column(theta, omega, n, unit)
-        assert lost <= found <= 1.01 * lost
-        flat = geometric_column(np.array([1.0]), np.array([0.1]), n, unit)
-        assert 0.1 * np.linalg.norm((1 + unit) ** lags - 1) <= flat < math.inf
-        assert geometric_column(np.array([1 - 1e-9]), np.array([0.1]), 10**15, SINGLE) == math.inf
-        assert geometric_column(np.array([1 - 1e-9]), np.array([1e-5]), 10**15, DOUBLE) < 1e-3
-
-    def test_states_that_cancel_are_bounded_by_what_is_read(self):
-        """Two states whose difference is read: absolute values grow as 1.8^n, the true products do not."""
-        n = 60
-        turn = np.array([[0.9, -0.9], [0.9, 0.9]]) / 1.3
-        moves = np.broadcast_to(turn, (n, 1, 2, 2))
-        reads, writes = np.ones((n, 1, 2)), np.ones((n, 1, 2))
-        (sizes,) = varying_columns(moves, reads, [writes], DOUBLE)
-        seen = observed_columns(moves, reads, np.abs(reads), writes, DOUBLE, DOUBLE)
-        assert sizes.max() > 1e-9 and 1e-16 < seen.max() < 1e-12
-        assert np.isinf(observed_columns(moves, reads, np.abs(reads), writes, 0.1, 0.1)).all()
 
     def test_the_allowance_adds_what_each_part_costs(self):
         assert allowance(Deviation(), 2.0, 3, 10) == pytest.approx(SINGLE, rel=1e-4)

@@ -88,39 +88,6 @@ def buffered(n: int = 3) -> BufferedRecurrence:
     return BufferedRecurrence(np.ones(n), np.full((n, 1), 0.5), np.full((n, 1), 0.25), np.full((n, 1), 0.8))
 
 
-class TestWhatAStepNeeds:
-    """Redraws, draws and scales of those that have none, and the names by which adapters ask for them."""
-
-    def test_most_draw_nothing_again(self):
-        for recurrence in (buffered(), BandedRecurrence(np.ones((1, 2)), 3)):
-            assert recurrence.earlier(2) == [] and recurrence.redraws == 0 and not recurrence.keeps_draws
-            assert recurrence.unscaled(1) == (recurrence, 1.0)
-
-    def test_a_scaled_one_hands_over_what_it_scales(self):
-        inner = buffered()
-        scaled = ScaledRecurrence(inner, np.array([1.0, 2.0, 4.0]))
-        assert scaled.unscaled(2) == (inner, 0.25) and scaled.gain(1) == inner.gain(1)
-        assert (scaled.steps, scaled.vectors, scaled.scratch) == (3, 1, 2)
-
-    def test_only_draws_that_count_are_made_again(self):
-        """Step 2 reads the draw of step 1, step 3 writes that of step 2, step 4 does neither; lag 1 and lag 2."""
-        n, direct, inputs = 5, np.zeros((3, 5)), np.zeros((3, 5, 2))
-        direct[0], inputs[0] = 1, 1
-        direct[1, 2] = 1
-        inputs[1, 3, 1] = 1
-        direct[2, 3] = 0.5
-        recurrence = RedrawnRecurrence(np.ones((n, 2)), np.ones((n, 2)), inputs, direct, 1)
-        assert [recurrence.earlier(t) for t in range(n)] == [[], [], [(1, 1.0)], [(2, 1.0), (1, 1.0)], []]
-        assert recurrence.keeps_draws
-
-    def test_room_for_scratch(self):
-        """Two vectors for each state: what it becomes, and what is added to it."""
-        blt = BltRecurrence(3, np.array([0.9, 0.5]), np.array([0.1, 0.2]))
-        assert (buffered().scratch, blt.scratch, blt.gain(2)) == (2, 4, 1.0)
-        redrawn = RedrawnRecurrence(np.ones((4, 2)), np.ones((4, 2)), np.ones((3, 4, 2)), np.ones((3, 4)), 1)
-        assert (redrawn.redraws, redrawn.vectors, redrawn.scratch) == (2, 2, 7)
-
-
 def counted(structure: str, **parts: np.ndarray) -> tuple[float, ...]:
     names = {"nodes": "tree.nodes", "restart": "tree.restart", "array": ""}
     return tuple(noise_source(structure, {names.get(k, k): v for k, v in parts.items()}, 4, "").cost)

@@ -10,7 +10,6 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals
-from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.redrawn import RedrawnMatrix
 
@@ -77,26 +76,6 @@ def test_noise_is_rows_of_the_inverse_times_the_draws(kind, threads):
     expected = calibration().sigma_of_sums * matrix.inverse_rows(0, N) @ z
     got = np.array(list(generator(matrix, size, generator=kind, threads=threads, precision="float64")))
     np.testing.assert_allclose(got, expected, rtol=0, atol=2.0**-23 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("arrays", [True, False])
-@pytest.mark.parametrize("stopped", [0, 1, LAG, 2 * LAG + 3, N - 1])
-def test_it_goes_on_after_a_restart_with_the_same_bits(arrays, stopped):
-    """The draws made again after a restart are those of before it, of which nothing was kept."""
-    matrix = likely(N, redraws=3, lag=LAG)
-    whole = list(generator(matrix, shard=(5, 23)))
-    first = generator(matrix, shard=(5, 23))
-    rows = [first.next() for _ in range(stopped)]
-    second = generator(matrix, shard=(5, 23))
-    second.load_state_dict(first.state_dict(arrays=arrays))
-    assert np.array_equal([*rows, *second], whole)
-
-
-def test_step_n_is_refused():
-    made = generator(likely(N, lag=LAG))
-    made.skip(N)
-    with pytest.raises(InvalidParameter, match=f"past n={N}"):
-        made.next()
 
 
 def test_another_draw_in_place_of_the_earlier_one_changes_the_noise():

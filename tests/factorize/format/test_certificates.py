@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from factorize.checker.file import read_factor_file
 from factorize.errors import CorruptObject
-from factorize.exact.file import read_factor_file
 from factorize.factor_file import load
 from factorize.format.certificates import check_certificate
 from factorize.format.container import Container
@@ -78,12 +78,6 @@ def spoilt(place: tuple[str, ...], value: Any) -> dict[str, Any]:
         inner = inner[key]
     inner[place[-1]] = value
     return stated
-
-
-@WRONG
-def test_a_value_of_another_kind_is_refused(place: tuple[str, ...], value: Any) -> None:
-    with pytest.raises((CorruptObject, KeyError)):
-        check_certificate(spoilt(place, value))
 
 
 def refused_by_all(certificate: dict[str, Any], folder: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_files import parts as parts_of
-from exact_files import random_result
+from checker_files import parts as parts_of
+from checker_files import random_result
 
 from factorize.encoding import canonical_json, tensor_digest
 from factorize.errors import CorruptObject

@@ -9,34 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inverses import Noising, differences, independent
 from specs import solved
 
-from factorize.errors import ConditionNotMet, InvalidSpec, TooLarge
+from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec, TooLarge
 from factorize.predict import QUESTIONS, Basis, Question, Relation, ask
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "vectors.json").read_text())
-
-
-class Noising:
-    """A C^-1 in memory."""
-
-    def __init__(self, matrix: np.ndarray) -> None:
-        self.matrix = matrix
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        assert name == "C_inv"
-        return self.matrix[start:stop]
-
-    def shape(self, name: str) -> tuple[int, int]:
-        return self.matrix.shape
-
-
-def independent(n: int) -> Noising:
-    return Noising(np.eye(n))
-
-
-def differences(n: int) -> Noising:
-    return Noising(np.eye(n) - np.eye(n, k=-1))
 
 
 def square_root(n: int) -> Any:
@@ -65,7 +44,6 @@ def test_every_question_has_an_example_and_its_own_answer() -> None:
         assert json.loads(json.dumps(document)) == document
         assert math.isfinite(prediction.value) and prediction.value > 0
         assert prediction.assumptions and prediction.source
-        assert (prediction.basis is Basis.ORDER) == (prediction.relation is Relation.ORDER)
         assert (prediction.basis is Basis.EXACT) == (prediction.relation is Relation.EQUAL)
 
 
@@ -141,6 +119,16 @@ def test_linear_regression_agrees_with_the_published_spectrum() -> None:
     assert damped[1] < damped[0]
 
 
+def test_an_eigendirection_is_its_own_recursion() -> None:
+    """anti-PGD noise: x_{t+1} = (1 - eta l) x_t - eta (w_t - keep w_{t-1}), summed term by term."""
+    asked = {"kind": "linear_regression", "eigenvalues": [1.0, 0.3], "fourth_moment": 1, "learning_rate": 0.1}
+    answer = ask({**asked, "rho": 0.5, "noise": {"kind": "anti_pgd", "damping": 0.3}})
+    keep, powers = 0.7, (1 - 0.03) ** np.arange(4000)
+    response = 0.1 * (powers - keep * np.concatenate([[0], powers[:-1]]))
+    assert answer.series["privacy"][1] == pytest.approx(0.3 / 2 / (1 - keep**2) * float(response @ response), rel=1e-9)
+    assert sum(answer.series["privacy"]) == pytest.approx(answer.terms["privacy"], rel=1e-9)
+
+
 def test_mean_estimation_agrees_with_the_published_factors() -> None:
     vector = VECTORS["G.toeplitz_mean_estimation"]
     answer = ask({"kind": "mean_estimation", "learning_rate": vector["eta"], "rho": 0.5})
@@ -165,6 +153,25 @@ def test_what_is_no_question_is_refused(document: dict[str, Any], pointer: str) 
     with pytest.raises(InvalidSpec) as raised:
         ask(document)
     assert raised.value.violations[0].pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"kind": "quadratic", "learning_rate": 2.1}, "/learning_rate"),
+        ({"kind": "quadratic", "initial": [1.0, 2.0, 3.0]}, "/initial"),
+        ({"kind": "linear_regression", "learning_rate": 0.3}, "/learning_rate"),
+        ({"kind": "gaussian_regression", "learning_rate": 1.0}, "/learning_rate"),
+        ({"kind": "gaussian_regression", "learning_rate": 0.63}, "/learning_rate"),
+        ({"kind": "stochastic_regression", "learning_rate": 0.7}, "/learning_rate"),
+        ({"kind": "mean_estimation", "learning_rate": 1.0}, "/learning_rate"),
+        ({"kind": "linear_regression", "clip_norm": 1e308}, None),  # leaves double precision
+    ],
+)
+def test_hypotheses_that_fail_are_named(change: dict[str, Any], pointer: str | None) -> None:
+    with pytest.raises(InvalidParameter) as raised:
+        ask(example(**change), differences(16))
+    assert pointer is None or raised.value.field == pointer
 
 
 def test_too_many_rows_are_refused_before_they_are_read() -> None:

@@ -52,14 +52,6 @@ def test_nothing_is_created_over_something(tmp_path):
         FILES.link(tmp_path / "a", tmp_path / "dangling")
 
 
-def test_a_directory_may_be_there_already_and_a_file_may_not(tmp_path):
-    FILES.make_directory(tmp_path / "d")
-    FILES.make_directory(tmp_path / "d")
-    (tmp_path / "f").touch()
-    with pytest.raises(FileExistsError):
-        FILES.make_directory(tmp_path / "f")
-
-
 def test_symbolic_links_are_not_opened_and_a_fifo_does_not_block(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
@@ -143,7 +135,7 @@ def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
     put(Directory(tmp_path, files), "a/b", b"data")
     synced = ["sync_directory", "sync"]
     write = ["create", "write", "close"]
-    folders = ["make_directory", "link", "sync_directories", *synced, *synced]
+    folders = ["make_directory", "link", *synced, *synced]
     publish = ["open", "seal", "sync", "close", *folders, "unlink"]
     assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
 
@@ -155,12 +147,6 @@ def test_a_folder_is_made_and_synced_once(tmp_path):
         files.calls.clear()
         put(directory, name, b"data")
     assert files.calls.count("make_directory") == files.calls.count("sync_directory") == 1, "tmp/, and the new name"
-
-
-def test_only_a_folder_is_synced_as_one(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        FILES.sync_directory(tmp_path / "file")
 
 
 def test_nothing_stays_open(directory, tmp_path):

@@ -26,7 +26,7 @@ from factorize.storage.fsck import fsck
 from factorize.storage.medium.files import Files
 from factorize.storage.publication import Publisher
 from factorize.storage.records import manifest_key, seal
-from factorize.storage.revocation import REVOKED, revocation_key
+from factorize.storage.revocation import revocation_key
 from factorize.storage.store import Store, open_store
 
 REASON = "sensitivity understated for more than 8 epochs"
@@ -227,12 +227,6 @@ def test_a_reason_is_one_printable_line(store, reason):
     assert store.manifest(digest)["digest"] == digest
 
 
-@pytest.mark.parametrize("reason", ["x", "x" * 1000])
-def test_the_shortest_and_the_longest_reason_are_kept(store, reason):
-    (revoked,) = store.revoke(store.put(factorization(4))["digest"], f" {reason}\n")
-    assert revoked.reason == reason
-
-
 def test_only_what_is_there_can_be_revoked(store):
     put = factorization(4)
     store.put(put)
@@ -349,15 +343,6 @@ def test_the_command_line_revokes_and_refuses(tmp_path):
         assert REASON in command(*arguments).error(4)
     assert command("fsck").code == 0
     assert "revoked" in command("solve", '{"workload": {"kind": "prefix", "n": 4}}').error(4)
-
-
-def test_folder_of_revocations_is_the_only_change(store):
-    store.put(factorization(4))
-    before = {entry.key for entry in store.objects.list()}
-    (digest,) = (manifest["digest"] for manifest in store.items())
-    store.revoke(digest, REASON)
-    added = {entry.key for entry in store.objects.list()} - before
-    assert len(added) == 2 and all(key.startswith(f"{REVOKED}/") for key in added)
 
 
 @pytest.mark.parametrize("record", [{"a": 1}, {"digest": 5, "file": "0" * 64}, "another"])

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from specs import spec_of
 from structure_cases import strategies
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.certificate.sensitivity import sensitivity_of
+from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
-from factorize.exact.sensitivity import squared_sensitivity
-from factorize.exact.strategy import Strategy
 from factorize.format.names import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
+from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
 N = 20
@@ -52,6 +55,41 @@ def test_the_checker_has_the_same_columns(matrix: Matrix) -> None:
 
 
 @every
+@pytest.mark.parametrize("compiled", [True, False])
+def test_products_are_those_of_the_dense_matrix(
+    matrix: Matrix, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And numpy runs the same statements where numba is absent."""
+    dense, block = matrix.dense(), np.random.default_rng(1).normal(size=(3, N)) * (np.arange(N) < 17)
+    if not compiled:
+        monkeypatch.delattr("factorize.structures.kernels.engine", raising=False)
+        monkeypatch.setitem(sys.modules, "factorize.structures.kernels.engine", None)
+    inverse = matrix.inverse_rows(0, N)
+    np.testing.assert_allclose(inverse @ dense, np.eye(N), atol=1e-12)
+    np.testing.assert_allclose(matrix.right_solve(block), block @ inverse, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(matrix.left_multiply(block), block @ dense, rtol=1e-11, atol=1e-12)
+    if matrix.time_invariant:
+        np.testing.assert_allclose(matrix.divide(block[0]), inverse @ block[0], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(matrix.times(block[0]), dense @ block[0], rtol=1e-11, atol=1e-12)
+    for start, stop in ((0, 7), (7, N), (3, 3)):
+        np.testing.assert_allclose(matrix.rows(start, stop), dense[start:stop], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(matrix.inverse_rows(start, stop), inverse[start:stop], rtol=1e-12, atol=1e-14)
+    again = build_matrix(matrix.structure, matrix.tensors(), N)
+    np.testing.assert_allclose(again.dense(), dense, rtol=1e-12, atol=1e-14)
+
+
+@every
+@pytest.mark.parametrize("at_once", [256, 7])
+def test_errors_by_recursion_are_those_of_rows(matrix: Matrix, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.structures.recursion._AT_ONCE", at_once)
+    workload = spec_of({"kind": "momentum", "n": N, "momentum": 0.9}).workload
+    found = matrix.decoder_errors(workload.state_space())
+    if found is not None:
+        decoder = workload.dense() @ matrix.inverse_rows(0, N)
+        np.testing.assert_allclose(found, (decoder**2).sum(axis=1), rtol=1e-11)
+
+
+@every
 def test_who_is_time_invariant_says_so(matrix: Matrix) -> None:
     dense = matrix.dense()
     if matrix.time_invariant:
@@ -66,6 +104,14 @@ def test_sums_over_bins(matrix: Matrix, bins: int) -> None:
     exact = np.stack([sizes[:, j::bins].sum(axis=1) for j in range(bins)], axis=1)
     found = np.concatenate(list(matrix.bin_sums(bins)))
     np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-13)
+
+
+@every
+def test_numbers_that_the_structure_tells(matrix: Matrix) -> None:
+    dense, column = matrix.dense(), matrix.coefficients()
+    assert not np.triu(dense, 1).any()
+    assert matrix.bandwidth() == max(d for d in range(N) if np.diagonal(dense, -d).any()) + 1
+    assert column is None or np.array_equal(column, dense[:, 0])
 
 
 def test_a_negative_number_makes_a_matrix_signed() -> None:

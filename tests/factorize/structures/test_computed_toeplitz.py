@@ -6,21 +6,19 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 from specs import solved
 
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
+from factorize.checker import check_factor_file
+from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import InvalidStrategy
-from factorize.exact import check_factor_file
-from factorize.exact.sensitivity import squared_sensitivity
-from factorize.exact.strategy import Strategy
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.nu_toeplitz import noising_coefficients
-from factorize.structures.toeplitz import ToeplitzMatrix
 
 PARTICIPATIONS = [
     Single(),
@@ -70,22 +68,6 @@ def test_coefficients_that_rise_give_an_upper_bound():
     bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 40), PARTICIPATIONS[2].document())
     assert float(bracket.upper) == pytest.approx(found.value**2, rel=1e-11)
     assert not bracket.exact
-
-
-@pytest.mark.parametrize("noising", [noising_coefficients(4, 0.0), RISING], ids=str)
-def test_it_is_the_matrix_that_a_toeplitz_column_makes(noising):
-    strategy = InverseBandedToeplitz(noising, 30)
-    plain = ToeplitzMatrix(np.array([float(value) for value in exact_column(noising, 30)]), 30)
-    block = np.random.default_rng(3).normal(size=(4, 30))
-    assert_allclose(strategy.dense(), plain.dense(), rtol=1e-14)
-    assert_allclose(strategy.inverse_rows(5, 9), plain.inverse_rows(5, 9), atol=1e-14)
-    assert_allclose(strategy.right_solve(block), plain.right_solve(block), atol=1e-13)
-    assert_allclose(strategy.left_multiply(block), plain.left_multiply(block), atol=1e-13)
-    assert_allclose(strategy.divide(block[0]), plain.divide(block[0]), atol=1e-13)
-    assert_allclose(strategy.times(block[0]), plain.times(block[0]), atol=1e-13)
-    assert_allclose(strategy.column_norms_squared(), plain.column_norms_squared(), rtol=1e-13)
-    assert strategy.bandwidth() == 30
-    assert matrix(1).bandwidth() == 1
 
 
 @pytest.mark.parametrize(

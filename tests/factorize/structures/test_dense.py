@@ -84,7 +84,7 @@ def test_reference_lambda_tau_optimum(reference_values):
     [
         {"kind": "prefix", "n": 512},
         {"kind": "momentum", "n": 512, "momentum": 0.9},
-        {"kind": "schedule", "n": 512, "learning_rates": {"kind": "cosine"}},
+        {"kind": "schedule", "n": 512, "learning_rates": {"kind": "cosine_to_last"}},
     ],
     ids=lambda workload: workload["kind"],
 )
@@ -96,7 +96,12 @@ def test_five_hundred_steps_to_the_default_tolerance(workload):
 
 
 HARD = {
-    "momentum 0.99, cosine": {"kind": "momentum", "n": 128, "momentum": 0.99, "learning_rates": {"kind": "cosine"}},
+    "momentum 0.99, cosine": {
+        "kind": "momentum",
+        "n": 128,
+        "momentum": 0.99,
+        "learning_rates": {"kind": "cosine_to_last"},
+    },
     "momentum, rates of zero": {
         "kind": "momentum",
         "n": 48,

@@ -16,6 +16,8 @@ from factorize.api.results import Results
 from factorize.api.terminal.text import describe_certificate
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.certificate.stated_claims import compare
+from factorize.checker import Report, check_factor_file
+from factorize.checker.losses.check_endless import limit
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -27,8 +29,6 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
-from factorize.exact import Report, check_factor_file
-from factorize.exact.losses.check_endless import limit
 from factorize.factorization import Factorization
 from factorize.format.manifest import ENDLESS, manifest_digest
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern

@@ -1,4 +1,4 @@
-"""Every structure serves the same rows as the dense matrix it stands for."""
+"""What is no strategy matrix, and products of series."""
 
 from __future__ import annotations
 
@@ -9,58 +9,10 @@ from hypothesis import strategies as st
 
 from factorize.errors import InvalidStrategy, TooLarge
 from factorize.numbers.series import _fft_quotient, series_product, series_product_rows, series_quotient
-from factorize.structures.base import Matrix, check_dense
+from factorize.structures.base import check_dense
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-N = 9
-
-
-def examples() -> list[Matrix]:
-    rng = np.random.default_rng(3)
-    column = np.concatenate([[1.0], rng.uniform(-0.5, 0.5, N - 1)])
-    dense = np.tril(rng.uniform(-1, 1, (N, N)), -1) + np.diag(rng.uniform(0.5, 2, N))
-    return [
-        DenseMatrix(dense),
-        ToeplitzMatrix(column, N),
-        ToeplitzMatrix(column[:3], N),
-        ToeplitzMatrix(np.array([2.0]), N),
-        ColumnScaled(ToeplitzMatrix(column, N), rng.uniform(0.5, 2, N)),
-        ColumnScaled(DenseMatrix(dense), rng.uniform(0.5, 2, N)),
-    ]
-
-
-@pytest.mark.parametrize("matrix", examples(), ids=lambda m: m.structure)
-def test_contract_of_every_structure(matrix: Matrix) -> None:
-    dense = matrix.dense()
-    inverse = np.linalg.inv(dense)
-    assert dense.shape == (N, N)
-    assert not np.triu(dense, 1).any()
-    block = np.random.default_rng(4).normal(size=(4, N))
-    np.testing.assert_allclose(matrix.right_solve(block), block @ inverse, rtol=1e-10, atol=1e-12)
-    assert not matrix.right_solve(np.zeros((2, N))).any()
-    for start, stop in ((0, N), (2, 5), (N - 1, N), (3, 3)):
-        np.testing.assert_array_equal(matrix.rows(start, stop), dense[start:stop])
-        np.testing.assert_allclose(matrix.inverse_rows(start, stop), inverse[start:stop], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(matrix.column_norms_squared(), (dense**2).sum(axis=0), rtol=1e-13)
-    assert matrix.bandwidth() == max(d for d in range(N) if np.diagonal(dense, -d).any()) + 1
-    if matrix.coefficients() is not None:
-        np.testing.assert_array_equal(matrix.coefficients(), dense[:, 0])
-    again = build_matrix(matrix.structure, matrix.tensors(), N)
-    np.testing.assert_array_equal(again.dense(), dense)
-
-
-def test_names_of_structures() -> None:
-    assert [m.structure for m in examples()] == [
-        "dense",
-        "toeplitz",
-        "banded_toeplitz",
-        "banded_toeplitz",
-        "scaled",
-        "scaled",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import load
-from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.strategy import Strategy
+from factorize.checker.structures import redrawn
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.strategy import Strategy
-from factorize.exact.structures import redrawn
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.rounded import cast
@@ -61,10 +60,6 @@ class TestDefinition:
         matrix = cases.likely(60)
         whole = matrix.rows(0, 60)
         assert np.array_equal(np.vstack([matrix.rows(0, 7), matrix.rows(7, 41), matrix.rows(41, 60)]), whole)
-
-    def test_solving_and_multiplying_are_inverses(self):
-        matrix, rows = cases.likely(80), np.random.default_rng(1).standard_normal((5, 80))
-        np.testing.assert_allclose(matrix.left_multiply(matrix.right_solve(rows)), rows, atol=1e-12)
 
     def test_a_draw_is_used_once_more_an_epoch_later(self):
         """By hand: x_0 = y_0, x_1 = y_1 / 2 + 3 y_0 with lag 1 and no states."""
@@ -142,32 +137,6 @@ class TestSensitivity:
         matrix = RedrawnMatrix(np.zeros((n, 1)), np.zeros((n, 1)), np.zeros((2, n, 1)), direct, n // 2)
         with pytest.raises(TooLarge, match=f"n={n}"):
             sensitivity_of(matrix, Single())
-
-
-WORKLOADS = [
-    {"kind": "prefix", "n": 24},
-    {"kind": "momentum", "n": 24, "momentum": 0.9},
-    {"kind": "identity", "n": 24},
-]
-
-
-class TestLosses:
-    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
-    def test_row_norms_by_recursion_are_those_of_rows(self, workload, monkeypatch):
-        monkeypatch.setattr("factorize.structures.redrawn._AT_ONCE", 7)
-        spec = spec_of(workload, {"kind": "buffered_linear", "buffers": 2})
-        matrix = cases.wild(24, 2, 2, 5, 3)
-        decoder = spec.workload.row_block(0, 24) @ matrix.inverse_rows(0, 24)
-        found = matrix.decoder_errors(spec.workload.state_space())
-        np.testing.assert_allclose(found, (decoder**2).sum(axis=1), rtol=1e-11)
-
-    def test_the_certificate_of_a_long_matrix_is_that_of_rows(self, monkeypatch):
-        spec, matrix = asked(120), cases.likely(120)
-        whole = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
-        monkeypatch.setattr("factorize.certificate.decoder._WHOLE_CHECK", 50)
-        long = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
-        assert long.loss.objective == pytest.approx(whole.loss.objective, rel=1e-12)
-        assert long.residual < 1e-13
 
 
 def asked(n: int, epochs: int = 4):

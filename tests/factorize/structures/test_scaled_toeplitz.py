@@ -1,4 +1,4 @@
-"""Decoders of Toeplitz strategies with scaled columns, row by row, against whole matrices."""
+"""Certificates of Toeplitz strategies with scaled columns against those of whole matrices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from specs import spec_of
 
 import factorize.certificate.certificate as certificates
 from factorize import parse_spec
-from factorize.certificate.scaled_toeplitz_decoder import decoder_rows
 from factorize.errors import CertificateError
 from factorize.solution import Outcome
 from factorize.structures.blt import BltMatrix
@@ -39,46 +38,6 @@ def scaled(name):
     return ColumnScaled(INNER[name], RNG.uniform(0.5, 2.0, N))
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
-@pytest.mark.parametrize("name", INNER)
-def test_rows_are_those_of_the_whole_decoder(name, workload):
-    spec = spec_of(workload)
-    for matrix in (scaled(name), INNER[name]):
-        found = decoder_rows(matrix, spec.workload.state_space())
-        whole = spec.workload.dense() @ np.linalg.inv(matrix.dense())
-        np.testing.assert_allclose(found.errors, (whole**2).sum(axis=1), rtol=1e-10)
-        assert 0 <= found.residual < 1e-11 * np.abs(whole).sum()
-
-
-class Wrong(ToeplitzMatrix):
-    """Its inverse's column is off at one place."""
-
-    def divide(self, series):
-        quotient = super().divide(series)
-        quotient[7] += 1e-3
-        return quotient
-
-
-def test_the_residual_is_that_of_the_whole_matrices():
-    """A wrong inverse: the largest entry of |B C - A|, up to rounding."""
-    inner, scale = Wrong(INNER["toeplitz"].column, N), RNG.uniform(0.5, 2.0, N)
-    matrix, workload = ColumnScaled(inner, scale), spec_of(WORKLOADS[1]).workload
-    inverse = np.zeros((N, N))
-    for j in range(N):
-        inverse[j:, j] = inner.divide(np.eye(1, N)[0])[: N - j]
-    decoder = workload.dense() @ (inverse / scale[:, None])
-    expected = np.abs(decoder @ matrix.dense() - workload.dense()).max()
-    assert expected > 1e-3
-    assert decoder_rows(matrix, workload.state_space()).residual == pytest.approx(expected, rel=1e-9)
-
-
-def test_a_wrong_inverse_is_no_certificate():
-    spec = spec_of(WORKLOADS[0], {"kind": "square_root", "normalization": "columns"})
-    matrix = ColumnScaled(Wrong(INNER["toeplitz"].column, N), np.ones(N) + 0.1 * np.arange(N))
-    with pytest.raises(CertificateError, match="B C differs from A"):
-        certificates.certify(spec.canonical(), matrix, {}, outcome=Outcome.CLOSED_FORM)
-
-
 def test_an_inverse_that_overflows_is_no_certificate():
     spec = spec_of(WORKLOADS[0], {"kind": "square_root", "normalization": "columns"})
     matrix = ColumnScaled(ToeplitzMatrix(np.array([1e-20, 1.0]), N), np.ones(N) + 0.1 * np.arange(N))
@@ -100,9 +59,3 @@ def test_certificates_are_those_of_the_same_numbers_stored_whole(name, objective
         assert dataclasses.asdict(ours.loss) == pytest.approx(dataclasses.asdict(theirs.loss), rel=1e-12)
         assert ours.residual < 1e-12
         assert ours.warnings == theirs.warnings
-
-
-def test_other_matrices_have_no_such_rows():
-    workload = spec_of(WORKLOADS[0]).workload.state_space()
-    assert decoder_rows(DenseMatrix(np.eye(N)), workload) is None
-    assert decoder_rows(ColumnScaled(DenseMatrix(np.eye(N)), np.ones(N)), workload) is None

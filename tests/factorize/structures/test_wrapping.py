@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_files import SOLVER, fractions, parts, sealed
+from checker_files import SOLVER, fractions, parts, sealed
 from structure_cases import strategies
 
 from factorize import parse_spec
+from factorize.checker import check_factor_file
+from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.exact import check_factor_file
-from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
 from factorize.format.names import BESIDE, COLUMN_SCALE, WRAPPED
 from factorize.format.tensors import TENSORS

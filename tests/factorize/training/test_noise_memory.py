@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import factorize
 from factorize import spec as specs
-from factorize.adapters.jobs import amplified_by, find_factors
+from factorize.adapters.jobs import FactorSource
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.mechanisms import DenseNoise
@@ -55,26 +56,27 @@ def test_no_more_is_kept_than_the_memory(workload: Any, participation: Any, memo
 
 
 def test_bins_have_what_is_optimised_for_them() -> None:
-    amplified = amplified_by("random_allocation", 2.0, 1e-5)
+    amplified = {"kind": "balls_in_bins", "epsilon": 2.0, "delta": 1e-5}
     found = spec_within(running_sums(16), TWO_EPOCHS, 4, amplified)
     assert found["mechanism"] == {"kind": "blt", "buffers": 2} and found["sampling"]["epsilon"] == 2.0
     assert factorize.parse_spec(found).sampling is not None
-    assert amplified_by("fixed", 2.0, 1e-5) is None and amplified_by("cyclic_poisson", 2.0, 1e-5) is None
     with pytest.raises(InvalidParameter, match="memory=-1 is below 0"):
         spec_within(running_sums(16), TWO_EPOCHS, -1)
 
 
 def test_auto_warns_of_noise_that_takes_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_memory, "WARNED_STEPS", 8)
+    auto = FactorSource("auto", running_sums, solve=solve)
+    named = replace(auto, spec={"workload": running_sums(8)})
     with pytest.warns(DenseNoise, match="takes all earlier rows: 8 vectors of the model's size.*memory=4, say, takes"):
-        find_factors("auto", running_sums, 8, TWO_EPOCHS, solve=solve)
+        auto.find(8, TWO_EPOCHS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        find_factors("auto", running_sums, 6, TWO_EPOCHS, solve=solve)
-        assert vectors(find_factors("auto", running_sums, 8, TWO_EPOCHS, memory=1, solve=solve)) == 1
-        find_factors({"workload": running_sums(8)}, running_sums, 8, SINGLE, solve=solve)
+        auto.find(6, TWO_EPOCHS)
+        assert vectors(replace(auto, memory=1).find(8, TWO_EPOCHS)) == 1
+        named.find(8, SINGLE)
     with pytest.raises(InvalidParameter, match="memory=2 is for 'auto'"):
-        find_factors({"workload": running_sums(8)}, running_sums, 8, SINGLE, memory=2, solve=solve)
+        replace(named, memory=2).find(8, SINGLE)
 
 
 def test_python_warns_where_auto_has_named_dense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,9 +205,12 @@ def test_named_schedules() -> None:
     def rates(n: int, **schedule: Any) -> list[float]:
         return workload(kind="schedule", n=n, learning_rates=schedule).document()["learning_rates"]
 
-    assert rates(3, kind="cosine", final=0.5) == [1.0, 0.75, 0.5]
-    assert rates(3, kind="cosine") == [1.0, 0.5, 0.0]
-    assert rates(1, kind="cosine", final=0.5) == [1.0]
+    # torch's CosineAnnealingLR(T_max=4), optax's cosine_decay_schedule(1, 4): (1 + cos(pi i / 4)) / 2.
+    assert rates(4, kind="cosine") == pytest.approx([1.0, 0.5 + 8**-0.5, 0.5, 0.5 - 8**-0.5], abs=1e-15)
+    assert rates(2, kind="cosine", final=0.5) == [1.0, 0.75] and rates(1, kind="cosine", final=0.5) == [1.0]
+    assert rates(3, kind="cosine_to_last", final=0.5) == [1.0, 0.75, 0.5]
+    assert rates(3, kind="cosine_to_last") == [1.0, 0.5, 0.0]
+    assert rates(1, kind="cosine_to_last", final=0.5) == [1.0]
     assert rates(4, kind="linear_cooldown", steps=2, final=0.5) == [1.0, 1.0, 0.75, 0.5]
     assert rates(5, kind="step", every=2, factor=0.5) == [1.0, 1.0, 0.5, 0.5, 0.25]
     assert rates(4, kind="warmup_cosine", warmup=2, final=0) == pytest.approx([0.5, 1.0, 0.5, 0.0], abs=0)

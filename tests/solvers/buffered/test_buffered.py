@@ -6,19 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from specs import spec_of
 
-from factorize.certificate import decoder
 from factorize.certificate.certificate import certify
-from factorize.certificate.lower_bounds import resolvents
 from factorize.errors import InvalidStrategy
 from factorize.solution import Outcome
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.workloads.forms import BidiagonalInverse
 
 LAYOUTS = [("buffered", (3,), 3), ("state_space", (3, 3), 3), ("state_space", (2, 2, 2), 4)]
 
@@ -69,7 +64,7 @@ WORKLOADS: list[dict[str, Any]] = [
     {"kind": "prefix"},
     {"kind": "momentum", "momentum": 0.9, "nesterov": True},
     {"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.5},
-    {"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 0.1}},
+    {"kind": "schedule", "learning_rates": {"kind": "cosine_to_last", "final": 0.1}},
     {"kind": "mu2", "output": "x"},
 ]
 OBJECTIVES: list[dict[str, Any]] = [{"kind": "mean"}, {"kind": "max"}, {"kind": "lambda_tau", "tau": 3}]
@@ -77,19 +72,15 @@ OBJECTIVES: list[dict[str, Any]] = [{"kind": "mean"}, {"kind": "max"}, {"kind": 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
-def test_structured_and_dense_certificates_agree(
-    monkeypatch: pytest.MonkeyPatch, workload: dict[str, Any], objective: dict[str, Any]
-) -> None:
+def test_structured_and_dense_certificates_agree(workload: dict[str, Any], objective: dict[str, Any]) -> None:
     n = 12
     spec = spec_of(workload | {"n": n}, {"kind": "buffered_linear", "buffers": 4}, objective=objective)
     matrix = example(n, (2, 2, 2), 4)
     slow = certify(spec, DenseMatrix(matrix.dense()), {}, outcome=Outcome.CONVERGED)
-    monkeypatch.setattr(decoder, "_WHOLE_CHECK", 4)
     fast = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
     for name, value in vars(slow.loss).items():
         assert getattr(fast.loss, name) == pytest.approx(value, rel=1e-11)
     assert fast.sensitivity.value == pytest.approx(slow.sensitivity.value, rel=1e-12)
-    assert any("largest over" in warning for warning in fast.warnings)
 
 
 @pytest.mark.parametrize(
@@ -120,21 +111,6 @@ def test_what_is_no_buffered_matrix(change: dict[str, np.ndarray]) -> None:
         BufferedMatrix(**(good | change))
 
 
-@given(st.integers(1, 40), st.integers(0, 1000))
-def test_resolvent_bound_is_below_and_tight(n: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    p = np.exp(rng.normal(size=n) * rng.uniform(0, 4))
-    q = np.where(np.arange(n) == 0, 0.0, np.exp(rng.normal(size=n) * 2) * rng.integers(0, 2, n))
-    weights = np.exp(rng.normal(size=n) * rng.uniform(0, 6))
-    weights[rng.integers(0, n)] = rng.integers(0, 2) * 1.0
-    if not weights.any():
-        weights[:] = 1.0
-    whole = np.linalg.inv(np.diag(p) - np.diag(q[1:], -1)) * np.sqrt(weights)
-    true = np.linalg.svd(whole, compute_uv=False).sum()
-    bound = resolvents.nuclear_norm_below(BidiagonalInverse(p, q), weights)
-    assert true * (1 - 1e-11) <= bound <= true * (1 + 1e-12)
-
-
 def test_large_problems_are_certified_without_an_array() -> None:
     n = 20_000
     spec = spec_of(n, {"kind": "buffered_linear", "buffers": 1}, tolerance=0.5)
@@ -149,6 +125,6 @@ def test_large_problems_are_certified_without_an_array() -> None:
     assert certificate.loss.objective == pytest.approx(toeplitz.loss.objective, rel=1e-9)
     assert certificate.sensitivity.value == pytest.approx(toeplitz.sensitivity.value, rel=1e-11)
     assert certificate.lower_bound is not None
-    assert certificate.lower_bound.rule.endswith("bidiagonal inverse")
+    assert certificate.lower_bound.rule.endswith("by resolvents")
     assert certificate.relative_gap is not None
     assert certificate.relative_gap > 0

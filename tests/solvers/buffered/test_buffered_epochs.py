@@ -30,10 +30,9 @@ def gap(spec: Spec) -> float:
 
 
 def test_the_distance_falls_with_the_states() -> None:
-    gaps = [gap(buffered(128, 4, buffers, tolerance=1e-6)) for buffers in (1, 2, 4, 8)]
+    gaps = [gap(buffered(64, 4, buffers)) for buffers in (1, 2, 4)]
     assert all(0 < after < 0.8 * before for before, after in zip(gaps, gaps[1:], strict=False)), gaps
-    assert gaps[1] < 6e-3
-    assert gaps[3] < 1e-3
+    assert gaps[1] < 2e-3
 
 
 MORE: dict[str, dict[str, Any]] = {
@@ -59,7 +58,6 @@ def test_the_gap_is_the_distance_to_the_dense_optimum() -> None:
 
 
 REFUSED: list[tuple[int, int, int, dict[str, Any], str]] = [
-    (128, 4, 2, {"workload": {"kind": "window", "n": 128, "width": 3}}, "bidiagonal inverse"),
     (128, 4, 2, {"objective": {"kind": "max"}}, "objective 'max'"),
     (12, 4, 2, {}, "at least 4 steps"),
     (32, 4, 8, {}, "not below the 8 steps"),

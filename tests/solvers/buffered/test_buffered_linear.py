@@ -15,7 +15,8 @@ from factorize.solvers.buffered.loss import BufferedLoss
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import maximise
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec, notes_of_choice, parse_spec
+from factorize.workloads.prefix import easier_ones
 
 STEP = {"kind": "step", "every": 50, "factor": 0.3}
 SPECS: dict[str, dict[str, Any]] = {
@@ -119,9 +120,6 @@ def test_auto_streams_a_long_workload() -> None:
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     (SPECS["prefix"], 25, "double precision"),
     ({"workload": {"kind": "prefix", "n": 12}}, 7, "largest rank"),
-    ({"workload": {**MOMENTUM["workload"], "n": 9000}}, 4, "use blt, or optimize_for"),
-    ({"workload": {"kind": "window", "n": 64, "width": 3}}, 2, "no banded inverse"),
-    ({"workload": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine"}}}, 2, "of zero"),
     ({**SPECS["prefix"], "objective": {"kind": "max"}}, 2, "objective 'max'"),
     ({**SPECS["prefix"], "participation": {"kind": "min_sep", "min_sep": 4}}, 2, "single participation"),
 ]
@@ -132,6 +130,43 @@ def test_what_has_no_answer_is_refused(document: dict[str, Any], buffers: int, w
     with pytest.raises(UnsupportedProblem, match=words) as refusal:
         solvers.solve(buffered(document, buffers))
     assert "use " in str(refusal.value)
+
+
+RATES = {"learning_rates": {"kind": "cosine_to_last"}}
+EASED: list[tuple[dict[str, Any], str, list[str]]] = [
+    ({"kind": "momentum", "momentum": 0.9, **RATES}, "single", ["momentum", "schedule", "prefix"]),
+    ({"kind": "momentum", "momentum": 0.9, **RATES}, "fixed_epochs", ["momentum", "schedule", "prefix"]),
+    ({"kind": "schedule", **RATES}, "single", ["schedule", "prefix"]),
+    (
+        {"kind": "weight_decay", "rate": 0.01, "mode": "coupled", "momentum": 0.9, **RATES},
+        "fixed_epochs",
+        ["weight_decay", "weight_decay", "prefix"],
+    ),
+    ({"kind": "window", "width": 30}, "fixed_epochs", ["prefix"]),
+    ({"kind": "adam", "beta": 0.9, "output": "iterate"}, "fixed_epochs", ["prefix"]),
+    ({"kind": "srg", "momentum": 0.9, "decay": 0.5}, "fixed_epochs", ["prefix"]),
+]
+
+
+@pytest.mark.parametrize(("workload", "participation", "chain"), EASED)
+def test_what_it_cannot_take_is_answered_by_the_nearest(
+    workload: dict[str, Any], participation: str, chain: list[str]
+) -> None:
+    epochs = {"epochs": 4} if participation == "fixed_epochs" else {}
+    asked = parse_spec(
+        {
+            "workload": {**workload, "n": 32},
+            "participation": {"kind": participation, **epochs},
+            "mechanism": {"kind": "buffered_linear", "buffers": 2},
+        }
+    )
+    assert [easier.kind for easier in easier_ones(asked.workload)] == chain
+    found = solvers.solve(asked, evidence=False)
+    assert found.spec.optimize_for in tuple(easier_ones(asked.workload))
+    decoder = asked.workload.dense() @ np.linalg.inv(found.matrix.dense())  # the numbers are for what was asked for
+    assert found.certificate.loss.objective == pytest.approx((decoder**2).sum() / 32, rel=1e-6)
+    (note,) = notes_of_choice(asked, found.spec, "")
+    assert "cannot be optimised for" in note and "the nearest that it can" in note
 
 
 def test_auto_names_another_where_it_cannot_stream() -> None:

@@ -20,7 +20,7 @@ from factorize.solvers.problem import Problem
 
 WORKLOADS = {
     "prefix": {"kind": "prefix", "n": 64},
-    "cosine": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine", "final": 0.01}},
+    "cosine": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine_to_last", "final": 0.01}},
     "cooldown": {
         "kind": "schedule",
         "n": 64,

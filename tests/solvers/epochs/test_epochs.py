@@ -54,7 +54,7 @@ def test_the_sensitivity_is_exact_and_one():
     [
         {"kind": "momentum", "n": 64, "momentum": 0.9},
         {"kind": "momentum", "n": 64, "momentum": 0.95, "learning_rates": {"kind": "linear_cooldown", "steps": 16}},
-        {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine"}},
+        {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine_to_last"}},
         {"kind": "weight_decay", "n": 64, "rate": 0.1, "mode": "decoupled"},
         {"kind": "window", "n": 64, "width": 8},
     ],
@@ -67,7 +67,7 @@ def test_other_workloads(workload, k):
 
 
 def test_a_tighter_tolerance_is_reached():
-    assert solved(64, "dense", 4, tolerance=1e-11).certificate.relative_gap <= 1e-11
+    assert solved(64, "dense", 4, tolerance=1e-10).certificate.relative_gap <= 1e-10
 
 
 def test_lambda_tau_over_epochs():
@@ -120,7 +120,7 @@ def test_cancellation():
         {"kind": "mu2", "n": 96, "output": "x"},
         {"kind": "mu2", "n": 64, "output": "w"},
         {"kind": "srg", "n": 96, "momentum": 0.95, "decay": 0.95},
-        {"kind": "momentum", "n": 96, "momentum": 0.99, "learning_rates": {"kind": "cosine"}},
+        {"kind": "momentum", "n": 96, "momentum": 0.99, "learning_rates": {"kind": "cosine_to_last"}},
     ],
     ids=lambda workload: workload["kind"],
 )

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from specs import spec_of
 
-from factorize.certificate.lower_bounds.separated_bounds import disjoint_patterns, separated_lower_bound
+from factorize.checker.utility import lower_bound
 from factorize.solution import Progress
 from factorize.solvers.epochs import separated_evidence
 from factorize.solvers.epochs.blocks import Ring
 from factorize.solvers.epochs.correlation_blocks import start
 from factorize.solvers.epochs.decompositions import DecompositionSearch
 from factorize.solvers.epochs.pieces import PieceRing, start_of
-from factorize.solvers.epochs.separated_evidence import banded_evidence
+from factorize.solvers.epochs.separated_evidence import banded_evidence, disjoint_patterns
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 
@@ -32,7 +32,7 @@ def quiet(_step: Progress) -> None:
 
 
 def bound_of(spec: Spec) -> float:
-    found = separated_lower_bound(spec, banded_evidence(spec, Reporter(quiet)))
+    found = lower_bound(spec.document(), banded_evidence(spec, Reporter(quiet)), {})
     assert found is not None
     return found.objective
 
@@ -114,7 +114,7 @@ def test_certifies_what_decompositions_and_newtons_method_do(workload: str, b: i
     wide = np.hstack([target, np.zeros((len(target), int(missing.sum())))])
     search = DecompositionSearch(start(wide, order, patterns.shape[1]), lambda _step, _gap: None)
     search.run(1e-3)
-    other = separated_lower_bound(spec, {"factors": search.dual.factors})
+    other = lower_bound(spec.document(), {"factors": search.dual.factors}, {})
     assert other is not None
     assert other.objective * (1 - 1e-4) < bound_of(spec) < other.objective * (1 + 1e-3)
 

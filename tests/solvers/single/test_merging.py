@@ -9,7 +9,6 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate.lower_bounds.bounds import RESOLVENT_RULE
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, recovery, structured
 from factorize.spec import Spec
@@ -29,7 +28,7 @@ def schedule(rates: list[float] | dict[str, Any]) -> dict[str, Any]:
 RESTS = [0.0] * 3 + [1.0] * 50 + [0.0] * 20 + [0.2, 0.0, 0.5] + [0.7] * (N - 77) + [0.0]
 SPARSE = [float(i % 3) for i in range(N)]
 CASES = {
-    "cosine to zero": asked(schedule({"kind": "cosine"})),
+    "cosine to zero": asked(schedule({"kind": "cosine_to_last"})),
     "rests": asked(schedule(RESTS)),
     "momentum zero, rests": asked({"kind": "momentum", "momentum": 0.0, "learning_rates": RESTS}),
     "decay and rests": asked({"kind": "weight_decay", "rate": 0.1, "mode": "decoupled", "learning_rates": RESTS}),
@@ -55,11 +54,11 @@ def test_agrees_with_decompositions(name: str) -> None:
 
 
 def test_long_schedule_is_certified_without_a_decomposition() -> None:
-    found = solvers.solve(asked(schedule({"kind": "cosine"}), n=700))
+    found = solvers.solve(asked(schedule({"kind": "cosine_to_last"}), n=700))
     certificate = found.certificate
     assert certificate.converged
     assert certificate.lower_bound is not None
-    assert certificate.lower_bound.rule == RESOLVENT_RULE
+    assert certificate.lower_bound.rule == "nuclear norm dual, by resolvents"
     assert found.dual["weights"][-1] == 0
     np.testing.assert_allclose(found.rows("C", 699, 700)[0], np.eye(700)[699], rtol=1e-9)
 
@@ -69,4 +68,4 @@ def test_long_zero_weights_are_certified_without_a_decomposition() -> None:
     certificate = solvers.solve(asked({"kind": "prefix"}, weights, 700)).certificate
     assert certificate.converged
     assert certificate.lower_bound is not None
-    assert certificate.lower_bound.rule == RESOLVENT_RULE
+    assert certificate.lower_bound.rule == "nuclear norm dual, by resolvents"

@@ -29,7 +29,7 @@ WARM_UP = [min(1.0, (i + 1) / 20) for i in range(N)]
 STRUCTURED = [
     asked({"kind": "prefix"}),
     asked({"kind": "decay", "rate": 0.9}),
-    asked({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
+    asked({"kind": "schedule", "learning_rates": {"kind": "cosine_to_last", "final": 1e-6}}),
     asked({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
     asked({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
     asked({"kind": "weight_decay", "rate": 0.001, "mode": "coupled", "momentum": 0.9}),
@@ -96,7 +96,12 @@ def test_says_what_it_does_not_do(case: Spec) -> None:
     "workload",
     [
         {"kind": "srg", "momentum": 0.9, "decay": 0.95},
-        {"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": {"kind": "cosine", "final": 1e-3}},
+        {
+            "kind": "momentum",
+            "momentum": 0.9,
+            "nesterov": True,
+            "learning_rates": {"kind": "cosine_to_last", "final": 1e-3},
+        },
     ],
     ids=["srg", "nesterov"],
 )
@@ -105,7 +110,7 @@ def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> 
     assert certificate.relative_gap is not None
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
-    assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
+    assert certificate.lower_bound.rule.endswith("by log-determinants")
 
 
 def chain(factors: np.ndarray) -> np.ndarray:
@@ -134,7 +139,8 @@ def test_progress_and_cancellation() -> None:
     seen: list[Progress] = []
 
     def stop(step: Progress) -> None:
-        seen.append(step)
+        if step.phase != "compile":
+            seen.append(step)
         if len(seen) == 3:
             raise Cancelled("enough")
 

@@ -30,7 +30,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "w": {"kind": "mu2", "output": "w"},
     "x": {"kind": "mu2", "output": "x"},
     "identity": {"kind": "identity"},
-    "cosine": {"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 0.0}},
+    "cosine": {"kind": "schedule", "learning_rates": {"kind": "cosine_to_last", "final": 0.0}},
 }
 SINGLE = {"kind": "single"}
 EPOCHS = {"kind": "fixed_epochs", "epochs": 4}

@@ -15,7 +15,7 @@ export async function comparePage(main, { signal }) {
     el("h1", {}, "Compare mechanisms"),
     el("p", {}, "Every mechanism that fits the spec is solved and certified; nothing is stored. One comparison runs at a time."),
   ];
-  const seldom = ["budgets", "bytes_per_parameter", "samplings", "parameters", "max_seconds"];
+  const seldom = ["budgets", "bytes_per_parameter", "samplings", "parameters", "max_seconds", "seconds"];
   await askForm(main, { intro, schema: "CompareRequest", id: "compare", seldom, draft, path: "/v1/compare", text: "Compare", draw: pictures, signal });
 }
 

@@ -20,10 +20,10 @@ async function show() {
   leaving.abort(); // what the page before still asks or draws
   leaving = new AbortController();
   const { signal } = leaving;
-  const [name, ...rest] = (location.hash.slice(2) || "compose").split("/");
-  const page = PAGES[name] ?? composePage;
+  const [name, ...rest] = (location.hash.slice(2) || "recommend").split("/");
+  const page = PAGES[name] ?? recommendPage;
   const next = el("div", {});
-  document.title = `${TITLES[name] ?? "Compose"} · factorize`;
+  document.title = `${TITLES[name] ?? "Recommend"} · factorize`;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

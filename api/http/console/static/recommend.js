@@ -9,7 +9,7 @@ import { button, details, el, table, tell, terms } from "./dom.js";
 import { seconds, short } from "./formats.js";
 import { rowPictures } from "./rows.js";
 
-const EXAMPLE = { examples: 6400, batch_size: 100, epochs: 1, epsilon: 2, delta: 1e-5, memory: [4], max_seconds: 10 };
+const EXAMPLE = { examples: 6400, batch_size: 100, epochs: 1, epsilon: 2, delta: 1e-5, memory: [4] };
 const TITLES = { torch: "torch", jax: "JAX", numpy: "numpy" };
 
 const draft = { value: EXAMPLE };
@@ -18,9 +18,9 @@ const draft = { value: EXAMPLE };
 export async function recommendPage(main, { signal }) {
   const intro = [
     el("h1", {}, "Recommend a mechanism"),
-    el("p", {}, "Say what is trained and what privacy it needs. Every mechanism that fits is compared, and one is named with its noise and its code. Nothing is stored."),
+    el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it found. Say what is trained and what privacy it needs: the mechanisms that fit the memory are compared, and one is named with its noise and its code. Nothing is stored."),
   ];
-  const seldom = ["workload", "objective", "samplings", "parameters", "max_seconds"];
+  const seldom = ["workload", "objective", "samplings", "parameters", "seconds"];
   await askForm(main, { intro, schema: "RecommendRequest", id: "recommend", seldom, draft, path: "/v1/recommend", text: "Recommend", draw: advice, signal });
 }
 

@@ -1,7 +1,7 @@
 // The noise scale for a privacy target and a sampling, from the service's calibrations.
 
-import { Problem, ask, askJson, schemas } from "./api.js";
-import { button, el, tell, terms } from "./dom.js";
+import { Problem, events, schemas } from "./api.js";
+import { el, tell, terms } from "./dom.js";
 import { short } from "./formats.js";
 import { SchemaForm } from "./schemaform.js";
 
@@ -25,9 +25,9 @@ function calibration(found, manifest, signal) {
   const answer = el("div", { "aria-live": "polite" });
   const submit = async (event) => {
     event.preventDefault();
-    answer.replaceChildren(el("p", {}, "Working it out."));
+    answer.replaceChildren(el("p", {}, "Working it out. A claim takes seconds, and more for many bins."));
     try {
-      answer.replaceChildren(...shown(await calibrated(manifest.digest, form.read(), answer, signal)));
+      answer.replaceChildren(...shown(await calibrated(manifest.digest, form.read(), signal)));
       form.show([]);
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -38,17 +38,12 @@ function calibration(found, manifest, signal) {
   return el("form", { novalidate: true, submit }, form.node, el("p", { class: "hint" }, "Without a sampling, the order is fixed and public. Poisson samplings need the data set's size and the batch size, which divides nothing."), el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Compute sigma")), answer);
 }
 
-async function calibrated(digest, request, box, signal) {
-  let answer = await ask(`/v1/factorizations/${digest}/calibrations`, { method: "POST", body: request, signal });
-  const place = answer.headers.get("location");
-  let document = await answer.json();
-  while (document.sigma_of_sums === undefined) {
-    if (document.state === "cancelled") throw new Error("The calibration was cancelled.");
-    box.replaceChildren(el("p", {}, "A claim is worked out; this takes a while."), button("Cancel the calibration", () => askJson(place, { method: "DELETE" })));
-    answer = await ask(place, { headers: { Prefer: "wait=10" }, signal });
-    document = await answer.json();
+async function calibrated(digest, request, signal) {
+  for await (const { name, data } of events(`/v1/factorizations/${digest}/calibrations`, { method: "POST", body: request, signal })) {
+    if (name === "done") return data;
+    if (name === "failed") throw new Problem(data.status, data);
   }
-  return document;
+  throw new Error("The answer broke off; ask again.");
 }
 
 function shown(document) {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.structures.base import StoredMatrix
+from factorize.structures.recursion import Recursion, X
+from factorize.structures.recursive import RecursiveMatrix
 
 
-class BidiagonalMatrix(StoredMatrix):
+class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
     """C[i, i] = diagonal[i], C[i, i - 1] = below[i], and zeros everywhere else.
 
     Args:
@@ -34,29 +37,14 @@ class BidiagonalMatrix(StoredMatrix):
         """Take both diagonals."""
         return cls(parts["diagonal"], parts["below"])
 
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Write both entries of each row."""
-        return (np.diag(self._diagonal) + np.diag(self._below[1:], -1))[start:stop]
-
-    def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Substitute from the last column to the first."""
-        out = np.array(block, dtype=np.float64)
-        for j in range(self.n - 1, -1, -1):
-            if j + 1 < self.n:
-                out[:, j] -= out[:, j + 1] * self._below[j + 1]
-            out[:, j] /= self._diagonal[j]
-        return out
+    @cached_property
+    def recursion(self) -> Recursion:
+        """Each entry of C x is a sum over two inputs."""
+        return Recursion(self.n, [{(X, 0): self._diagonal, (X, 1): self._below}])
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Both diagonals."""
         return {"diagonal": self._diagonal, "below": self._below}
-
-    def _next(self) -> np.ndarray:
-        return np.append(self._below[1:], 0.0)
-
-    def column_norms_squared(self) -> np.ndarray:
-        """Two squares for each column."""
-        return self._diagonal**2 + self._next() ** 2
 
     def bandwidth(self) -> int:
         """Two, or one where nothing stands below the diagonal."""

@@ -1,1 +1,0 @@
-"""Lower bounds, evaluated from a solver's dual evidence by mathematics that the solvers do not use."""

@@ -1,0 +1,121 @@
+"""The machine's floating point: what the checker assumes of it, and a test of that before it is relied on.
+
+Assumed is IEEE 754 double precision, rounded to nearest, without flushing subnormal numbers to zero; and that a matrix
+product computes each entry from its own products alone, added in any order, with or without fused operations.
+Strassen's algorithm and products in fewer bits break that. Probes are exactly representable: whoever keeps to it finds
+the integers, whatever the order, and whoever does not loses their last bits.
+
+Rounding and flushing are a mode of each thread, which any library may change (those that are compiled with -ffast-math
+do when they are loaded), so that these are probed again each time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.errors import CertificateError
+
+_SIDES = ((64, 512, 96), (384, 192, 384), (1, 1024, 64))
+_BITS = 22  # of the probes' integers: sums of 512 products stay below 2^53
+_SHARED = 64  # side of a product that libraries make in several threads
+_SPREAD = 200  # binary places between rows, columns and terms
+
+
+def check_mode() -> None:
+    """Return if this thread, and products of matrices that it asks for, round to nearest and keep subnormal numbers.
+
+    Raises:
+        NotEnclosed: they do not, so that no number that is computed here can be relied on.
+    """
+    if not _rounds_to_nearest():
+        raise NotEnclosed("this machine's floating point cannot be relied on: sums are not rounded to nearest")
+    if not _keeps_subnormal_numbers():
+        raise NotEnclosed(
+            "this thread flushes subnormal numbers to zero, as libraries make it that are compiled with -ffast-math; "
+            "run the check in a process without them"
+        )
+
+
+def require_mode() -> None:
+    """Return if `check_mode` does, where nothing else could decide.
+
+    Raises:
+        CertificateError: it does not.
+    """
+    try:
+        check_mode()
+    except NotEnclosed as reason:
+        raise CertificateError(str(reason)) from None
+
+
+def check_products() -> None:
+    """Return if sums and products of this machine are what the enclosures assume.
+
+    Raises:
+        NotEnclosed: they are not.
+    """
+    check_mode()
+    reason = _fault()
+    if reason:
+        raise NotEnclosed(f"this machine's floating point cannot be relied on: {reason}")
+
+
+@lru_cache(maxsize=1)
+def _fault() -> str:
+    """Why products cannot be relied on, or nothing."""
+    if not _keeps_subnormal_numbers(_SHARED):
+        return "threads of its matrix products flush subnormal numbers to zero"
+    return next((why for sides in _SIDES if (why := _fault_of_products(*sides))), "")
+
+
+def _rounds_to_nearest() -> bool:
+    ones, half = np.ones(64), np.full(64, 2.0**-53)
+    up = half * (1 + 2.0**-52)
+    return bool((ones + half == 1).all() and (ones + up == 1 + 2.0**-52).all() and (-ones - up == -1 - 2.0**-52).all())
+
+
+def _keeps_subnormal_numbers(side: int = 8) -> bool:
+    """Compare bits and normal numbers: to a thread that takes subnormal numbers for 0, they are equal to 0."""
+    small, subnormal = np.full(4, 2.0**-1022), np.full(4, 1 << 51, dtype=np.int64).view(np.float64)
+    places = np.tile(np.eye(side), (2, 1))
+    products = (places * 2.0**-540) @ (places.T * 2.0**-530)
+    sums = np.einsum("ij,ij->j", places * 2.0**-540, places * 2.0**-530)
+    return bool(
+        (_bits(small * 0.5) == 1 << 51).all()
+        and (subnormal * 4.0 == 2.0**-1021).all()
+        and (_bits(subnormal + subnormal * 0.5) == 3 << 50).all()
+        and (_bits(products) == (places @ places.T).astype(np.int64) << 4).all()
+        and (_bits(sums) == 2 << 4).all()
+    )
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(np.int64)
+
+
+def _fault_of_products(rows: int, terms: int, columns: int) -> str:
+    """Multiply integers whose rows, columns and terms are far apart in size, and compare modulo 2^64."""
+    random = np.random.default_rng(rows + terms + columns)
+    bits = min(_BITS, (53 - (terms - 1).bit_length()) // 2)
+    left, right = (
+        random.integers(-(1 << bits) + 1, 1 << bits, size=shape) for shape in ((rows, terms), (terms, columns))
+    )
+    sizes = [np.ldexp(1.0, random.integers(-_SPREAD, _SPREAD, size=side)) for side in (rows, terms, columns)]
+    scaled = left * sizes[0][:, None] * sizes[1]
+    other = right / sizes[1][:, None] * sizes[2]
+    for found in (_product(scaled, other), _product(other.T, scaled.T).T):
+        back = found / sizes[0][:, None] / sizes[2]
+        v = random.integers(-(2**62), 2**62, size=(columns, 1))
+        if (back != np.rint(back)).any() or (back.astype(np.int64) @ v != left @ (right @ v)).any():
+            return f"a product over {terms} terms loses bits that any order of its sums would keep"
+    square = left * sizes[1]
+    if (_product(square.T, square) / sizes[1] / sizes[1][:, None] != left.T @ left).any():  # which is another routine
+        return f"a product of a matrix and its own transposed over {rows} terms loses bits"
+    return ""
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.asarray(left @ right)

@@ -1,0 +1,175 @@
+"""Power series: losses where A and C are Toeplitz, by quotients of series in balls (python-flint), and guesses by FFT.
+
+A coefficient of a ball series is a midpoint with a radius, and every operation of FLINT's `arb_series` encloses the
+true result, so b = a / c needs no error analysis of its own. The precision of `flint.ctx` is shared by all threads;
+whoever changes it meanwhile makes balls wider, and never false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from flint import arb, arb_series, ctx
+
+from factorize.checker.arithmetic.integers import Numbers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.doubles.roundings import TINY, UNIT, outwards
+from factorize.checker.losses.variances import Ends
+from factorize.checker.spec import Weighing
+
+LARGEST = 1 << 20
+LARGEST_RESTARTS = 1 << 31
+"""n times the steps between restarts, of which every row's difference from its reference takes a sum."""
+_SLACK = 2.0**-44  # of sums of doubles and a few operations on them
+_NARROW = 2.0**-50
+
+
+def losses(column: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
+    """Return the losses at sensitivity 1.
+
+    Args:
+        column: the first of C, shape (n,).
+        workload: the first column of A, shape (n,).
+        weighing: of the objective, for n rows.
+
+    Raises:
+        NotEnclosed: the quotient leaves the range of doubles, or restarts are too far apart to be followed.
+    """
+    n = len(column.values)
+    least = 64 + 7 * n.bit_length()
+    for places in (least, 2 * least, 6 * least):
+        with ctx.workprec(places):
+            guess, error = near(quotient(workload, column), n)
+        if error <= _NARROW * float(np.abs(guess).max()):
+            break
+    return around(guess, error, weighing)
+
+
+def balls(numbers: Numbers) -> arb_series:
+    """Return a series with these coefficients."""
+    n, unit = len(numbers.values), numbers.exponent
+    ctx.cap = max(ctx.cap, n)
+    if not numbers.radius:
+        return arb_series([arb((int(value), unit)) for value in numbers.values], n)
+    radius = arb((int(numbers.radius), unit))
+    return arb_series([arb((int(value), unit), radius) for value in numbers.values], n)
+
+
+def of_doubles(column: np.ndarray) -> arb_series:
+    """Return a series with these coefficients, exactly."""
+    ctx.cap = max(ctx.cap, len(column))
+    return arb_series([arb(value) for value in column.tolist()], len(column))
+
+
+def quotient(above: Numbers, below: Numbers) -> arb_series:
+    """Divide series of n coefficients.
+
+    Raises:
+        NotEnclosed: the first coefficient below is not known to differ from 0.
+    """
+    try:
+        return balls(above) / balls(below)
+    except ValueError:
+        raise NotEnclosed("the first coefficient of C is not known to differ from 0") from None
+
+
+def near(series: arb_series, n: int) -> tuple[np.ndarray, float]:
+    """Return the first n coefficients as doubles, and how far any of them is off at most.
+
+    Raises:
+        NotEnclosed: they leave the range of doubles.
+    """
+    if series.prec < n:
+        raise NotEnclosed("the series was cut by another thread")
+    guess = np.array([float(series[t]) for t in range(n)])
+    radius = max(float(series[t].rad().upper()) for t in range(n))
+    error = (radius + UNIT * float(np.abs(guess).max())) * (1 + _SLACK) + TINY
+    if not math.isfinite(error):
+        raise NotEnclosed("the inverse of C grows too much for its coefficients to be doubles")
+    return guess, error
+
+
+def sum_of_sizes(series: arb_series, n: int) -> float:
+    """Return at least the sum of the magnitudes of the first n coefficients; infinity where they leave the doubles."""
+    if series.prec < n:
+        return math.inf
+    return math.fsum(float(series[t].abs_upper()) for t in range(n)) * (1 + _SLACK) + n * TINY
+
+
+def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
+    """Return the losses of a first column of A C^-1.
+
+    Args:
+        guess: something near it, shape (n,).
+        error: no entry is off by more.
+        weighing: of the objective, for n rows.
+
+    Raises:
+        NotEnclosed: restarts are too far apart to be followed.
+    """
+    rows = [_ends(guess, error, side) for side in (-1, 1)]
+    total = outwards(_both(np.arange(len(guess), 0, -1) * row for row in rows), _SLACK)
+    last = outwards(_both(rows), _SLACK)  # which is the longest row
+    if weighing.tau is not None:
+        return Ends(total, last, last, _restarted(guess, error, weighing.tau))
+    return Ends(total, last, last, _objective(weighing, rows, total, last))
+
+
+def approximate_inverse(column: np.ndarray) -> np.ndarray:
+    """A guess of 1 / c, by Newton's iteration."""
+    found = np.array([1.0 / column[0]])
+    while len(found) < len(column):
+        size = min(2 * len(found), len(column))
+        padded = np.concatenate([found, np.zeros(size - len(found))])
+        rest = -approximate_product(column[:size], padded)
+        rest[0] += 2.0
+        found = approximate_product(padded, rest)
+    return found
+
+
+def approximate_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the first n coefficients of a product of two series, nearly."""
+    size = 2 * len(left)
+    return np.asarray(np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[: len(left)])
+
+
+def _ends(guess: np.ndarray, error: float, side: int) -> np.ndarray:
+    """Squares of the coefficients, all too small or all too large."""
+    return np.asarray(np.maximum(np.abs(guess) + side * error, 0.0) ** 2)
+
+
+def _both(ends: Iterable[np.ndarray]) -> tuple[float, float]:
+    low, high = map(math.fsum, ends)
+    return low, high
+
+
+def _objective(
+    weighing: Weighing, rows: list[np.ndarray], total: tuple[float, float], last: tuple[float, float]
+) -> tuple[float, float]:
+    n = len(rows[0])
+    if weighing.weights is None:
+        return last
+    if weighing.divisor is not None:
+        return outwards((total[0] / weighing.divisor, total[1] / weighing.divisor), _SLACK)
+    from_here = np.cumsum(weighing.doubles[::-1])[::-1]
+    return outwards(_both(from_here * row for row in rows), n * 2.0**-50)  # of the running sums
+
+
+def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]:
+    """The restart objective: row r + d less row r, r a multiple of tau, has b_0 .. b_{d-1} and b_{k+d} - b_k, k < r."""
+    n = len(guess)
+    if n * tau > LARGEST_RESTARTS:
+        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {LARGEST_RESTARTS}; got n={n}")
+    ends = []
+    for side in (-1, 1):
+        terms = []
+        for d in range(1, min(tau, n) + 1):
+            fresh = math.fsum(_ends(guess[:d], error, side))
+            moved = _ends(guess[d:] - guess[:-d], 2 * error, side)
+            sums = np.concatenate([[0.0], np.cumsum(moved)])[: n - d + 1 : tau]
+            weight = 1.0 if d == tau else 1.0 / tau
+            terms.append(weight * (len(sums) * fresh + math.fsum(sums)))
+        ends.append(math.fsum(terms))
+    return outwards((ends[0], ends[1]), n * 2.0**-50 + _SLACK)  # of the running sums

@@ -1,0 +1,155 @@
+"""The lower bound over several participations for workloads that are chains, in O(n k^2) for k epochs.
+
+F is block diagonal over the classes of steps a multiple of b apart: over disjoint patterns of `min_sep` too, once steps
+are added before the first to fill k epochs of b, which adds rows of zeros and columns that F does not read.
+With G = A^-1 bidiagonal, W = F F^T and T = F^-1 G G^T F^-T the norm is tr T^(-1/2), and the trapezoidal rule with
+step h for
+
+    x^(-1/2) = (2 / pi) integral over u of e^u / (x + e^(2u))
+
+exceeds it by a factor of at most 1 + delta, delta = 2 sum 1 / cosh(pi^2 l / h). Neighbouring terms outwards shrink by
+at most e^-h, and a geometric series with that ratio is a lower bound of each tail. It leaves traces tr(W K^-1) with
+K = G G^T + t W. With x_i = gain_i y_i and gain_{i+1} = gain_i p_i / q_{i+1} the quadratic form K is a chain of springs
+from each step to the next and from the last one to the ground, (y_i - y_{i+1})^2 / r_i, and t W, which couples the k
+steps of a class. Fold the steps of each epoch, so that the classes m and b - 1 - m make one block of 2k, and eliminate
+the blocks from both ends. What has been eliminated acts on the next block as
+
+    A' = t W + P,    P = (A^-1 + R)^-1 = L (I + L^T R L)^-1 L^T,   A = L L^T
+
+with the resistances R of the springs between them. This map is monotone in the order of quadratic forms, so an A that
+is too large in every direction stays so; in the end (A + A'')^-1, with A'' from the other side, is too small, and its
+trace a lower bound. Hence after each operation the diagonal is raised (that of B = I + L^T R L, which is inverted,
+lowered) by more than the operation can have rounded. In units of u = 2^-53, with s = 2k and d_i^2 the diagonal:
+
+- Cholesky: |error_ij| <= (min(i, j) + 3) u d_i d_j, hence at most (s^2 / 2 + 4 s) u diag; sums of s products give
+  s (s + 1) u diag.
+- K = L H^-T by substitution, B = H H^T: entry j of the residual of row i is at most (j + 2) u ||h_j|| ||k_i||. It
+  changes K K^T by at most 2 (s + 1) u ||k_i|| ||k_j|| times sqrt(tr B), since B >= I, and times
+  sqrt(s sum_j B_jj (B^-1)_jj), which does not depend on the scale of the steps.
+- the last trace, ||L^-1 F||^2: less than 2 s u sqrt(s sum_i A_ii (A^-1)_ii) of it.
+
+In the unknowns of the steps a rounding of u relative to the springs would be one of u n^2 relative to the weak t W. In
+differences along the part of the chain that has been eliminated (`block_kernels`) springs and t W keep to
+entries of their own, and 1e-11 of the norm is what the bound loses. The gains round as well: a spring with ends y_i and
+(1 + e) y_{i+1}, |e| <= 4 u, is less than one without e that is 1 + 2^-38 times as stiff, and one of 1e-19 to the
+ground. An odd number of classes gets one more with W = 0, which cuts a spring in two of half the resistance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds.chains import chain_of
+from factorize.checker.bounds.evidence import pieces_of
+from factorize.checker.doubles.nuclear_norms import grouped
+from factorize.checker.participation import allowed
+
+LARGEST_WORK = 1 << 25
+"""n times the square of the number of epochs: 40 seconds."""
+_STEP = math.pi**2 / math.log(4e14)  # delta is then 1e-14
+_TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
+_CUTOFF = 1e-7  # beyond it, the tail differs from its geometric bound by the square of this
+_LANES = 16
+_GROUND = 1e-19  # of a spring's stiffness, at its ends
+_MOST_TERMS = 2000
+_MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
+_ERRORS = 64 * 2.0**-53
+"""Roundings of nodes, weights and scaled factors; r moves by no more than the errors of nodes and weights together."""
+
+
+def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Fraction | None:
+    """Return the bound over several participations, or None where the workload or the evidence is of another kind.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, is not finite or is all zero.
+        NotEnclosed: numbers are too far apart, or there are too many epochs.
+    """
+    n = spec["workload"]["n"] if spec["workload"].get("shape") is None else 0
+    pieces = pieces_of(spec["participation"], dual, n) if n and "factors" in dual else None
+    chain = None if pieces is None else chain_of(spec, dual)
+    inverse = None if chain is None else chain.inverse()
+    if pieces is None or chain is None or inverse is None:
+        return None
+    separation = allowed(spec["participation"], n).separation
+    epochs = -(-n // separation)
+    if n * epochs**2 > LARGEST_WORK:
+        raise NotEnclosed(f"{epochs} epochs of n={n} steps are above {LARGEST_WORK} in n epochs^2")
+    extra, blocks, cost = epochs * separation - n, np.zeros((separation, epochs, epochs)), Fraction(0)
+    for factor in grouped(pieces):
+        cost += factor.cost()
+        for steps, block in zip(factor.patterns + extra, factor.blocks, strict=True):
+            blocks[steps[0] % separation][np.ix_(steps // separation, steps // separation)] = block
+    before = np.full(extra, inverse[0][0])
+    p, q = (np.concatenate([before, part]) for part in inverse)
+    q[extra] = p[0]
+    norm = nuclear_norm_below(p, q, blocks) * (1 - 14 * len(p) * 2.0**-53)
+    return Fraction(max(norm, 0.0)) ** 2 / (cost * chain.divisor)
+
+
+def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> float:
+    """Return a number not above the nuclear norm of A F.
+
+    Args:
+        p: diagonal of A^-1, positive, shape (n,).
+        q: its negated sub-diagonal, positive but for the first, which is not used, shape (n,).
+        factors: F_j, shape (b, k, k): rows j, j + b, ... of F and the columns of the same class.
+
+    Raises:
+        NotEnclosed: the steps are not one chain of safe numbers.
+    """
+    springs = _springs(p, q)
+    if springs is None:
+        raise NotEnclosed("the workload's steps are too uneven for block resolvents")
+    k = factors.shape[1]
+    gains, resistances = (np.ascontiguousarray(part.reshape(k, -1).T) for part in springs)
+    scaled = factors * gains[:, :, None]
+    grounded = _GROUND / resistances
+    if len(gains) % 2:
+        resistances = np.concatenate([resistances, resistances[-1:] / 2])
+        resistances[-2] /= 2
+        scaled = np.concatenate([scaled, np.zeros((1, k, k))])
+        grounded = np.concatenate([grounded, np.zeros((1, k))])
+    dual = np.ascontiguousarray(scaled @ scaled.transpose(0, 2, 1))
+    centre = -0.5 * math.log(float(np.einsum("jss,js->", dual, resistances)) / gains.size)
+    arguments = (resistances, np.maximum(grounded, np.roll(grounded, 1, axis=0)), dual, scaled)
+    with ThreadPoolExecutor(2) as pool:
+        sides = pool.map(lambda start: _one_side(arguments, centre + start * _STEP, start), (0.5, -0.5))
+    delta = 2.0 / math.cosh(math.pi**2 / _STEP) * 1.0001
+    total = math.fsum(term for side in sides for term in side)
+    return total * (2 * _STEP / math.pi) / (1 + delta) * (1 - 1e-15)
+
+
+def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return gains and resistances by step, shape (n,), or None where a step is cut off or numbers grow too large."""
+    if not (q[1:] > 0).all():
+        return None
+    gains = np.ones(len(p))
+    with np.errstate(all="ignore"):
+        for i in range(1, len(p)):
+            gains[i] = gains[i - 1] * p[i - 1] / q[i]
+        resistances = (1 - 2.0**-37) / (p * gains) ** 2
+    safe = ((gains > 1e-100) & (gains < 1e100)).all() and resistances.max() < _MOST_UNEVEN * resistances.min()
+    return (gains, resistances) if safe else None
+
+
+def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> list[float]:
+    """Return the terms from u outwards and a lower bound of the rest."""
+    from factorize.checker.bounds.block_kernels import block_resolvent_traces
+
+    traces_of: Any = block_resolvent_traces
+    terms: list[float] = []
+    step = math.copysign(_STEP, direction)
+    while len(terms) < _MOST_TERMS:
+        nodes = u + step * (len(terms) + np.arange(_LANES))
+        traces = np.nan_to_num(traces_of(*arguments, np.exp(2 * nodes)), nan=0.0)
+        terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
+        if terms[-1] <= _CUTOFF * max(terms):
+            break
+    return [*terms, terms[-1] * _TAIL]

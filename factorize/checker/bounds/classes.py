@@ -1,0 +1,186 @@
+"""Lower bounds within the class of Toeplitz matrices whose columns cannot overlap, from C alone.
+
+The optimum b = a / c has multipliers l with H c = W b, H_ij = l_{i+j}, and sum_t l_t a_t = b^T H c <= s sqrt(E S), with
+E the errors, S the squared sensitivity and M its counts of columns. For l >= 0 and any x > 0, s^2 <= max_j
+(M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by products of series in balls; any l and x prove something. For
+other l it is the largest eigenvalue of N = X^T X, X = W^-1/2 H M^-1/2, at most t + |t I - N - L L^T| for any L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from flint import arb, arb_series, ctx
+
+from factorize.checker.arithmetic import series
+from factorize.checker.arithmetic.integers import Numbers, integers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.doubles.roundings import SLACK, TINY, UNIT, finite, gamma, norm_of, row_norms
+from factorize.checker.doubles.triangles import gram, roundings_of
+from factorize.checker.doubles.whole import norm_above
+from factorize.checker.doubles.workload_rows import approximation, nearly
+from factorize.checker.participation import Allowed
+from factorize.checker.spec import Weighing, weighing_of
+from factorize.checker.strategy import LARGEST_WHOLE
+
+_PLACES = 128
+_POWER_STEPS = 40
+_SMALLEST = 1e-15
+_NEGATIVE = 1e-12  # below the largest: what rounding makes of 0
+_MARGIN = 1e-11  # by which a guess is above an eigenvalue, so that there is a factorization
+_FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
+
+
+def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, form: Allowed) -> Fraction:
+    """Return a bound on the objective over Toeplitz matrices with the diagonals of the mechanism.
+
+    Args:
+        spec: canonical spec.
+        column: the first of C, shape (n,).
+        workload: the first column of A.
+        form: participations.
+
+    Raises:
+        NotEnclosed: columns can overlap, or the objective has no bound of this kind.
+    """
+    n, kind = len(column), spec["objective"]["kind"]
+    bands = int(spec["mechanism"].get("bands", n))
+    weights, divisor = _error_weights(weighing_of(spec["objective"], n))
+    if weights is None or column[bands:].any():
+        raise NotEnclosed(f"more diagonals than the class has, or the objective {kind}, has no bound here")
+    if not (approximation(weights) > 0).all():
+        raise NotEnclosed("the last rows have no weight")
+    if form.most > 1 and bands > form.separation:
+        raise NotEnclosed("Toeplitz columns that can overlap have no bound within their class here")
+    lengths = np.sort(n - form.separation * np.arange(form.most))
+    counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
+    multipliers = _multipliers(approximation(workload), approximation(weights), column)
+    if multipliers.min() < -_NEGATIVE:
+        return _attained(multipliers, workload) / (_largest_of_both_signs(multipliers, weights, counts) * divisor)
+    multipliers = _without_noise(multipliers)
+    vector = _vector(multipliers, approximation(weights), counts, column[:bands])
+    return _attained(multipliers, workload) / (_largest_ratio(multipliers, weights, counts, vector) * divisor)
+
+
+def _attained(multipliers: np.ndarray, workload: Numbers) -> Fraction:
+    """The square of l . a, from below."""
+    exact = integers(multipliers)
+    lost = workload.radius * int(abs(exact.values).sum())
+    units = max(int((exact.values * workload.values).sum()) - lost, 0)
+    return (Fraction(units) * Fraction(2) ** (exact.exponent + workload.exponent)) ** 2
+
+
+def _error_weights(weighing: Weighing) -> tuple[Numbers | None, Fraction]:
+    """Weights of the squares of b, without the divisor of the objective."""
+    if weighing.tau is not None:
+        return None, Fraction(1)
+    if weighing.weights is None:  # the last row is the longest
+        return Numbers(np.full(weighing.rows, 1, dtype=object), 0), Fraction(1)
+    if weighing.divisor is not None:
+        return Numbers(np.arange(weighing.rows, 0, -1).astype(object), 0), Fraction(weighing.divisor)
+    each = integers(weighing.doubles)
+    return each._replace(values=np.cumsum(each.values[::-1])[::-1]), Fraction(1)
+
+
+def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """Multipliers l with H c = W b, nearly; any others would do."""
+    inverse = series.approximate_inverse(column)
+    decoder = series.approximate_product(workload, inverse)
+    found = series.approximate_product((weights * decoder)[::-1], inverse)[::-1]
+    largest = float(np.abs(found).max())
+    if not (np.isfinite(found).all() and largest > 0):
+        raise NotEnclosed("the inverse of C grows too much for a bound of this kind")
+    return np.asarray(found / largest)
+
+
+def _without_noise(multipliers: np.ndarray) -> np.ndarray:
+    """No negative number, and none behind the last that a transform tells from 0."""
+    last = int(np.flatnonzero(multipliers > _FAINT)[-1])
+    return np.where(np.arange(len(multipliers)) <= last, np.maximum(multipliers, 0.0), 0.0)
+
+
+def _vector(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """A vector x near the leading one of N; any positive one would do."""
+    divisors, n = counts.astype(np.float64), len(multipliers)
+    vector = np.maximum(column / np.linalg.norm(column), _SMALLEST)
+    scales = _scales(multipliers)
+    for _ in range(_POWER_STEPS):
+        once = np.maximum(_hankel(multipliers, scales, vector, n), 0.0) / weights
+        moved = np.maximum(_hankel(multipliers, scales, once, len(vector)), 0.0) / divisors
+        ratios = moved / vector
+        vector = np.maximum(moved / np.linalg.norm(moved), _SMALLEST)
+        if ratios.max() <= ratios.min() * (1 + 1e-12):
+            break
+    return vector
+
+
+def _scales(multipliers: np.ndarray) -> np.ndarray:
+    """Powers r^k that fall about as the multipliers do, so that a transform rounds each relative to itself."""
+    last = int(np.flatnonzero(multipliers)[-1])
+    ratio = min(float(multipliers[last] / multipliers.max()) ** (1 / max(last, 1)), 1.0)
+    return np.asarray(ratio ** np.minimum(np.arange(len(multipliers)), last))
+
+
+def _hankel(multipliers: np.ndarray, scales: np.ndarray, vector: np.ndarray, count: int) -> np.ndarray:
+    """The first `count` entries of H x, nearly: l_{i+j} is r^i (l_{i+j} / r^{i+j}) r^j."""
+    padded = np.concatenate([scales[: len(vector)] * vector, np.zeros(len(multipliers) - len(vector))])
+    return scales[:count] * series.approximate_product((multipliers / scales)[::-1], padded)[::-1][:count]
+
+
+def _largest_ratio(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray, vector: np.ndarray) -> Fraction:
+    """At least the largest (N x)_j / x_j."""
+    n, bands = len(multipliers), len(vector)
+    with ctx.workprec(_PLACES):
+        first = series.of_doubles(multipliers[::-1])
+        once = first * series.of_doubles(np.concatenate([vector, np.zeros(n - bands)]))
+        divisors = series.balls(weights)
+        twice = first * arb_series([once[n - 1 - i] / divisors[i] for i in range(n)], n)
+        ratios = [
+            float((twice[n - 1 - j] / (arb(int(counts[j])) * arb(float(vector[j])))).upper()) for j in range(bands)
+        ]
+    if not all(map(math.isfinite, ratios)) or twice.prec < n:
+        raise NotEnclosed("the multipliers leave the range of doubles")
+    return Fraction(math.nextafter(max(ratios), math.inf))
+
+
+def _largest_of_both_signs(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray) -> Fraction:
+    """At least the largest eigenvalue of N, by a Cholesky factorization in doubles and what it leaves.
+
+    Rows and columns of X may be too long, which makes the eigenvalue larger.
+
+    Raises:
+        NotEnclosed: n is too large, or numbers leave the range of doubles.
+    """
+    n, bands = len(multipliers), len(counts)
+    if n > LARGEST_WHOLE:
+        raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
+    check_products()
+    near = nearly(weights)
+    with np.errstate(all="ignore"):
+        windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([multipliers, np.zeros(bands)]), bands)[:n]
+        rows, columns = (1 + SLACK) / np.sqrt(near.values - near.errors), (1 + SLACK) / np.sqrt(counts.astype(float))
+        matrix = rows[:, None] * windows * columns
+        square = gram(matrix)
+        finite(float(np.einsum("ij->", square)))
+        above = float(np.linalg.eigvalsh(square)[-1]) * (1 + _MARGIN)
+        rest = above * np.eye(bands) - square
+        try:
+            root = np.linalg.cholesky(rest)
+        except np.linalg.LinAlgError:
+            raise NotEnclosed("the largest eigenvalue of the Hankel form is not enclosed") from None
+        lost = UNIT * (above * bands**0.5 + norm_of(row_norms(rest)))
+        rest -= gram(root.T)
+        lost += norm_of(row_norms(rest)) * (1 + UNIT) + sum(map(_lost_by_squares, (matrix, root.T)))
+    finite(lost)
+    return Fraction(above) + Fraction(lost * (1 + SLACK))
+
+
+def _lost_by_squares(matrix: np.ndarray) -> float:
+    """At least the norm of what X^T X is off by, where entries of X may be off by three roundings."""
+    size = norm_above(matrix)  # which is a bound for |X| entry by entry, too
+    return gamma(roundings_of(len(matrix)) + 8) * size**2 * (1 + SLACK) + matrix.size * (1 + size) * TINY

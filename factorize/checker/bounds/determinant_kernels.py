@@ -1,0 +1,185 @@
+"""Determinants of I + t G G^T from below, G a recursion of few states, by a filter whose covariance is never too large.
+
+The process y = G u, u white, is observed with noise of variance 1 / t: det(I + t G G^T) is the product of 1 + t s_i^2,
+s_i^2 the variance of y_i given the observations before. The filter's step P <- S P S^T + N, P <- P - P e e^T P /
+(P_ee + 1 / t) is monotone in P, in the order of semidefinite matrices, also where P is not semidefinite as long as
+P_ee + 1 / t > 0: the second is the least (I - k e^T) P (I - k e^T)^T + k k^T / t over all k. So it is enough to make P
+smaller after each statement by a diagonal matrix that covers what was rounded. An entry (a, c) that is off by at most
+E is covered by E z_a / z_c at a and E z_c / z_a at c, for any positive z; with roots of the variances as z every state
+is kept relative to its own size, whatever its unit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from factorize.checker.losses.variance_kernels import _plus, _times
+
+STEP = 2.0**-92
+"""Above the relative error of a statement or an observation of up to 4 terms: at most 20 operations within 2^-100."""
+
+_OWN = 2.0**-97  # of a diagonal entry: what subtracting from it rounds
+_FLOOR = 1e-280  # added to every error: what underflow loses
+_SMALLEST = 1e-140  # of a root of a variance
+_LARGEST = 1e140
+_SCALE = 2.0**-400
+
+
+@numba.njit(cache=True, nogil=True)
+def _lower(high, low, c, less):
+    """Make a diagonal entry smaller, by what its own rounding takes as well."""
+    less += _OWN * abs(high[c, c])
+    high[c, c], low[c, c] = _plus(high[c, c], low[c, c], -less, 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _root(value):
+    return math.sqrt(max(value, 0.0)) + _SMALLEST
+
+
+@numba.njit(cache=True, nogil=True)
+def _statement(target, sources, coefficients, high, low, z, work):
+    """Carry out state <- sum of coefficients times states."""
+    m, count = len(high), len(sources)
+    for c in range(m):
+        th, tl, size = 0.0, 0.0, 0.0
+        for k in range(count):
+            entry = high[sources[k], c]
+            if entry != 0.0:
+                ph, pl = _times(coefficients[k, 0], coefficients[k, 1], entry, low[sources[k], c])
+                th, tl = _plus(th, tl, ph, pl)
+                size += abs(coefficients[k, 0]) * abs(entry)
+        work[0, c], work[1, c], work[2, c] = th, tl, size
+    dh, dl, size = 0.0, 0.0, 0.0
+    for k in range(count):
+        source = sources[k]
+        ph, pl = _times(coefficients[k, 0], coefficients[k, 1], work[0, source], work[1, source])
+        dh, dl = _plus(dh, dl, ph, pl)
+        size += abs(coefficients[k, 0]) * work[2, source]
+    for c in range(m):
+        high[target, c] = high[c, target] = work[0, c]
+        low[target, c] = low[c, target] = work[1, c]
+    high[target, target], low[target, target] = dh, dl
+    z[target] = _root(dh)
+    less = STEP * size + _FLOOR
+    for c in range(m):
+        if c != target and work[2, c] != 0.0:
+            error = STEP * work[2, c] + _FLOOR
+            less += error * (z[target] / z[c])
+            _lower(high, low, c, error * (z[c] / z[target]))
+    _lower(high, low, target, less)
+    return size < _LARGEST and abs(dh) < _LARGEST  # both are false for NaN
+
+
+@numba.njit(cache=True, nogil=True)
+def _observe(o, shift, high, low, z, work):
+    """Condition on the observation of state o with noise of variance 1 / shift; return 1 + shift P_oo as a pair."""
+    m = len(high)
+    xh, xl = _times(shift, 0.0, high[o, o], low[o, o])
+    xh, xl = _plus(xh, xl, 1.0, 0.0)
+    if not 0.5 <= xh < _LARGEST:
+        return xh, xl, False
+    guess = 1.0 / xh
+    eh, el = _times(xh, xl, guess, 0.0)
+    eh, el = _plus(1.0, 0.0, -eh, -el)
+    eh, el = _times(eh, el, guess, 0.0)
+    ih, il = _plus(guess, 0.0, eh, el)
+    for c in range(m):
+        work[0, c], work[1, c] = _times(ih, il, high[o, c], low[o, c])
+        work[2, c] = 0.0
+    for a in range(m):
+        if a != o and high[a, o] != 0.0:
+            sh, sl = _times(shift, 0.0, high[a, o], low[a, o])
+            for c in range(a, m):
+                if c != o and high[c, o] != 0.0:
+                    ph, pl = _times(sh, sl, work[0, c], work[1, c])
+                    error = STEP * (abs(high[a, c]) + abs(ph)) + _FLOOR
+                    high[a, c], low[a, c] = _plus(high[a, c], low[a, c], -ph, -pl)
+                    high[c, a], low[c, a] = high[a, c], low[a, c]
+                    if a == c:
+                        work[2, a] += error
+                    else:
+                        work[2, a] += error * (z[a] / z[c])
+                        work[2, c] += error * (z[c] / z[a])
+    for c in range(m):
+        if work[0, c] != 0.0:
+            error = STEP * abs(work[0, c]) + _FLOOR
+            high[o, c] = high[c, o] = work[0, c]
+            low[o, c] = low[c, o] = work[1, c]
+            work[2, o] += error * (z[o] / z[c])
+            if c != o:
+                work[2, c] += error * (z[c] / z[o])
+    for c in range(m):
+        if work[2, c] != 0.0:
+            _lower(high, low, c, work[2, c])
+        z[c] = _root(high[c, c])
+    return xh, xl, True
+
+
+@numba.njit(cache=True, nogil=True)
+def determinant(shift, inputs, weights, states, targets, sources, counts, program, output):
+    """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
+
+    Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
+    diag(sqrt inputs), A by the statements as exact/losses/variances.py writes them; shift is a power of two.
+    """
+    m = 1 + states
+    high, low, z, work = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m))
+    named = np.empty(sources.shape[1], dtype=np.int64)
+    o = 1 + output
+    ph, pl, places = 1.0, 0.0, 0
+    for i in range(len(inputs)):
+        for c in range(m):
+            high[0, c] = high[c, 0] = low[0, c] = low[c, 0] = 0.0
+        high[0, 0] = inputs[i]
+        z[0] = _root(inputs[i])
+        row = program[i if len(program) > 1 else 0]
+        for k in range(len(targets)):
+            for s in range(counts[k]):
+                named[s] = 1 + sources[k, s]
+            count = counts[k]
+            if not _statement(1 + targets[k], named[:count], row[k, :count], high, low, z, work):
+                return 0.0, 0.0, 0
+        if weights[i] == 0.0:
+            continue
+        xh, xl, fine = _observe(o, shift * weights[i], high, low, z, work)
+        if not fine:
+            return 0.0, 0.0, 0
+        if xh >= 1.0 and (xh > 1.0 or xl > 0.0):
+            ph, pl = _times(ph, pl, xh, xl)
+            while ph > 1.0 / _SCALE:
+                ph, pl, places = ph * _SCALE, pl * _SCALE, places + 1
+    return ph, pl, places
+
+
+@numba.njit(cache=True, nogil=True)
+def pivots(inputs, weights, states, targets, sources, counts, program, output):
+    """Return the product of the squared diagonal entries of G likewise, off by n 2^-50; 0 if one of them may be 0."""
+    value, size = np.zeros(1 + states), np.zeros(1 + states)
+    o = 1 + output
+    ph, pl, places = 1.0, 0.0, 0
+    for i in range(len(inputs)):
+        value[:], size[:] = 0.0, 0.0
+        value[0] = size[0] = 1.0
+        row = program[i if len(program) > 1 else 0]
+        for k in range(len(targets)):
+            total, most = 0.0, 0.0
+            for s in range(counts[k]):
+                total += row[k, s, 0] * value[1 + sources[k, s]]
+                most += abs(row[k, s, 0]) * size[1 + sources[k, s]]
+            value[1 + targets[k]], size[1 + targets[k]] = total, most
+        entry = abs(value[o]) - 2.0**-46 * size[o]
+        if not entry > 0.0:
+            return 0.0, 0.0, 0
+        entry = entry * entry * weights[i] * inputs[i]
+        if not 1.0 / _LARGEST < entry < _LARGEST:
+            return 0.0, 0.0, 0
+        ph *= entry
+        while ph > 1.0 / _SCALE:
+            ph, places = ph * _SCALE, places + 1
+        while ph < _SCALE:
+            ph, places = ph / _SCALE, places - 1
+    return ph, pl, places

@@ -1,0 +1,205 @@
+"""The lower bound for long workloads that are recursions of few states, by log-determinants: no n x n array.
+
+Each singular value s of G = W A F, F = diag(sqrt v), adds to the nuclear norm, with the substitution y = e^u s,
+
+    integral over u of e^-u log(1 + e^(2u) s^2) = s times the integral over y > 0 of log(1 + y^2) / y^2 = pi s.
+
+At the nodes e^(2u) = 2^k, h = log(2) / 2 apart, the trapezoidal rule gives pi s times 1 + 2 sum over l of Re z_l with
+|z_l| = sech(pi^2 l / h) / |1 + 2 pi i l / h| (the Fourier transform of the integrand, by parts that of sech), at most
+pi s (1 + 1e-13). Terms that are left out lower the sum, and are bounded themselves: to the left by log(1 + x / 2) >=
+log(1 + x) / 2; to the right, L(2^k) = log det(I + 2^k G G^T) grows, and is at least n k log 2 + log det G G^T.
+Determinants come from below by exact/bounds/determinant_kernels.py; weights, zero or not, and powers of two are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds.evidence import sum_above, weights_of
+from factorize.checker.spec import Weighing, program_of, weighing_of
+from factorize.checker.spec.programs import Coefficient, Program, Statement, X
+
+LARGEST = 1 << 14
+_CUTOFF = 1e-12
+_FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
+_TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound
+_UNITS = 160  # binary places of logarithms
+_ALIASING = Fraction(1, 10**13)
+_LN2_BELOW = Fraction(693147180559945309417232121458, 10**30)
+_LN2_ABOVE = Fraction(693147180559945309417232121459, 10**30)
+_LOST, _LOST_IN_PIVOTS = 2.0**-94, 2.0**-50  # of a determinant and of a product of pivots, for each step
+_PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
+_RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u from node to node
+
+
+class Recursion(NamedTuple):
+    """What a determinant is computed from: the arguments of `determinant_kernels.determinant` but for the shift."""
+
+    inputs: np.ndarray
+    weights: np.ndarray
+    states: int
+    targets: np.ndarray
+    sources: np.ndarray
+    counts: np.ndarray
+    program: np.ndarray
+    output: int
+
+
+def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Fraction | None:
+    """Return the bound for single participation, or None where the workload or the evidence is of another kind.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
+        NotEnclosed: n is above `LARGEST`, or the recursion grows beyond the range of doubles.
+    """
+    program = program_of(spec["workload"])
+    if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
+        return None
+    n = spec["workload"]["n"]
+    weighing = weighing_of(spec["objective"], n)
+    rows = _rows(weighing, dual)
+    if rows is None:
+        return None
+    if n > LARGEST:
+        raise NotEnclosed(f"log-determinants are evaluated up to n={LARGEST}; got n={n}")
+    weights, divisor = rows
+    if weighing.tau is not None:
+        program = _restarted(program, n, weighing.tau)
+    columns = weights_of(dual, "weights", n)
+    inputs, scale = _normalized(columns)
+    outputs, other = _normalized(weights)
+    # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
+    norm = max(_norm(Recursion(inputs, outputs, _states(program), *program.arrays(), program.output)), Fraction(0))
+    return norm**2 * scale * other / (sum_above(columns) * divisor)
+
+
+def _rows(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
+    """Squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
+    if weighing.weights is not None:
+        times = weighing.tau or 1
+        doubles = np.array([float(weight * times) for weight in weighing.weights])
+        return doubles, Fraction((weighing.divisor or 1) * times)
+    if "row_weights" not in dual:
+        return None
+    weights = weights_of(dual, "row_weights", weighing.rows)
+    return weights, sum_above(weights)
+
+
+def _restarted(program: Program, n: int, tau: int) -> Program:
+    """The output less what it was at the last multiple of tau before, with that difference and that value as states.
+
+    Not as a difference of two states, as `Program.since_reference` has it: of long sums little would be left.
+    """
+    output = program.output
+    if output == X:
+        return program.since_reference(n, tau)
+    reference, one = len(program.statements), Fraction(1)
+    taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
+    kept = [one - each for each in taken]
+    found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
+    for target, terms in program.statements:
+        moved = dict(terms)
+        if output in terms:
+            moved[reference] = terms[output]
+        if target == output:
+            moved[reference] = _less_one(moved.get(reference, Fraction(0)))
+        found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
+    read = any(reference in terms for _, terms in found[1:])
+    return Program(found if read else found[1:], output)
+
+
+def _states(program: Program) -> int:
+    return max((target for target, _ in program.statements), default=X) + 1
+
+
+def _less_one(factor: Coefficient) -> Coefficient:
+    return [each - 1 for each in factor] if isinstance(factor, list) else factor - 1
+
+
+def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
+    """Weights of at most 1 and the power of two by which they were divided; tiny ones are 0."""
+    exponent = int(np.frexp(weights.max())[1])
+    scaled = np.ldexp(weights, -exponent)
+    return np.where(scaled < _TINIEST, 0.0, scaled), Fraction(2) ** exponent
+
+
+def _norm(given: Recursion) -> Fraction:
+    """A number not above the nuclear norm."""
+    from factorize.checker.bounds.determinant_kernels import determinant, pivots
+
+    saturated = _logarithm(*pivots(*given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
+
+    def measure(k: int) -> Fraction | None:
+        return _logarithm(*determinant(math.ldexp(1.0, k), *given), relative=len(given.inputs) * _LOST)
+
+    with ThreadPoolExecutor(2) as pool:
+        left = pool.submit(_left, measure)
+        right = pool.submit(_right, measure, saturated, len(given.inputs))
+        total = left.result() + right.result()
+    return total * _LN2_BELOW / (2 * _PI_ABOVE * (1 + _ALIASING))
+
+
+def _left(measure: Callable[[int], Fraction | None]) -> Fraction:
+    """The terms of k = -1, -2, ..., and what those beyond sum to at least."""
+    total = term = Fraction(0)
+    for k in range(-1, -_FARTHEST, -1):
+        value = measure(k)
+        if value is None:
+            raise NotEnclosed("the recursion of the workload grows too much for its determinants to be enclosed")
+        term = _root_of_two(-k) * value
+        total += term
+        if term * min(value, Fraction(1)) <= Fraction(_CUTOFF) * total:
+            break
+    return total + term * _RATIO / (1 - _RATIO)
+
+
+def _right(measure: Callable[[int], Fraction | None], saturated: Fraction | None, n: int) -> Fraction:
+    """The terms of k = 0, 1, ..., and what those beyond sum to at least: sums over j of r^j, and of j r^j."""
+    total = tail = Fraction(0)
+    for k in range(_FARTHEST):
+        value, factor = measure(k), _root_of_two(-k)
+        if value is None:  # with an observation this fine, what was rounded outweighs a variance: those before do
+            break
+        total += factor * value
+        tail, missing = factor * value * _RATIO / (1 - _RATIO), value
+        if saturated is not None:
+            line = saturated + n * k * _LN2_BELOW
+            steps = factor * (line * _RATIO / (1 - _RATIO) + n * _LN2_BELOW * _RATIO / (1 - _RATIO) ** 2)
+            tail, missing = max(tail, steps), max(value - line, Fraction(0))
+        if factor * missing <= Fraction(_CUTOFF) * total:
+            break
+    return total + tail
+
+
+def _root_of_two(k: int) -> Fraction:
+    """2^(k / 2), rounded down."""
+    return Fraction(2) ** (k // 2) * (2 * _RATIO if k % 2 else 1)
+
+
+def _logarithm(high: float, low: float, places: int, *, relative: float) -> Fraction | None:
+    """Log of (high + low) 2^(400 places) from below, off by a relative error; None for 0."""
+    if not high > 0:
+        return None
+    value = Fraction(high) + Fraction(low)
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    mantissa = value / Fraction(2) ** exponent  # from 1 to 2, as denominators of doubles are powers of two
+    exponent += 400 * places
+    whole = exponent * (_LN2_BELOW if exponent >= 0 else _LN2_ABOVE) + _series(mantissa) - Fraction(relative)
+    return Fraction(math.floor(whole * 2**_UNITS), 2**_UNITS)
+
+
+def _series(mantissa: Fraction) -> Fraction:
+    """Log of a number from 1 to 2 from below: log q = 2 (z + z^3 / 3 + ...), z = (q - 1) / (q + 1), every term cut."""
+    power = math.floor((mantissa - 1) / (mantissa + 1) * 2**_UNITS)
+    square, total = power * power >> _UNITS, 0
+    for j in range(1, _UNITS, 2):
+        total += power // j
+        power = power * square >> _UNITS
+    return Fraction(2 * total, 2**_UNITS)

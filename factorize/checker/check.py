@@ -1,0 +1,225 @@
+"""Every claim of a factor file against its bytes; and a matrix of anybody's against a participation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import check_mode, require_mode
+from factorize.checker.claims import check_bound, check_class_bound, check_losses
+from factorize.checker.convergence import check_convergence
+from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.losses.check_endless import check_endless
+from factorize.checker.mechanism import Contradiction, Named, belongs
+from factorize.checker.participation import allowed
+from factorize.checker.report import (
+    ADDED_NOISE,
+    CLASS_BOUND,
+    DECODER,
+    LOSS,
+    LOWER_BOUND,
+    MECHANISM,
+    SENSITIVITY,
+    STRATEGY,
+    Report,
+    check_claim,
+    stated_claims,
+)
+from factorize.checker.sensitivity import (
+    Bracket,
+    exactly,
+    squared_sensitivity,
+)
+from factorize.checker.spec import check_known, check_known_objective
+from factorize.checker.stored import check_decoder, check_inverse
+from factorize.checker.strategy import Strategy
+from factorize.checker.utility import Utility
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParticipation,
+    InvalidStrategy,
+)
+
+
+def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
+    """Check a factor file from its bytes.
+
+    Args:
+        data: the whole file.
+        user: numbers of user-supplied workloads by sha256, where the spec names any.
+
+    Returns:
+        The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
+
+    Raises:
+        CorruptObject: the bytes are not accounted for, or disagree with their digests.
+        TooLarge: the sensitivity cannot be evaluated exactly at this size.
+    """
+    report, file = _opened(data)
+    try:
+        check_mode()
+        _check(report, file, user or {})
+    except NotEnclosed as reason:
+        report.leave(str(reason), of=report.stated)
+    except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
+        report.failed.append(str(error))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
+        if isinstance(error, FactorizeError):
+            raise
+        raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
+    return report
+
+
+def undecided(data: bytes, reason: str) -> Report:
+    """Return the report on a file of whose claims none is looked at, since its sensitivity cannot be decided.
+
+    Raises:
+        CorruptObject: see `check_factor_file`.
+    """
+    report, _ = _opened(data)
+    report.leave(f"the sensitivity: {reason}", of=report.stated)
+    return report
+
+
+def _opened(data: bytes) -> tuple[Report, FactorFile]:
+    file = read_factor_file(data)
+    try:
+        report = Report(stated=stated_claims(file.manifest))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
+    report.prove("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    return report, file
+
+
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> None:
+    spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
+    check_known(spec["workload"])
+    if spec["workload"].get("n") == "unbounded":
+        check_endless(report, entry, file.matrices["C"], file.manifest)
+        return
+    workload_shape = spec["workload"].get("shape")
+    m, n = workload_shape or (spec["workload"]["n"], spec["workload"]["n"])
+    for name, matrix in file.manifest["matrices"].items():
+        if matrix["shape"] != [m if name == "B" else n, n]:
+            raise CertificateError(f"{name} is stated to have shape {matrix['shape']}, and the spec asks for n={n}")
+    check_known_objective(spec["objective"])
+    strategy = Strategy(entry["structure"], file.matrices["C"], n)
+    report.prove(
+        f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}",
+        of=STRATEGY,
+    )
+    _check_mechanism(report, Named(spec, strategy, entry["dtype"], file.matrices["C"]))
+    bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
+    if _is_known(spec["workload"], user):
+        utility = Utility(spec, strategy, file.dual, user)
+        check_bound(report, file, utility)
+        check_class_bound(report, file, utility)
+        check_decoder(report, file, strategy, bracket, user)
+        check_losses(report, file, utility, m)
+    else:
+        report.leave(
+            "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
+            of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
+        )
+    check_inverse(report, file, strategy, bracket)
+    check_convergence(report, spec, claims)
+
+
+def _is_known(workload: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> bool:
+    """Whether A has a definition, or its numbers are given with the shape that the spec states."""
+    if workload["kind"] != "matrix":
+        return True
+    array = user.get(workload["sha256"])
+    return array is not None and array.shape == tuple(workload["shape"])
+
+
+def _check_mechanism(report: Report, named: Named) -> None:
+    try:
+        report.prove(belongs(named), of=MECHANISM)
+    except Contradiction as reason:
+        report.refute(
+            f"C is not of the mechanism {named.mechanism['kind']} that the spec names: {reason}", of=MECHANISM
+        )
+    except NotEnclosed as reason:
+        report.leave(f"the mechanism {named.mechanism['kind']}: {reason}", of=[MECHANISM])
+
+
+def _check_sensitivity(
+    report: Report, strategy: Strategy, spec: Mapping[str, Any], claim: Mapping[str, Any]
+) -> Bracket:
+    value = float.fromhex(claim["hex"])
+    report.require(
+        claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
+        f"the sensitivity is stated for the participation of the spec: {_brief(spec['participation'])}",
+        f"the sensitivity is stated for {_brief(claim['participation'])}, not {_brief(spec['participation'])}",
+        of=SENSITIVITY,
+    )
+    if value != claim["value"]:
+        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
+    bracket = squared_sensitivity(strategy, spec["participation"])
+    check_claim(report, bracket, value, kind=claim["kind"])
+    return bracket
+
+
+def _brief(participation: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
+
+
+def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
+    """Answer whether a matrix has sensitivity at most `claim` under a participation.
+
+    Args:
+        array: C, shape (n, n).
+        participation: in the contract's JSON form.
+        claim: the sensitivity that its owner believes.
+
+    Raises:
+        InvalidStrategy: not a finite lower-triangular matrix with a positive diagonal.
+        InvalidParticipation: it does not fit n.
+        TooLarge: it cannot be evaluated exactly at this size.
+        CertificateError: this machine's floating point cannot be relied on.
+    """
+    report = Report()
+    require_mode()
+    n = array.shape[1]
+    if array.shape != (n, n):
+        raise InvalidStrategy(f"a strategy matrix is square; got shape {array.shape}")
+    if np.triu(array, 1).any() and not np.tril(array, -1).any():
+        raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
+    strategy = Strategy("dense", {"": array}, n)
+    report.prove("C is finite and lower-triangular bit by bit, with a positive diagonal")
+    try:
+        bracket = squared_sensitivity(strategy, participation)
+    except NotEnclosed as reason:
+        raise CertificateError(str(reason)) from None
+    check_claim(report, exactly(strategy, participation, bracket, claim), claim, kind=None)
+    report.warnings.extend(_warnings(strategy, array, participation))
+    report.leave("the workload: whether C serves it, and how well; `factorize add` certifies that too")
+    return report
+
+
+def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, Any]) -> list[str]:
+    found = []
+    form = allowed(participation, strategy.n)
+    several = form.most > 1
+    if strategy.signed and several:
+        found.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
+    if several and not form.periodic and strategy.bandwidth > form.separation:
+        found.append(
+            f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
+            "overlap, and sums of column norms are no bound"
+        )
+    if strategy.toeplitz is not None and several and not strategy.monotone:
+        found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
+    scaled = array / np.abs(array).max()  # its squares do not overflow
+    columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))
+    if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
+        found.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
+    return found

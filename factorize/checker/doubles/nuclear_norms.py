@@ -1,0 +1,261 @@
+"""The lower bound over all strategy matrices, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F, for any Q.
+
+Where C is near the optimum, (W A F)^T W A F is near the square of (C F)^T C F, so that Z F^-T with Z = W A (C^T C)^-1
+is near the polar factor of W A F. Else the guess is M (M^T M)^-1/2 of the computed M = W A F. For P near it and a
+computed E near P^T P - I, Q = P (I - E / 2) is nearer (Newton and Schulz), and |P (I - E / 2)|^2 <= 1 + what E is off
+by, since (1 - d / 2)^2 (1 + d) <= 1 for every d <= 3. A bad P weakens the bound and never makes it false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds.evidence import Piece
+from factorize.checker.doubles.roundings import SLACK, TINY, UNIT, column_norms, finite, gamma, norm_of
+from factorize.checker.doubles.triangles import gram, roundings_of
+from factorize.checker.doubles.whole import norm_above
+from factorize.checker.doubles.workload_rows import Near, WorkloadRows
+from factorize.checker.spec import Weighing
+from factorize.errors import CertificateError
+
+LARGEST_VECTORS = 2048
+"""Longest n for which eigenvectors are computed: about 10 products of matrices of that size."""
+_FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
+_NEAR = 1e-10  # of its square over the columns: what another step would win is below that
+_MOST_STEPS = 6
+_SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
+_FLATTEST = 1e-10  # ratio of eigenvalues of M^T M below which M (M^T M)^-1/2 is no guess that a step or two mends
+_LEAST_COLUMNS, _PARTS = 128, 16  # of W A F that are made at one time
+
+
+class WeightedTarget(NamedTuple):
+    """W A: rows less those that they refer to, times row factors.
+
+    Attributes:
+        workload: A.
+        weighing: of the objective.
+        scales: row factors, shape (m,).
+    """
+
+    workload: WorkloadRows
+    weighing: Weighing
+    scales: np.ndarray
+
+    def column_block(self, indices: np.ndarray) -> Near:
+        """Return some columns."""
+        found = self.workload.column_block(indices)
+        if self.weighing.tau is not None:
+            found = Near(found.values, np.broadcast_to(found.errors, found.values.shape))
+            found = found.minus(Near(*(self._referred(part) for part in found)))
+        return found if (self.scales == 1).all() else found.times(self.scales[:, None])
+
+    def applied(self, matrix: np.ndarray) -> np.ndarray:
+        """Return W A times a matrix of n rows, nearly."""
+        rows = self.workload.applied(matrix, 0, self.workload.rows, {})
+        if self.weighing.tau is not None:
+            rows = rows - self._referred(rows)
+        return np.asarray(rows * self.scales[:, None])
+
+    def _referred(self, rows: np.ndarray) -> np.ndarray:
+        """The row that each row refers to, 0 for none."""
+        before = np.array(self.weighing.references)
+        return np.where(before[:, None] >= 0, rows[np.maximum(before, 0)], 0.0)
+
+
+class Factor(NamedTuple):
+    """F, block diagonal over patterns of steps of one length, one square factor for each.
+
+    Attributes:
+        patterns: shape (patterns, k).
+        blocks: shape (patterns, k, k).
+    """
+
+    patterns: np.ndarray
+    blocks: np.ndarray
+
+    def cost(self) -> Fraction:
+        """At least the sum over the patterns of the largest diagonal entry of F F^T."""
+        k = self.blocks.shape[2]
+        diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
+        total = Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+        return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
+
+    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield columns of W A F in the order of the patterns, and at least the norm of what they are off by."""
+        count, k = self.patterns.shape
+        step = max(weighted.workload.columns // (_PARTS * k), _LEAST_COLUMNS // k, 1)
+        for first in range(0, count, step):
+            patterns, blocks = self.patterns[first : first + step], self.blocks[first : first + step]
+            near = weighted.column_block(patterns.ravel())
+            parts = near.values.reshape(-1, len(patterns), k).swapaxes(0, 1)
+            together = parts * blocks if k == 1 else parts @ blocks
+            made = together.swapaxes(0, 1).reshape(-1, len(patterns) * k)
+            sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(near.values.size))
+            errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(near.errors))) * (1 + gamma(near.values.size)))
+            factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
+            lost = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
+            yield made, lost * (1 + SLACK)
+
+
+def grouped(pieces: Sequence[Piece]) -> list[Factor]:
+    """Return F by lengths of patterns, times a power of two that brings its largest entry near 1.
+
+    Any scale proves the same. Blocks are cut to squares; columns that are left out make F F^T smaller.
+
+    Raises:
+        CertificateError: the evidence is all zero.
+        NotEnclosed: a block has fewer columns than rows.
+    """
+    largest = max((float(np.abs(piece.block).max(initial=0.0)) for piece in pieces), default=0.0)
+    if not largest:
+        raise CertificateError("the dual evidence is all zero")
+    groups = []
+    for length in sorted({len(piece.steps) for piece in pieces}):
+        some = [piece for piece in pieces if len(piece.steps) == length]
+        blocks = np.ldexp(np.array([piece.block[:, :length] for piece in some]), -math.frexp(largest)[1])
+        groups.append(Factor(np.array([piece.steps for piece in some]), blocks))
+    return groups
+
+
+def decoder_of_gram(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
+    """Return W A N N^T, nearly."""
+    return weighted.applied(inverse @ inverse.T)
+
+
+def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Factor], inverse: np.ndarray) -> np.ndarray:
+    """Return something near the polar factor of W A F if C is near the optimum, columns in the order of the factors.
+
+    Raises:
+        NotEnclosed: F is singular, or numbers leave the range of doubles.
+    """
+    with np.errstate(all="ignore"):
+        rows, parts = decoder_of_gram(weighted, inverse), []
+        for patterns, blocks in factors:
+            try:
+                turned = np.linalg.inv(blocks).swapaxes(1, 2)
+            except np.linalg.LinAlgError:
+                raise NotEnclosed("the evidence is singular, so that no polar factor is guessed from C") from None
+            own = rows[:, patterns.ravel()].reshape(len(rows), *patterns.shape).swapaxes(0, 1)
+            parts.append((own @ turned).swapaxes(0, 1).reshape(len(rows), -1))
+        out = np.concatenate(parts, axis=1)
+        total = float(np.einsum("ij,ij->", out, out))
+        finite(total, 1.0 / total if total else math.inf)
+        out *= math.sqrt(out.shape[1] / total)  # the scale of F is that of the evidence, which says nothing
+    return out
+
+
+def guess_by_vectors(target: np.ndarray) -> np.ndarray:
+    """Return something near the polar factor of M, shape (m, n), m >= n.
+
+    Raises:
+        NotEnclosed: no eigenvectors were found.
+    """
+    try:
+        values, vectors = np.linalg.eigh(gram(target))
+        if values[0] > _FLATTEST * values[-1]:
+            return np.asarray(target @ gram((vectors * values**-0.25).T))  # (M^T M)^-1/2, by half of a product
+        left, _, right = np.linalg.svd(target, full_matrices=False)
+    except np.linalg.LinAlgError:
+        raise NotEnclosed("no singular vectors of the target were found") from None
+    return np.asarray(left @ right)
+
+
+def norm_by_strategy(weighted: WeightedTarget, factors: Sequence[Factor], guess: np.ndarray) -> Fraction:
+    """Return a number not above the nuclear norm of W A F; W A F is made by columns.
+
+    Args:
+        weighted: W A.
+        factors: F.
+        guess: P, shape (m, columns of F).
+
+    Raises:
+        NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
+    """
+    return norm_below((block for factor in factors for block in factor.targets(weighted)), guess)
+
+
+def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Factor]) -> Fraction:
+    """Return the same without help from C.
+
+    Raises:
+        NotEnclosed: n is too large, or see `norm_by_strategy`.
+    """
+    if max(weighted.workload.rows, weighted.workload.columns) > LARGEST_VECTORS:
+        raise NotEnclosed(f"singular vectors are computed up to n={LARGEST_VECTORS}")
+    with np.errstate(all="ignore"):
+        parts = [block for factor in factors for block in factor.targets(weighted)]
+        target, lost = np.concatenate([values for values, _ in parts], axis=1), norm_of(np.array([p[1] for p in parts]))
+        finite(float(np.einsum("ij->", target)), lost)
+        target = target if len(target) >= target.shape[1] else np.ascontiguousarray(target.T)
+        guess = guess_by_vectors(target)
+    return norm_below(iter([(target, lost)]), guess)
+
+
+def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -> Fraction:
+    """Return a number not above the nuclear norm of M.
+
+    Args:
+        targets: columns of M, and at least the norm of what they are off by.
+        guess: P, of the shape of M, at least as many rows as columns.
+
+    Raises:
+        NotEnclosed: see `norm_by_strategy`.
+    """
+    with np.errstate(all="ignore"):
+        guess = _nearer(guess)
+        (rows, columns), lengths, magnitude = guess.shape, column_norms(guess), norm_above(guess)
+        near = gram(guess)
+        near[np.diag_indices(columns)] -= 1.0
+        apart = norm_of(column_norms(near))
+        error = gamma(roundings_of(rows) + 1) * magnitude**2 + 2 * UNIT * (apart + 1) + guess.size * TINY
+        parts, lost, start = [], 0.0, 0
+        for target, off in targets:
+            some = slice(start, start + target.shape[1])
+            turned = guess @ near[:, some]
+            rounded = gamma(columns + 1) * magnitude * norm_of(column_norms(near[:, some])) + target.size * TINY
+            sizes, both = column_norms(target), lengths[some] + column_norms(turned)
+            lost += gamma(rows + 4) * math.fsum((both * sizes).tolist()) + target.size * TINY
+            lost += rounded * norm_of(sizes) + (norm_of(both) + rounded) * off
+            parts += np.einsum("ij,ij->j", guess[:, some], target).tolist()
+            parts += (-0.5 * np.einsum("ij,ij->j", turned, target)).tolist()
+            start = some.stop
+    delta = (apart + error) * (1 + SLACK)
+    finite(delta, lost, *parts)
+    if not delta < _FARTHEST:
+        raise NotEnclosed("the guess of the polar factor is too far from one with orthonormal columns")
+    squared = 1 + (error * (1 + delta) * (1 + delta / 2) + error**2) * (1 + SLACK)
+    below = math.fsum(parts) * (1 - 4 * UNIT) - lost * (1 + SLACK) * (1 + SLACK)
+    return Fraction(max(below, 0.0)) / Fraction(math.nextafter(math.sqrt(math.nextafter(squared, 2.0)), 2.0))
+
+
+def _nearer(guess: np.ndarray) -> np.ndarray:
+    """Return P after steps in single precision, of half the work, as long as it is not near and they bring it nearer.
+
+    Whatever they return is a guess: the step in doubles proves what there is to prove of it, and mends their roundings.
+    """
+    columns, away = guess.shape[1], _estimate(guess)
+    for _ in range(_MOST_STEPS):
+        if not _NEAR * columns < away < _FARTHEST**2:
+            break
+        single = guess.astype(np.float32)
+        near = single.T @ single
+        near[np.diag_indices(columns)] -= 1
+        moved = guess - 0.5 * (single @ near)
+        left = _estimate(moved)
+        if not left < away:
+            break
+        guess, away = moved, left
+    return guess
+
+
+def _estimate(guess: np.ndarray) -> float:
+    """The square of the norm of P^T P - I, about: that of its products with a few vectors of random signs."""
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (guess.shape[1], _SAMPLES))
+    away = guess.T @ (guess @ signs) - signs
+    return float(np.einsum("ij,ij->", away, away)) / _SAMPLES

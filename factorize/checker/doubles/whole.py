@@ -1,0 +1,223 @@
+"""Whole matrices in doubles: losses, and how far products with C are from what they should be.
+
+For B = A N, N a guess of C^-1, and R = B C - A, A C^-1 = B - R C^-1: row i of B is off by at most |R_i| |C^-1|. With
+D = N C - I, |C^-1| is at most |N| / (1 - |D|). R and D are products in doubles beside what was rounded, stated in
+advance: row i of a product X C is off by at most gamma times the sum over k of |x_ik| |C_k|.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.doubles.roundings import (
+    ROOT_OF_TINY,
+    SLACK,
+    TINY,
+    UNIT,
+    column_norms,
+    finite,
+    gamma,
+    norm_of,
+    row_norms,
+)
+from factorize.checker.doubles.triangles import blocks_of, inverse_of, roundings_of, times_lower
+from factorize.checker.doubles.workload_rows import WorkloadRows, nearly
+from factorize.checker.losses.variances import Ends, weighed
+from factorize.checker.sensitivity import square_root_up
+from factorize.checker.spec import Weighing
+from factorize.checker.strategy import LARGEST_WHOLE, Strategy
+
+LARGEST = 16384
+"""Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
+
+
+class Entries(NamedTuple):
+    """C as doubles.
+
+    Attributes:
+        values: shape (n, n).
+        errors: at least the norms of what its rows are off by, shape (n,).
+        slack: of row k, so that x C is off by at most the sum of |x_k| times it, shape (n,).
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    slack: np.ndarray
+
+    def lost(self, rows: np.ndarray) -> np.ndarray:
+        """Return at least the norms of what products of rows with C are off by, shape (rows,)."""
+        terms = rows.shape[1]
+        most = (np.abs(rows) @ self.slack[:terms]) * (1 + gamma(terms))
+        return np.asarray(most * (1 + SLACK) + terms * terms * TINY)
+
+
+class Residual(NamedTuple):
+    """B C - A.
+
+    Attributes:
+        values: as computed, shape (m, n).
+        errors: norms of what its rows are off by, from above, shape (m,).
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def norms(self) -> np.ndarray:
+        """At least the norms of its rows."""
+        return row_norms(self.values) * (1 + SLACK) + self.errors
+
+    @property
+    def largest(self) -> float:
+        """At least its largest entry."""
+        return float((np.abs(self.values).max(axis=1) * (1 + SLACK) + self.errors).max())
+
+
+def entries_of(strategy: Strategy) -> Entries:
+    """Return C where its entries are stored or few enough to be computed.
+
+    Raises:
+        NotEnclosed: they are not, or this machine's products cannot be relied on.
+    """
+    check_products()
+    n, times, errors = strategy.n, 0, np.zeros(1)
+    if n > LARGEST:
+        raise NotEnclosed(f"whole matrices are multiplied up to n={LARGEST}")
+    values = strategy.doubles
+    if values is None:
+        rounded = strategy.rounded
+        if rounded is not None:
+            values, times = rounded
+        elif n > LARGEST_WHOLE:
+            raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
+        else:
+            near = nearly(strategy.numbers())
+            values, errors = near.values, row_norms(np.broadcast_to(near.errors, near.values.shape))
+    with np.errstate(all="ignore"):
+        lengths = row_norms(values)
+        errors = gamma(times) * lengths * (1 + SLACK) + errors
+        slack = gamma(roundings_of(n) + 1) * lengths * (1 + SLACK) + errors * (1 + SLACK)
+    finite(float(slack.sum()))
+    return Entries(values, errors, slack)
+
+
+def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None) -> Residual:
+    """Return B C - A.
+
+    Args:
+        decoder: B, shape (m, n); lower-triangular where A is.
+        entries: C.
+        workload: A; None for the identity.
+    """
+    values, errors = np.zeros(decoder.shape), np.zeros(len(decoder))
+    with np.errstate(all="ignore"):
+        for start, stop in blocks_of(len(decoder)):
+            width = stop if workload is None or workload.triangular else decoder.shape[1]
+            rows, image = decoder[start:stop, :width], values[start:stop, :width]
+            image[:] = times_lower(rows, entries.values[:width, :width])
+            errors[start:stop] = entries.lost(rows)
+            if workload is None:
+                image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
+            else:
+                wanted = workload.row_block(start, stop)
+                image -= wanted.values[:, :width]
+                errors[start:stop] += row_norms(wanted.errors) * (1 + SLACK)
+    finite(float(errors.sum()), float(np.einsum("ij->", values)))
+    return Residual(values, errors)
+
+
+def norm_above(matrix: np.ndarray) -> float:
+    """Return at least the spectral norm."""
+    sizes = np.abs(matrix)
+    sums = float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
+    return min(math.sqrt(sums), norm_of(row_norms(matrix))) * (1 + gamma(4 * max(matrix.shape))) * (1 + SLACK)
+
+
+def norm_of_inverse(inverse: np.ndarray, entries: Entries) -> float:
+    """Return at least the spectral norm of C^-1, from N near it.
+
+    Raises:
+        NotEnclosed: N is too far from C^-1.
+    """
+    defect = norm_of(residual(inverse, entries, None).norms)
+    if not defect < 0.5:
+        raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
+    return norm_above(inverse) / (1 - defect) * (1 + SLACK)
+
+
+def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> Ends:
+    """Return the losses at sensitivity 1.
+
+    Args:
+        entries: C.
+        inverse: N, lower-triangular and near C^-1.
+        workload: A, shape (m, n).
+        weighing: of the objective, for m rows.
+
+    Raises:
+        NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
+    """
+    with np.errstate(all="ignore"):
+        decoder = workload.applied(inverse, 0, workload.rows, {})
+        errors = residual(decoder, entries, workload).norms * norm_of_inverse(inverse, entries) * (1 + SLACK)
+        ends, since = _around(decoder, errors), None
+        if weighing.tau is not None:
+            before = np.array(weighing.references)
+            others = np.where(before[:, None] >= 0, decoder[np.maximum(before, 0)], 0.0)
+            beside = np.where(before >= 0, errors[np.maximum(before, 0)], 0.0)
+            since = _around(decoder - others, (errors + beside) * (1 + SLACK))
+        finite(float(ends.sum()), 0.0 if since is None else float(since.sum()))
+    return weighed(ends, weighing, since)
+
+
+def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Ends of the squared norms of rows that are off by at most some norm, shape (2, rows)."""
+    high = row_norms(rows)
+    low = high * (1 - 2 * gamma(rows.shape[1] + 8)) - 2 * ROOT_OF_TINY
+    ends = np.maximum(low - errors * (1 + SLACK), 0.0), (high + errors * (1 + SLACK)) * (1 + 2 * UNIT)
+    return np.stack([ends[0] * ends[0] * (1 - 8 * UNIT), ends[1] * ends[1] * (1 + 8 * UNIT)])
+
+
+def added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Fraction) -> tuple[float, float] | str:
+    """Return an upper bound of the sensitivity of the encoder of A G + B Z and what it adds, or why there is none.
+
+    The encoder is E = B^+ A = B^+ B C - B^+ R, of which the first part is C or a projection of it. A column of B^+ R
+    adds at most its norm to a pattern, and a pattern has at most `most` steps.
+
+    Args:
+        stored: B, shape (m, n).
+        rest: R = B C - A.
+        most: participations.
+        upper: squared sensitivity of C from above.
+
+    Raises:
+        NotEnclosed: the rank of B cannot be proved in doubles.
+    """
+    m, n = stored.shape
+    if m > n:
+        return "B has more rows than columns, so parts of A G that differ from B C G would have no noise"
+    if m == n and not np.diagonal(stored).all():
+        return "B is singular, so a part of A G would have no noise"
+    with np.errstate(all="ignore"):
+        guess = inverse_of(stored) if m == n else np.linalg.pinv(stored)
+        left, right = (guess, stored) if m == n else (stored, guess)  # B N = I + D proves full row rank
+        image = left @ right
+        image[np.diag_indices(len(image))] -= 1.0
+        lost = gamma(n + 1) * norm_of(row_norms(left)) * norm_of(column_norms(right)) + n * n * TINY
+        defect = (norm_of(row_norms(image)) + lost) * (1 + SLACK)
+        if not defect < 0.5:
+            raise NotEnclosed("the stored B is so ill-conditioned that its rank cannot be proved in doubles")
+        size = norm_above(guess)
+        longest = float(column_norms(guess @ rest.values).max())
+        longest += gamma(n + 1) * norm_of(row_norms(guess)) * float(column_norms(rest.values).max()) + n * n * TINY
+        if m < n:  # B^+ is no longer than N / (1 - |D|), and another matrix than N
+            longest = size * float(column_norms(rest.values).max())
+        added = most * (longest + size * norm_of(rest.errors)) / (1 - defect) * (1 + SLACK)
+    finite(added)
+    return square_root_up((Fraction(square_root_up(upper)) + Fraction(added)) ** 2), added

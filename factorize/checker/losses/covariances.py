@@ -1,0 +1,122 @@
+"""Recursions of C^-1 and A as one list of statements, and the variances of what it makes of white noise, enclosed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.intervals import NotEnclosed, pair
+from factorize.checker.spec.programs import Coefficient, Program, X
+
+Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
+"""A number for all steps; one for each: rationals, doubles (n,) or pairs (n, 2); or what returns doubles of steps."""
+_GROWS = "the recursion grows too much to be enclosed in doubled precision"
+_NUMBERS = 1 << 15  # factors that are laid out at one time
+
+
+class Statement(NamedTuple):
+    """What a state becomes: a sum of states with factors, each some steps back.
+
+    Of the same step, a state is read as it stands: as the last one left it, before its own statement.
+    """
+
+    target: int
+    terms: Mapping[tuple[int, int], Factor]
+
+
+def followed(first: list[Statement], program: Program) -> tuple[list[Statement], int]:
+    """Return statements with those of a program of their state 0 after them, and which state is its output."""
+    made = 1 + max(statement.target for statement in first)
+
+    def place(state: int) -> int:
+        return 0 if state == X else made + state
+
+    after = [
+        Statement(made + target, {(place(source), 0): factor for source, factor in terms.items()})
+        for target, terms in program.statements
+    ]
+    return [*first, *after], place(program.output)
+
+
+def variances(
+    n: int, statements: list[Statement], reading: int, *, noise: int = 0, backwards: bool = False
+) -> np.ndarray:
+    """Return ends of the variances of a state at each step, shape (2, n).
+
+    Args:
+        n: steps.
+        statements: of each step.
+        reading: the state.
+        noise: the state that white noise is added to where a step sets it first.
+        backwards: whether the last step is run first.
+
+    Raises:
+        NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
+    """
+    from factorize.checker.losses.variance_kernels import carry
+
+    factors = list({_name(factor): factor for _, terms in statements for factor in terms.values()}.values())
+    columns = {_name(factor): column for column, factor in enumerate(factors)}
+    sizes = [1] * (1 + max(target for target, _ in statements))
+    for _, terms in statements:
+        for source, lag in terms:
+            sizes[source] = max(sizes[source], lag)
+    triples = [
+        (source, lag, columns[_name(factor)]) for _, terms in statements for (source, lag), factor in terms.items()
+    ]
+    layout = (
+        np.array([np.cumsum([0, *sizes[:-1]]), sizes], dtype=np.int64),
+        np.array([target for target, _ in statements], dtype=np.int64),
+        np.cumsum([0, *(len(terms) for _, terms in statements)]),
+        np.array(triples, dtype=np.int64).reshape(-1, 3).T.copy(),
+    )
+    noisy = next(k for k, statement in enumerate(statements) if statement.target == noise)
+    slots, ends = sum(sizes), np.empty((2, n))
+    state = (np.zeros((slots, slots)), np.zeros((slots, slots)), np.zeros((slots, slots)))
+    constant = all(map(_is_constant, factors))
+    at_once = n if constant else max(1, _NUMBERS // len(factors))
+    pieces = [(start, min(start + at_once, n)) for start in range(0, n, at_once)]
+    for steps in reversed(pieces) if backwards else pieces:
+        laid_out = np.zeros((1 if constant else steps[1] - steps[0], len(factors), 2))
+        for column, factor in enumerate(factors):
+            _write(laid_out[:, column], factor, *steps)
+        if not carry(*layout, laid_out, steps, backwards, noisy, reading, state, ends):
+            raise NotEnclosed(_GROWS)
+    if not np.isfinite(ends).all():
+        raise NotEnclosed(_GROWS)
+    return ends
+
+
+def negative(values: np.ndarray, lag: int = 0) -> Callable[[int, int], np.ndarray]:
+    """Return a factor that is minus the value some steps before, and 0 before the first."""
+
+    def factor(start: int, stop: int) -> np.ndarray:
+        first = max(start, min(lag, stop))
+        return np.concatenate([np.zeros(first - start), -values[first - lag : stop - lag]])
+
+    return factor
+
+
+def _name(factor: Factor) -> object:
+    """What tells factors apart: numbers by value, the others by which they are."""
+    return factor if _is_constant(factor) else id(factor)
+
+
+def _is_constant(factor: Factor) -> bool:
+    return isinstance(factor, float | Fraction)
+
+
+def _write(out: np.ndarray, factor: Factor, start: int, stop: int) -> None:
+    """Write a factor of steps as pairs of doubles."""
+    if isinstance(factor, Fraction):
+        out[:] = pair(factor)
+    elif isinstance(factor, list):
+        out[:] = [pair(value) for value in factor[start:stop]]
+    elif isinstance(factor, float):
+        out[:, 0] = factor
+    else:
+        values = factor(start, stop) if callable(factor) else factor[start:stop]
+        out[:, : 1 if values.ndim == 1 else 2] = values.reshape(len(values), -1)

@@ -1,0 +1,80 @@
+"""Losses of long strategies that are recursions: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
+
+y is white noise, x = C^-1 y and A x are recursions of a few states, and their covariance is carried along (see
+losses/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.checker.doubles.roundings import outwards
+from factorize.checker.spec import Weighing, program_of, weighing_of
+from factorize.checker.spec.programs import Program, X
+from factorize.checker.strategy import Strategy
+
+LARGEST_WORK = 1 << 35
+_SLACK = 2.0**-44
+
+
+class Ends(NamedTuple):
+    """Enclosures at sensitivity 1, each (low, high)."""
+
+    total: tuple[float, float]
+    largest: tuple[float, float]
+    last: tuple[float, float]
+    objective: tuple[float, float]
+
+
+def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any]) -> Ends | None:
+    """Return the losses, or None where C or A has no recursion here, or it would take too long.
+
+    Args:
+        strategy: banded, Toeplitz with few diagonals, with buffers or decays, or a tree.
+        workload: the spec's.
+        objective: the spec's.
+
+    Raises:
+        NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
+    """
+    found = program_of(workload)
+    if found is not None and strategy.scale is not None:
+        found = _after_factors(found, strategy.scale)
+    ends = None if found is None else strategy.reading.variances(found, LARGEST_WORK)
+    if found is None or ends is None:
+        return None
+    weighing = weighing_of(objective, strategy.n)
+    if weighing.tau is None:
+        return weighed(ends, weighing)
+    since = strategy.reading.variances(found.since_reference(strategy.n, weighing.tau), LARGEST_WORK)
+    return None if since is None else weighed(ends, weighing, since)
+
+
+def _after_factors(program: Program, scale: np.ndarray) -> Program:
+    """The same of x over the factors of the columns of C, kept as a state of its own."""
+    divided = len(program.statements)
+    return program.fed([(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})], divided)
+
+
+def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
+    """The losses of variances, and the objective of others if those are what it weighs."""
+    below, above = _outwards(ends)
+    total = outwards((math.fsum(below), math.fsum(above)), _SLACK)
+    largest = (float(below.max()), float(above.max()))
+    if weighing.weights is None:
+        chosen = largest
+    elif weighing.divisor is not None:
+        chosen = outwards((total[0] / weighing.divisor, total[1] / weighing.divisor), _SLACK)
+    else:
+        low, high = (below, above) if since is None else _outwards(since)
+        chosen = outwards((math.fsum(weighing.doubles * low), math.fsum(weighing.doubles * high)), _SLACK)
+    return Ends(total, largest, (float(below[-1]), float(above[-1])), chosen)
+
+
+def _outwards(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.maximum(ends[0] * (1 - _SLACK), 0.0), ends[1] * (1 + _SLACK)

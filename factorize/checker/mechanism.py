@@ -1,0 +1,381 @@
+"""The mechanism that the spec names: whether C is a matrix of it, from its stored numbers.
+
+A class (banded, Toeplitz, buffers) is decided by the bits. A formula (square roots, differences, trees, Fourier) is
+compared in double precision, up to 1e-9 and what n roundings of the stored type explain: a formula decides what the
+result is called, and neither its sensitivity nor its losses. That a member is the best of its class is another claim
+(exact/convergence.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorize.checker.arithmetic import series
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.doubles.triangles import inverse_of
+from factorize.checker.doubles.workload_rows import approximation
+from factorize.checker.spec import toeplitz_column
+from factorize.checker.strategy import LARGEST_WHOLE, Strategy
+from factorize.checker.structures.base import toeplitz_array
+
+FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")
+"""Mechanisms with nothing to optimise."""
+GIVEN = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "gamma", "lambda_cgd": "correlation"}
+"""Others that are one where the parameter of this name is a number."""
+_ANY_COLUMNS = ("dense", "semidefinite", "added", "banded", "buffered_linear")
+"""Classes that hold C with its columns scaled wherever they hold C."""
+_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
+_NEAR = 1e-9
+_TINY = 1e-30  # of the first coefficient: what may underflow
+
+
+@dataclass(frozen=True)
+class Named:
+    """A C beside the spec that names its mechanism.
+
+    Attributes:
+        spec: canonical spec.
+        strategy: C.
+        dtype: in which C is stored.
+        parts: its tensors by suffix.
+    """
+
+    spec: Mapping[str, Any]
+    strategy: Strategy
+    dtype: str
+    parts: Mapping[str, np.ndarray]
+
+    @property
+    def mechanism(self) -> Mapping[str, Any]:
+        """The entry of the spec."""
+        return dict(self.spec["mechanism"])
+
+    @property
+    def bands(self) -> int:
+        """Diagonals that the mechanism allows."""
+        return int(self.mechanism.get("bands") or self.strategy.n)
+
+    @property
+    def near(self) -> float:
+        """Relative difference that is allowed."""
+        return _NEAR + 4 * self.strategy.n * _UNIT[self.dtype]
+
+    @property
+    def ratios(self) -> np.ndarray:
+        """The first column of a Toeplitz C in units of its first entry, without the columns' factors."""
+        if self.strategy.series is None:
+            raise Contradiction("it is not Toeplitz")
+        column = approximation(self.strategy.series)
+        return np.asarray(column / column[0])
+
+    @property
+    def workload(self) -> np.ndarray:
+        """The first column of the Toeplitz workload that the formula is of."""
+        found = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
+        if found is None:
+            raise NotEnclosed("the formula is of a Toeplitz workload, and this one is not known as such here")
+        return approximation(found)[: self.strategy.n]
+
+
+class Contradiction(Exception):
+    """C is no matrix of the mechanism."""
+
+
+def belongs(named: Named) -> str:
+    """Return what is proved of C and the mechanism.
+
+    Raises:
+        Contradiction: C is no matrix of that mechanism.
+        NotEnclosed: it is not decided here.
+    """
+    mechanism = named.mechanism
+    kind = mechanism["kind"]
+    if kind not in _RULES:
+        raise NotEnclosed(f"this checker has no rule for the mechanism {str(kind)[:40]!r}")
+    normalised = "" if kind in _ANY_COLUMNS else _columns(named, mechanism.get("normalization", "none"))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is near nothing
+        rule = _RULES[kind](named)
+    return f"C is of the mechanism {kind}: {rule}{normalised}"
+
+
+def belongs_endless(mechanism: Mapping[str, Any], structure: str, parts: Mapping[str, np.ndarray]) -> str:
+    """Return what is proved of a C without end and the mechanism; see `belongs`."""
+    if structure != mechanism["kind"]:
+        raise Contradiction(f"it is stored as {structure}")
+    if structure == "blt" and len(parts["theta"]) <= mechanism["buffers"]:
+        return f"C has {len(parts['theta'])} of at most {mechanism['buffers']} buffers"
+    if structure == "nu_toeplitz" and parts["nu"].tolist() == [mechanism["nu"]]:
+        return f"C has the parameter nu = {mechanism['nu']!r}"
+    raise Contradiction("its parameters are not those of the mechanism")
+
+
+def _columns(named: Named, normalization: str) -> str:
+    """Check that columns have factors only where they may, and equal norms where they must."""
+    scale = named.strategy.scale
+    if normalization == "fitted" and named.spec.get("sampling") is not None:
+        return ", its columns with factors of their own"
+    if normalization == "none" and scale is not None:
+        raise Contradiction("its columns have factors, and the mechanism is not normalised")
+    if normalization == "columns" or scale is not None:
+        squares = named.strategy.column_norms.values
+        if not np.ptp(squares) <= 2 * named.near * squares.max() < math.inf:
+            raise Contradiction("its columns have different norms, and the mechanism is normalised")
+        return ", its columns of equal norm"
+    return ""
+
+
+def _any(_named: Named) -> str:
+    return "its class holds every lower-triangular matrix"
+
+
+def _added(named: Named) -> str:
+    if set(named.parts) != {""} or named.dtype != "float64":
+        raise NotEnclosed("a strategy named by its bytes is known where it is stored whole in float64")
+    if hashlib.sha256(np.ascontiguousarray(named.parts[""]).tobytes()).hexdigest() != named.mechanism["sha256"]:
+        raise Contradiction("its bytes do not hash to the sha256 that the mechanism names")
+    return "its bytes hash to the sha256 that the mechanism names"
+
+
+def _banded(named: Named) -> str:
+    if named.strategy.bandwidth > named.bands:
+        raise Contradiction(f"it has {named.strategy.bandwidth} diagonals, and the mechanism has {named.bands}")
+    return f"it has at most {named.bands} diagonals"
+
+
+def _toeplitz(named: Named) -> str:
+    if named.strategy.series is None:
+        raise Contradiction("it is not Toeplitz")
+    return "it is Toeplitz"
+
+
+def _banded_toeplitz(named: Named) -> str:
+    return f"{_toeplitz(named)}, and {_banded(named)}"
+
+
+def _blt(named: Named) -> str:
+    if named.strategy.structure != "blt":
+        raise Contradiction(f"it is stored as {named.strategy.structure}, not by decays and scales")
+    return _states(named, len(named.parts["theta"]))
+
+
+def _buffered(named: Named) -> str:
+    redraws = named.mechanism.get("redraws")
+    memory = named.strategy.reading.memory
+    if memory is None:
+        raise Contradiction(f"it is stored as {named.strategy.structure}, not by buffers")
+    if redraws is not None and memory.redraws > redraws:
+        raise Contradiction(f"it makes more earlier draws again than the mechanism's {redraws}")
+    return _states(named, memory.buffers)
+
+
+def _states(named: Named, found: int) -> str:
+    if found > named.mechanism["buffers"]:
+        raise Contradiction(f"it has {found} buffers, and the mechanism has {named.mechanism['buffers']}")
+    return f"it has {found} of at most {named.mechanism['buffers']} buffers"
+
+
+def _identity(named: Named) -> str:
+    if named.strategy.series is None or named.strategy.bandwidth > 1:
+        raise Contradiction("it is no multiple of the identity")
+    return "it is a multiple of the identity"
+
+
+def _nu_toeplitz(named: Named) -> str:
+    nu, ratios = named.mechanism.get("nu", 0.0), named.ratios
+    if isinstance(nu, str):
+        nu = 1.0 - 2.0 * float(ratios[1]) if len(ratios) > 1 else 0.0
+    return _compared(named, _root_of_prefix(len(ratios), float(nu)), f"(1 - (1 - nu) x)^(-1/2), nu = {nu:.6g}")
+
+
+def _root_of_prefix(n: int, nu: float) -> np.ndarray:
+    steps = np.arange(1, n)
+    with np.errstate(under="ignore"):
+        return np.cumprod(np.concatenate([[1.0], (1.0 - nu) * (2 * steps - 1) / (2 * steps)]))
+
+
+def _anti_pgd(named: Named) -> str:
+    kept = 1.0 - float(named.mechanism.get("damping") or 0.0)
+    with np.errstate(under="ignore"):
+        return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
+
+
+def _lambda_cgd(named: Named) -> str:
+    kept, ratios = named.mechanism["correlation"], named.ratios
+    if isinstance(kept, str):
+        kept = float(ratios[1]) if len(ratios) > 1 else 0.0
+    if not 0 <= kept <= 1 + named.near:
+        raise Contradiction(f"it correlates by {kept!r}, outside [0, 1]")
+    with np.errstate(under="ignore"):
+        return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
+
+
+def _compared(named: Named, wanted: np.ndarray, formula: str) -> str:
+    off = np.abs(named.ratios - wanted)
+    far = ~(off <= named.near * wanted + _TINY)  # true for NaN
+    if far.any():
+        at = int(np.argmax(far))
+        raise Contradiction(f"its coefficient {at} differs from the formula {formula} by {off[at]:.3g}")
+    return f"its coefficients are {formula}"
+
+
+def _banded_square_root(named: Named) -> str:
+    few, wanted = named.ratios[: named.bands], named.workload[: named.bands]
+    _same(named, series.approximate_product(few, few), wanted / wanted[0])
+    return f"{_banded(named)}, and their square is the workload's series"
+
+
+def _few_of_inverse(named: Named) -> np.ndarray:
+    """The first `bands` coefficients of C[0, 0] C^-1, the first of them 1, where the others are nearly 0."""
+    if named.strategy.structure == "inverse_banded_toeplitz":
+        noising = np.asarray(named.parts["inverse_coefficients"], dtype=np.float64)
+    else:
+        noising = series.approximate_inverse(named.ratios)
+    if not (np.abs(noising[named.bands :]) <= named.near).all():
+        raise NotEnclosed("more diagonals of C^-1 than the mechanism has are not nearly 0 in double precision")
+    return np.asarray(np.concatenate([noising, np.zeros(named.bands)])[: named.bands])
+
+
+def _banded_inverse_square_root(named: Named) -> str:
+    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
+    square = series.approximate_product(series.approximate_product(few, few), wanted / wanted[0])
+    _same(named, square, np.eye(1, len(few))[0])
+    return f"C^-1 has at most {named.bands} diagonals, and their square is the inverse of the workload's series"
+
+
+def _banded_inverse_fractional_root(named: Named) -> str:
+    """The power m = a^(-gamma) has m_0 = a_0 = 1 and a m' = -gamma a' m, and no other series has."""
+    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
+    wanted, gamma = wanted / wanted[0], named.mechanism["gamma"]
+    if isinstance(gamma, str):
+        gamma = -float(few[1] / wanted[1]) if len(few) > 1 and wanted[1] else 0.0
+    if not -named.near <= gamma <= 1 + named.near:
+        raise Contradiction(f"its power is {gamma!r}, outside [0, 1]")
+    if len(few) > 1:
+        t = np.arange(1, len(few))
+        slopes = series.approximate_product(wanted[:-1], t * few[1:])
+        others = series.approximate_product(t * wanted[1:], few[:-1])
+        _same(named, slopes / t, -gamma * others / t)
+    return f"C^-1 has at most {named.bands} diagonals, those of the workload's series to the power {-gamma:.6g}"
+
+
+def _banded_inverse_toeplitz(named: Named) -> str:
+    if named.strategy.structure != "inverse_banded_toeplitz":
+        raise Contradiction("it is not stored by the diagonals of its inverse")
+    taps = int(np.asarray(named.parts["inverse_coefficients"]).size)
+    if taps > named.bands:
+        raise Contradiction(f"C^-1 has {taps} diagonals, {named.bands} are allowed")
+    return f"C^-1 is Toeplitz with {taps} of at most {named.bands} diagonals"
+
+
+def _same(named: Named, found: np.ndarray, wanted: np.ndarray) -> None:
+    off = float(np.abs(found[: len(wanted)] - wanted).max())
+    if not off <= named.near * max(1.0, float(np.abs(wanted).max())) < math.inf:
+        raise Contradiction(f"its coefficients differ from the formula by {off:.3g}")
+
+
+def _tree(named: Named) -> str:
+    mechanism, n = named.mechanism, named.strategy.n
+    restart = int(named.parts["tree.restart"][0]) if "tree.restart" in named.parts else 0
+    if restart != min(mechanism.get("restart_every") or n, n):
+        raise Contradiction("it is no tree of that many leaves")
+    if mechanism["decoder"] != "honaker_full":
+        wanted = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
+        off = float(np.abs(named.parts["tree.nodes"] - wanted).max())
+    elif named.strategy.array is None:
+        raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
+    else:
+        gram = named.strategy.array.T @ named.strategy.array
+        off = float(np.abs(gram - _all_nodes(restart, n)).max())
+    if not off <= named.near * 64:
+        raise Contradiction(f"it differs from the decoder {mechanism['decoder']} by {off:.3g}")
+    return f"it is that of the decoder {mechanism['decoder']}, with trees of {restart} leaves"
+
+
+def _completed(restart: int, n: int, *, honaker: bool) -> np.ndarray:
+    """Nodes of the steps, each of which completes one node: a sum, or the best estimate from the subtree."""
+    levels = (restart - 1).bit_length()
+    own = [2.0**h / (2.0 ** (h + 1) - 1) for h in range(levels + 1)]
+    rows = np.zeros((levels + 1, levels + 1))
+    for height in range(levels + 1):
+        kept = [math.prod(1 - own[g] for g in range(j + 1, height + 1)) for j in range(height + 1)]
+        norm = math.hypot(*(a * b for a, b in zip(own, kept, strict=False))) if honaker else 1.0
+        rows[height, 0] = 1.0 / norm
+        rows[height, 1 : height + 1] = [(1.0 - share * honaker) / norm for share in kept[:height]]
+    ended = np.arange(n) % restart + 1
+    return rows[np.frexp((ended & -ended).astype(np.float64))[1] - 1].T
+
+
+def _all_nodes(restart: int, n: int) -> np.ndarray:
+    """H^T H of every complete node of the trees."""
+    gram = np.zeros((n, n))
+    for start in range(0, n, restart):
+        leaves = min(restart, n - start)
+        for size in (1 << j for j in range(leaves.bit_length())):
+            for first in range(start, start + leaves - size + 1, size):
+                gram[first : first + size, first : first + size] += 1.0
+    return gram
+
+
+def _fft(named: Named) -> str:
+    n, column = named.strategy.n, named.workload
+    if n > LARGEST_WHOLE:
+        raise NotEnclosed(f"the covariance of its noise is formed up to n={LARGEST_WHOLE}")
+    array = named.strategy.doubles
+    if array is None:
+        array = approximation(named.strategy.numbers())
+    spectrum = np.abs(np.fft.fft(np.concatenate([column, np.zeros(n)])))
+    first = np.fft.ifft(spectrum).real[:n]
+    wanted = first[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]
+    if named.mechanism.get("decoder", "circulant") == "optimal":
+        found = array.T @ array
+    else:
+        decoder = _decoder(array, column)
+        found = decoder @ decoder.T
+    off = float(np.abs(found - wanted).max())
+    if not off <= 1e3 * named.near * float(np.abs(wanted).max()) < math.inf:
+        raise Contradiction(f"the covariance of its noise differs from the transform's by {off:.3g}")
+    return "the covariance of its noise is the transform's"
+
+
+def _decoder(array: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """A C^-1, nearly, for a Toeplitz A."""
+    workload = toeplitz_array(column)
+    try:
+        return np.asarray(workload @ inverse_of(array))
+    except NotEnclosed:  # a part of the inverse alone may leave the range of doubles
+        return np.asarray(np.linalg.solve(array.T, workload.T).T)
+
+
+def _spectral(named: Named) -> str:
+    _toeplitz(named)
+    raise NotEnclosed("C is Toeplitz; that it is the optimum in the frequency domain is what its solver says")
+
+
+_RULES: dict[str, Callable[[Named], str]] = {
+    "dense": _any,
+    "semidefinite": _any,
+    "added": _added,
+    "banded": _banded,
+    "toeplitz": _toeplitz,
+    "banded_toeplitz": _banded_toeplitz,
+    "blt": _blt,
+    "buffered_linear": _buffered,
+    "identity": _identity,
+    "square_root": _nu_toeplitz,
+    "nu_toeplitz": _nu_toeplitz,
+    "anti_pgd": _anti_pgd,
+    "lambda_cgd": _lambda_cgd,
+    "banded_square_root": _banded_square_root,
+    "banded_inverse_square_root": _banded_inverse_square_root,
+    "banded_inverse_fractional_root": _banded_inverse_fractional_root,
+    "banded_inverse_toeplitz": _banded_inverse_toeplitz,
+    "tree": _tree,
+    "fft": _fft,
+    "spectral": _spectral,
+}

@@ -1,0 +1,95 @@
+"""The sensitivity of first and second moments that are released together, from the bytes of both strategies.
+
+It shares no code with `factorize.accounting.moments.joint_moments`: both squared sensitivities are bracketed by
+rationals, and the pair's is derived from them by the theorem in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from factorize.checker.arithmetic.machine import require_mode
+from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.sensitivity import ATTAINED, Bracket, squared_sensitivity
+from factorize.checker.strategy import Strategy
+from factorize.errors import CertificateError
+
+
+class CheckedMoments(NamedTuple):
+    """What is proved of a pair.
+
+    Attributes:
+        supported: whether the stated value is not below the true one, and `exact` is only said where it is proved.
+        lower: that the squared sensitivity is at least, in units of clip norm and of the adjacency's factor.
+        upper: that it is at most.
+        findings: in words, for a log.
+    """
+
+    supported: bool
+    lower: Fraction
+    upper: Fraction
+    findings: tuple[str, ...]
+
+
+def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> CheckedMoments:
+    """Check what `JointMoments.document()` states of two factor files.
+
+    Args:
+        first: the file of C1.
+        second: the file of C2.
+        statement: with digests, participation, adjacency, weight, sensitivity and its kind.
+
+    Raises:
+        CertificateError: the statement is of other files, or of an adjacency that is not known here.
+        CorruptObject: the bytes do not match their manifest.
+    """
+    require_mode()
+    files = [read_factor_file(data) for data in (first, second)]
+    digests = [file.manifest["digest"] for file in files]
+    if list(statement["digests"]) != digests:
+        raise CertificateError(f"the statement is of {list(statement['digests'])}, these files are {digests}")
+    participation, weight = dict(statement["participation"]), Fraction(float(statement["weight"]))
+    if weight <= 0:
+        raise CertificateError(f"the weight {statement['weight']!r} is not positive")
+    brackets = [_bracket(file, participation) for file in files]
+    lower, upper, reason = _pair(brackets[0], brackets[1], weight**2, participation, str(statement["adjacency"]))
+    stated = Fraction(float(statement["sensitivity"])) ** 2
+    covered = stated >= upper
+    attained = lower * (1 + ATTAINED) >= stated
+    honest = statement["sensitivity_kind"] == "upper_bound" or (covered and attained)
+    findings = (
+        f"the squared sensitivity of the pair is within [{float(lower)!r}, {float(upper)!r}]: {reason}",
+        f"the stated {statement['sensitivity']!r} {'covers it' if covered else 'is not proved to cover it'}",
+        f"{statement['sensitivity_kind']}: {'holds' if honest else 'is not proved'}",
+    )
+    return CheckedMoments(covered and honest, lower, upper, findings)
+
+
+def _bracket(file: FactorFile, participation: Mapping[str, Any]) -> Bracket:
+    entry = file.manifest["matrices"]["C"]
+    strategy = Strategy(entry["structure"], file.matrices["C"], int(entry["shape"][0]))
+    return squared_sensitivity(strategy, participation)
+
+
+def _pair(
+    one: Bracket, two: Bracket, weight: Fraction, participation: Mapping[str, Any], adjacency: str
+) -> tuple[Fraction, Fraction, str]:
+    """Return bounds of the squared sensitivity of the pair, and why they hold; the weight is squared."""
+    most = two.upper * weight
+    if adjacency == "zero_out":
+        together = one.pattern == two.pattern and set(one.signs) | set(two.signs) <= {1}
+        low = one.lower + weight * two.lower if together else one.lower
+        return low, one.upper + most, "one unit vector in all steps of a pattern" if together else "a sum of both"
+    if adjacency != "replace_one":
+        raise CertificateError(f"adjacency {adjacency!r} is not known here; zero_out and replace_one are")
+    if participation != {"kind": "single"}:
+        return one.lower, one.upper + most, "twice what one contribution moves"
+    if one.lower >= 2 * most:
+        return one.lower, one.upper, "opposite gradients have the same squares"
+    # (a + 2 b)^2 / (8 b) rises with a, and with b where 2 b > a; below it is at most a, which a sum covers
+    low = one.lower
+    if one.upper <= 2 * most:
+        return low, (one.upper + 2 * most) ** 2 / (8 * most), "the largest of a t + b (2 t - t^2 / 2), t in [0, 4]"
+    return low, one.upper + most, "a sum of both"

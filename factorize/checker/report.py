@@ -1,0 +1,209 @@
+"""The findings of the exact checker: each claim of a file proved, false or not looked at, and what else was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from factorize.checker.sensitivity import ATTAINED, Bracket, square_root_down, square_root_up
+
+_SHOWN = 16
+UNREACHED = "this checker has no rule that reaches it"
+
+SENSITIVITY, LOSS, CONVERGED = "certificate.sensitivity", "certificate.loss", "certificate.converged"
+LOWER_BOUND, CLASS_BOUND, GAP = "certificate.lower_bound", "certificate.class_lower_bound", "certificate.relative_gap"
+MECHANISM, STRATEGY, DECODER, INVERSE = "spec.mechanism", "matrices.C", "matrices.B", "matrices.C_inv"
+ADDED_NOISE = "matrices.B.encoder_sensitivity"
+
+
+class Status(StrEnum):
+    """What is known of a claim."""
+
+    PROVED = "proved"
+    FALSE = "false"
+    NOT_LOOKED_AT = "not_looked_at"
+
+
+@dataclass
+class Report:
+    """Findings, in the order in which they were made.
+
+    Attributes:
+        checked: sentences that are proved.
+        failed: claims that do not hold, or that could not be supported.
+        not_checked: what nobody should take from this report.
+        warnings: what is legal and often a mistake.
+        sensitivity: bracket, rule and witness; empty before it is known.
+        stated: names of the claims that the file makes.
+        findings: of each claim, what was found of it.
+    """
+
+    checked: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    sensitivity: dict[str, Any] = field(default_factory=dict)
+    stated: tuple[str, ...] = ()
+    findings: dict[str, list[tuple[Status, str]]] = field(default_factory=dict)
+
+    @property
+    def supported(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+    @property
+    def unseen(self) -> list[str]:
+        """The claims that were not looked at."""
+        return [name for name in self.stated if self.status(name) is Status.NOT_LOOKED_AT]
+
+    @property
+    def claims(self) -> list[dict[str, str]]:
+        """Every claim of the file as {claim, status, why}: there is no other claim, and none without a status."""
+        return [{"claim": name, "status": self.status(name).value, "why": self._why(name)} for name in self.stated]
+
+    def status(self, claim: str) -> Status:
+        """Return what is known of a claim: false if a part of it is, proved if all parts that were met are."""
+        found = {status for status, _ in self.findings.get(claim, [])}
+        if Status.FALSE in found:
+            return Status.FALSE
+        return Status.PROVED if found == {Status.PROVED} else Status.NOT_LOOKED_AT
+
+    def prove(self, text: str, *, of: str | None = None) -> None:
+        """File what is proved, of a claim or of the file."""
+        self._file(self.checked, Status.PROVED, text, of)
+
+    def refute(self, text: str, *, of: str | None = None) -> None:
+        """File what is false or not supported."""
+        self._file(self.failed, Status.FALSE, text, of)
+
+    def leave(self, text: str, *, of: Iterable[str] = ()) -> None:
+        """File what is not looked at: one sentence, of every claim named that the file makes."""
+        self.not_checked.append(text)
+        for claim in of:
+            self.findings.setdefault(claim, []).append((Status.NOT_LOOKED_AT, text))
+
+    def record(self, text: str, *, claim: str) -> None:
+        """Take a statement for a record, on which nothing rests, and for no claim."""
+        self.not_checked.append(text)
+        self.stated = tuple(name for name in self.stated if name != claim)
+
+    def require(self, holds: bool, proved: str, otherwise: str, *, of: str | None = None) -> None:
+        """File a finding."""
+        if holds:
+            self.prove(proved, of=of)
+        else:
+            self.refute(otherwise, of=of)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        sentences = {name: list(getattr(self, name)) for name in ("checked", "failed", "not_checked", "warnings")}
+        return {"claims": self.claims, **sentences, "sensitivity": dict(self.sensitivity)}
+
+    def _file(self, kept: list[str], status: Status, text: str, claim: str | None) -> None:
+        kept.append(text)
+        if claim is not None:
+            self.findings.setdefault(claim, []).append((status, text))
+
+    def _why(self, claim: str) -> str:
+        decisive = [text for status, text in self.findings.get(claim, []) if status is self.status(claim)]
+        return "; ".join(decisive) or (f"the check ended before it: {self.failed[0]}" if self.failed else UNREACHED)
+
+
+def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the claims that a manifest makes of its bytes.
+
+    Who solved it, `warnings`, names of rules and `certificate.residual` are no claims: they are records, on which
+    nothing rests.
+    """
+    certificate, matrices = manifest["certificate"], manifest["matrices"]
+    found = [MECHANISM, STRATEGY, SENSITIVITY, LOSS]
+    found += [f"matrices.{name}" for name in matrices if name != "C"]
+    found += [ADDED_NOISE] if "encoder_sensitivity" in matrices.get("B", {}) else []
+    bounds = ((LOWER_BOUND, "lower_bound"), (CLASS_BOUND, "class_lower_bound"), (GAP, "relative_gap"))
+    found += [claim for claim, name in bounds if certificate.get(name) is not None]
+    return tuple(found + ([CONVERGED] if certificate["converged"] else []))
+
+
+def describe_bracket(bracket: Bracket) -> dict[str, Any]:
+    """Return a bracket as plain data: doubles rounded outwards, and the squares as integer times a power of two."""
+    return {
+        "kind": "exact" if bracket.exact else "bracket",
+        "lower": square_root_down(bracket.lower),
+        "upper": square_root_up(bracket.upper),
+        "lower_squared": _power(bracket.lower),
+        "upper_squared": _power(bracket.upper),
+        "rule": bracket.rule,
+        "pattern": list(bracket.pattern),
+        "signs": list(bracket.signs),
+    }
+
+
+def _power(value: Fraction) -> dict[str, Any]:
+    """A rational whose denominator is a power of two, as {integer: hex, exponent}."""
+    return {"integer": hex(value.numerator), "exponent": -(value.denominator.bit_length() - 1)}
+
+
+def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | None) -> None:
+    """Compare a claimed sensitivity with the bracket, squares of rationals against each other.
+
+    Args:
+        report: receives the findings.
+        bracket: of the squared sensitivity.
+        claim: the stated value.
+        kind: `exact` or `upper_bound` as stated; None where nothing is stated.
+    """
+    report.sensitivity = describe_bracket(bracket)
+    if not (math.isfinite(claim) and claim > 0):
+        report.refute(f"the claimed sensitivity {claim!r} is not a positive number", of=SENSITIVITY)
+        return
+    squared = Fraction(claim) ** 2
+    least = square_root_up(bracket.upper)
+    report.sensitivity["claim"] = claim
+    if squared < bracket.lower:
+        report.refute(
+            f"the sensitivity is understated: claimed {claim!r}, and {_witness(bracket)} attains "
+            f"{square_root_down(bracket.lower)!r}",
+            of=SENSITIVITY,
+        )
+        return
+    report.require(
+        squared >= bracket.upper,
+        f"sensitivity {claim!r} is not below the true one ({_says(bracket)})",
+        f"the sensitivity {claim!r} is not supported: {_says(bracket)}",
+        of=SENSITIVITY,
+    )
+    if kind == "exact":
+        report.require(
+            squared <= bracket.lower * (1 + ATTAINED),
+            f"the sensitivity is exact within 1e-9: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
+            f"the sensitivity is claimed to be exact, and {_says(bracket)}",
+            of=SENSITIVITY,
+        )
+    elif not bracket.exact:
+        report.leave(
+            f"where between {square_root_down(bracket.lower)!r} ({_witness(bracket)}) and {least!r} the sensitivity is"
+        )
+
+
+def _says(bracket: Bracket) -> str:
+    upper = square_root_up(bracket.upper)
+    if bracket.exact:
+        return f"it is {upper!r} within 1e-9 by {bracket.rule}"
+    return f"it is between {square_root_down(bracket.lower)!r} and {upper!r} by {bracket.rule}"
+
+
+def _witness(bracket: Bracket) -> str:
+    steps = bracket.pattern
+    if len(steps) == 1:
+        return f"column {steps[0]}"
+    shown = ", ".join(str(sign * step) if step else "-0" * (sign == -1) or "0" for step, sign in _signed(bracket))
+    more = f", ... {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
+    return f"the pattern {{{shown}{more}}}" + (" (minus: opposite sign)" if -1 in bracket.signs else "")
+
+
+def _signed(bracket: Bracket) -> list[tuple[int, int]]:
+    return list(zip(bracket.pattern, bracket.signs, strict=True))[:_SHOWN]

@@ -1,0 +1,247 @@
+"""The privacy loss distribution of random allocation where C has one band, every mass rounded up (theorem 9).
+
+An example takes part in k of n steps, chosen uniformly. docs/notes/amplification-proofs.md reduces it to k independent
+blocks of b = n / k steps. With w^2 at least the largest squared entry of C over sigma^2, the likelihood ratio of one
+block is L = S_b e^(-w^2 / 2) / b, S_b a sum of b independent copies of e^(w Z), Z normal, and that of the run is a
+product of k independent copies of L. Both hockey sticks are means of a function that is convex in every term. So both
+grow where mass is moved to the ends of a cell about its mean, and one law serves both directions.
+
+The places are e^(h i), i whole. Sums and products of two laws are all pairs of their places, so that masses are only
+added and multiplied, and none is a difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.enclosures import EXP_SLACK, LEAST_EXPONENT, context, exponentials, normal
+from factorize.checker.strategy import Strategy
+from factorize.errors import InvalidParameter
+
+CELLS = 16
+"""Of a standard deviation of the logarithm of what is on a grid, at least; 32 at most."""
+REACH = 11.5
+"""Standard deviations of Z that the grid covers; what is beyond on either side has less than 7e-31."""
+LEAST = 1e-30
+"""Of the mass that is left out at either end, after each operation."""
+LARGEST_VARIANCE = 100.0
+"""Of w Z: above, there is so little noise that nothing is private."""
+_UNIT = 2.0**-53
+_SHIFT = 2.0**-40
+"""Relative, of a place: above the 2^-42 by which the mean of the two ends misses it where doubles share out a mass."""
+
+
+class GridLaw(NamedTuple):
+    """At least the law of a positive number at places e^(h i).
+
+    Attributes:
+        first: i of the first mass.
+        masses: of first, first + 1, ...; each is at least that of the exact operations.
+        step: h.
+        mean: logarithm of the mean.
+        lost: at least the mass that was left out, by this law and by the law with the number itself as its weight.
+    """
+
+    first: int
+    masses: np.ndarray
+    step: float
+    mean: float
+    lost: float
+
+
+class Losses:
+    """K independent blocks of b steps.
+
+    Args:
+        square: at least the largest squared entry of C.
+        scale: at most sigma of an entry for contributions of norm 1.
+        bins: b.
+        blocks: k.
+
+    Raises:
+        InvalidParameter: there is so little noise that nothing is private.
+    """
+
+    def __init__(self, square: Fraction, scale: float, bins: int, blocks: int) -> None:
+        exact = square / Fraction(scale) ** 2
+        if exact > LARGEST_VARIANCE:
+            raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+        width = math.sqrt(exact)
+        while Fraction(width) ** 2 < exact:
+            width = math.nextafter(width, math.inf)
+        one = power(_normal_law(width), bins, _sum, lambda m: _deviation(width, m))
+        alone = _deviation(width, bins)
+        law = power(one._replace(mean=0.0), blocks, _product, lambda m: alone * math.sqrt(m))
+        places = np.arange(law.first, law.first + len(law.masses))
+        self._masses, self._lost = law.masses, law.lost
+        self._losses = law.step * places - blocks * one.mean
+        self._shift = _SHIFT * blocks * (2 * bins.bit_length() + 8 + width * width)
+
+    def removal(self, epsilon: float) -> Decimal:
+        """Return at least the mean of (L - e^epsilon)_+."""
+        level = epsilon - self._shift
+        above = self._losses > level
+        losses = self._losses[above]
+        kept = 1 - exponentials(np.maximum(level - losses, LEAST_EXPONENT)) + 2 * EXP_SLACK
+        return self._upper(float(self._masses[above] * exponentials(losses) @ kept))
+
+    def addition(self, epsilon: float) -> Decimal:
+        """Return at least the mean of (1 - e^epsilon L)_+."""
+        sums = self._losses + (epsilon - self._shift)
+        below = sums < 0
+        kept = 1 - exponentials(np.maximum(sums[below], LEAST_EXPONENT)) + 2 * EXP_SLACK
+        return self._upper(float(self._masses[below] @ kept))
+
+    def _upper(self, total: float) -> Decimal:
+        with localcontext(context()):
+            rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * _UNIT
+            return Decimal(total) * Decimal(rounded) + Decimal(self._lost)
+
+
+def power(
+    law: GridLaw, number: int, joined: Callable[[GridLaw, GridLaw, float], GridLaw], deviation: Callable[[int], float]
+) -> GridLaw:
+    """Return the law of so many independent copies that are joined, by doubling.
+
+    Args:
+        law: of one copy.
+        number: of copies.
+        joined: the law of two that are joined, on a grid that a standard deviation asks for.
+        deviation: of the logarithm, by the number of copies.
+    """
+    whole, held, copies = None, 0, 1
+    while True:
+        if number & copies:
+            held += copies
+            whole = law if whole is None else joined(whole, law, deviation(held))
+        copies *= 2
+        if copies > number:
+            assert whole is not None
+            return whole
+        law = joined(law, law, deviation(copies))
+
+
+def _deviation(width: float, number: int) -> float:
+    """Return that of the logarithm of a sum, were it lognormal."""
+    return math.sqrt(math.log1p(math.expm1(width * width) / number))
+
+
+def _normal_law(width: float) -> GridLaw:
+    """Return the law of e^(w Z): cells of 1 / 16 of a standard deviation, each moved to its ends about its mean."""
+    low, high = -math.ceil(REACH * CELLS), math.ceil((REACH + width) * CELLS)
+    masses = np.zeros(high - low + 1)
+    with localcontext(context()):
+        w = Decimal(width)
+        gap, grown, cell = (w / CELLS).exp(), (w * w / 2).exp(), Decimal(1) / CELLS
+        below = [_sides(i * cell) for i in range(low, high + 1)]
+        shifted = [_sides(i * cell - w) for i in range(low, high + 1)]
+        for i in range(high - low):
+            mass = _between(below[i], below[i + 1])
+            first = _between(shifted[i], shifted[i + 1]) * grown / ((low + i) * w / CELLS).exp()
+            right = min(max((first - mass) / (gap - 1), Decimal(0)), mass)
+            masses[i] += float(mass - right)
+            masses[i + 1] += float(right)
+    return GridLaw(low, masses * (1 + 8 * _UNIT), width / CELLS, width * width / 2, 2 * LEAST)
+
+
+def _sides(z: Decimal) -> tuple[Decimal, Decimal]:
+    """Return Phi(z) and Phi(-z), the smaller one to 50 places of its own."""
+    small = normal(-z.copy_abs()).high
+    return (small, 1 - small) if z < 0 else (1 - small, small)
+
+
+def _between(low: tuple[Decimal, Decimal], high: tuple[Decimal, Decimal]) -> Decimal:
+    """Return the mass between two places, by the tail in which it is small."""
+    return low[1] - high[1] if low[1] < low[0] else high[0] - low[0]
+
+
+def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
+    """Return the law of the sum of two independent numbers, on a finer grid where the sum asks for it."""
+    while one.step != other.step:
+        one, other = (_finer(one), other) if one.step > other.step else (one, _finer(other))
+    times = 2 if one.step * CELLS > deviation else 1
+    h, step = one.step, one.step / times
+    nearest, farthest = other.first - one.first - len(one.masses) + 1, other.first + len(other.masses) - 1 - one.first
+    apart = np.arange(nearest, farthest + 1)
+    sums = 1 + exponentials(np.maximum(-h * np.abs(apart), LEAST_EXPONENT))  # over the larger of the two
+    ends = exponentials(step * np.arange(math.ceil(0.7 / step) + 2))
+    left = np.searchsorted(ends, sums, side="right") - 1
+    shares = np.clip((sums - ends[left]) / (ends[left + 1] - ends[left]), 0.0, 1.0)
+    lowest = max(one.first, other.first)
+    most = max(one.first + len(one.masses), other.first + len(other.masses)) - lowest
+    masses = np.zeros(times * most + len(ends))
+    for d, place, share in zip(apart.tolist(), left.tolist(), shares.tolist(), strict=True):
+        start = max(one.first, other.first - d)
+        stop = min(one.first + len(one.masses), other.first + len(other.masses) - d)
+        beside = slice(start + d - other.first, stop + d - other.first)
+        pairs = one.masses[start - one.first : stop - one.first] * other.masses[beside]
+        at = times * (start + max(d, 0) - lowest) + place
+        end = at + times * (stop - start)
+        masses[at:end:times] += (1 - share) * pairs
+        masses[at + 1 : end + 1 : times] += share * pairs
+    masses *= 1 + (2 * len(apart) + 8) * _UNIT
+    mean = max(one.mean, other.mean) + math.log1p(math.exp(-abs(one.mean - other.mean)))
+    return _trimmed(GridLaw(times * lowest, masses, step, mean, one.lost + other.lost))
+
+
+def _product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
+    """Return the law of the product of two independent numbers, on a coarser grid where the product allows it."""
+    while one.step != other.step:
+        one, other = (_coarser(one), other) if one.step < other.step else (one, _coarser(other))
+    masses = np.convolve(one.masses, other.masses) * (1 + (2 * len(one.masses) + 8) * _UNIT)
+    law = GridLaw(one.first + other.first, masses, one.step, one.mean + other.mean, one.lost + other.lost)
+    law = _trimmed(law)
+    while 2 * law.step * CELLS < deviation:
+        law = _coarser(law)
+    return law
+
+
+def _finer(law: GridLaw) -> GridLaw:
+    masses = np.zeros(2 * len(law.masses) - 1)
+    masses[::2] = law.masses
+    return law._replace(first=2 * law.first, masses=masses, step=law.step / 2)
+
+
+def _coarser(law: GridLaw) -> GridLaw:
+    """Return the law with every odd place moved to the two beside it: 1 = (1 - u) e^-h + u e^h, u = 1 / (1 + e^h)."""
+    odd = law.first % 2
+    padded = np.concatenate([np.zeros(odd), law.masses, np.zeros((len(law.masses) + odd + 1) % 2)])
+    share = 1 / (1 + float(exponentials(np.array([law.step]))[0]))
+    masses = padded[::2].copy()
+    masses[1:] += share * padded[1::2]
+    masses[:-1] += (1 - share) * padded[1::2]
+    return law._replace(first=(law.first - odd) // 2, masses=masses * (1 + 8 * _UNIT), step=2 * law.step)
+
+
+def _trimmed(law: GridLaw) -> GridLaw:
+    """Leave out the ends: below by their mass, above by their share of the mean, each the larger of the two there."""
+    places = law.step * np.arange(law.first, law.first + len(law.masses)) - law.mean
+    weighed = law.masses * exponentials(np.clip(places, LEAST_EXPONENT, -LEAST_EXPONENT))
+    low = int(np.searchsorted(np.cumsum(law.masses), LEAST / 2))
+    high = len(weighed) - int(np.searchsorted(np.cumsum(weighed[::-1]), LEAST / 2))
+    return law._replace(first=law.first + low, masses=law.masses[low:high], lost=law.lost + 2 * LEAST)
+
+
+def largest_square(strategy: Strategy) -> Fraction:
+    """Return at least the largest squared entry of a C with one band.
+
+    Raises:
+        InvalidParameter: it has more.
+    """
+    if strategy.bandwidth != 1:
+        raise InvalidParameter(
+            f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
+            field="sampling",
+        )
+    diagonal, factors = np.broadcast_arrays(
+        strategy.reading.diagonal, np.ones(1) if strategy.scale is None else strategy.scale
+    )
+    rounded = diagonal * factors
+    near = np.flatnonzero(rounded >= rounded.max() * (1 - 2.0**-50))
+    return max((Fraction(float(diagonal[i])) * Fraction(float(factors[i]))) ** 2 for i in near)

@@ -1,0 +1,302 @@
+"""The bet against a claimed delta: the sampled test of claims about balls in bins (docs/notes/bins-1.md).
+
+Weights w between 0 and W have the mean delta(sigma, epsilon) or more. Who claims a smaller delta loses the bet
+prod (1 + lambda (delta - w_i)), which is never negative and does not grow on average under a false claim: it reaches
+2^128 with probability at most 2^-128 (Ville).
+
+With K = R + t^2 1 1^T the likelihood ratio is L0 e^(t g - t^2 / 2), g a standard normal of its own and L0 that of R;
+the mean over g is `call`. Many candidates are dropped by a coin once their tuple is drawn. Theorems 5 and 7 of
+docs/notes/amplification-proofs.md have the weights and their bound.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.enclosures import SLACK, context, decimal
+from factorize.checker.sampling.call import DEEPEST, LEAST_SPREAD, MOST_SPREAD, log_call, log_most
+from factorize.checker.sampling.star import log_moment, square_down
+from factorize.checker.sampling.tuples import log_chances, log_mean_exp, picked, sums_of_rows, tables_of
+from factorize.errors import CertificateError, InvalidParameter
+
+CHUNK = 8192
+"""Candidates of a chunk, after which the test looks at its wealth."""
+NEEDED = 128 * math.log(2) + 1e-6
+HOPELESS = -40.0
+"""A bet that stands there is given up: to refuse is always sound."""
+UNIT = 2.0**-53
+"""What one operation on doubles rounds by, relatively."""
+_MOST_EPSILON = 1000.0
+_TRIES = 16
+_LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
+_HELD = 1 << 20  # numbers of samples that are drawn together
+
+
+class Covariance(NamedTuple):
+    """K = L L^T, at least G / s^2 - t^2 entry by entry, its Cholesky factor L, and its largest diagonal entry."""
+
+    kernel: np.ndarray
+    factor: np.ndarray
+    largest: float
+
+
+class Stream(NamedTuple):
+    """The words of one chunk of a key's stream, whole numbers of 64 bits."""
+
+    key: tuple[int, int]
+    chunk: int
+
+    def words(self, count: int) -> np.ndarray:
+        """Return the first words of the first lane, shape (count,)."""
+        return self.lane(0).random_raw(count)
+
+    def lane(self, number: int) -> np.random.Philox:
+        """Return what gives the words of a lane one after the other."""
+        counter = np.array([0, 0, self.chunk, number], dtype=np.uint64)
+        return np.random.Philox(key=np.array(self.key, dtype=np.uint64), counter=counter)
+
+
+class Weights(NamedTuple):
+    """How a direction is sampled.
+
+    Attributes:
+        bound: W, rounded up; no weight is above it.
+        draw: weights of a chunk, from its words, shape (CHUNK,).
+    """
+
+    bound: Decimal
+    draw: Callable[[Stream], np.ndarray]
+
+
+class BetOutcome(NamedTuple):
+    """What a bet came to.
+
+    Attributes:
+        accepted: whether it reached what is needed.
+        log_wealth: logarithm of the product, after the last chunk.
+        samples: weights that were drawn.
+        mean: their mean, an estimate of delta.
+    """
+
+    accepted: bool
+    log_wealth: float
+    samples: int
+    mean: float
+
+
+class Terms(NamedTuple):
+    """What the weights of both directions are made of.
+
+    Attributes:
+        rest: covariance of what is drawn, K - t^2.
+        spread: t.
+        lost: S, which covers what doubles lose of a weight.
+        near: epsilon - S.
+    """
+
+    rest: Covariance
+    spread: float
+    lost: float
+    near: float
+
+
+def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
+    """Return a covariance that is at least G / s^2 - t^2.
+
+    Args:
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
+        shared: t^2, the variance of a part that all bins share and that is left out.
+
+    Raises:
+        InvalidParameter: no such covariance is found in doubles.
+    """
+    bins = len(gram)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        least = np.nextafter(gram / square_down(scale) * (1 + 8 * UNIT), np.inf)
+    if not (np.isfinite(least).all() and least.max() < 1e8):
+        raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
+    rest, tau = least - shared, 64 * UNIT * bins * float(least.max())
+    for _ in range(_TRIES):
+        try:
+            factor = np.linalg.cholesky(rest + tau * (1 + np.eye(bins)))
+        except np.linalg.LinAlgError:
+            tau *= 4
+            continue
+        whole = factor @ factor.T
+        kernel = np.maximum(whole, whole.T)
+        if (kernel >= rest + tau / 2).all():  # far above what the product has lost: (b + 2) units of the largest
+            return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
+        tau *= 4
+    raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
+
+
+def slack(covariance: Covariance, order: float) -> float:
+    """Return S, which covers what doubles lose of a weight.
+
+    Raises:
+        InvalidParameter: above 2^-10.
+    """
+    bins, most = len(covariance.kernel), covariance.largest
+    drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
+    lost = 16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
+    if not lost <= _LARGEST_SLACK:
+        raise InvalidParameter(f"doubles lose {lost:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
+    return max(2.0 ** math.ceil(math.log2(lost)), _LEAST_SLACK)
+
+
+def _terms(gram: np.ndarray, scale: float, epsilon: float, order: float, shared: float) -> Terms:
+    rest, spread = covariance(gram, scale, shared), math.sqrt(shared)
+    lost = slack(rest, order)
+    near = epsilon - lost
+    if not ((spread == 0 or LEAST_SPREAD <= spread <= MOST_SPREAD) and abs(near) <= _MOST_EPSILON):
+        raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of bins-1")
+    return Terms(rest, spread, lost, near)
+
+
+def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float = 0.0) -> Weights:
+    """Weights whose mean is delta where the example's contributions are taken out (theorem 5).
+
+    Args:
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
+        epsilon: of the claim.
+        order: m, at least 2.
+        shared: t^2 of the claim.
+
+    Raises:
+        InvalidParameter: t, epsilon or m is beyond the limits, or G / s^2 - t^2 is no covariance.
+    """
+    rest, spread, lost, near = _terms(gram, scale, epsilon, order, shared)
+    with localcontext(context()):
+        moment = log_moment(rest.kernel, order)
+        plain = moment + log_most(decimal(epsilon) - decimal(lost), shared, order)
+        extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * (4 * UNIT))
+        bound = (plain + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
+    tables, constant, added = tables_of(rest.kernel, order), float(moment) + 2 * lost, float(extra)
+
+    def draw(stream: Stream) -> np.ndarray:
+        uniforms = (stream.words(CHUNK * (order + 1)) >> np.uint64(11)) * 2.0**-53
+        picks = picked(uniforms[: CHUNK * order].reshape(CHUNK, order), *tables)
+        kept = np.flatnonzero(uniforms[CHUNK * order :] < np.exp(log_chances(rest.kernel, picks)))
+        weights = np.full(CHUNK, added)
+        for some, drawn in _normals(stream.lane(1), kept, len(gram)):
+            y = _log_ratio((drawn + sums_of_rows(rest.factor, picks[some])) @ rest.factor.T, rest.kernel)
+            y = np.maximum(y, near - spread * (DEEPEST + spread / 2))
+            weights[some] += np.exp(log_call(y, near, spread) - order * y + constant)
+        return weights
+
+    return Weights(bound, draw)
+
+
+def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared: float = 0.0) -> Weights:
+    """Weights whose mean is delta where the example's contributions are put in (theorem 7).
+
+    Args:
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
+        epsilon: of the claim.
+        eta: how far the normals are moved, above 0.
+        shared: t^2 of the claim.
+
+    Raises:
+        InvalidParameter: t, epsilon or eta is beyond the limits, or G / s^2 - t^2 is no covariance.
+    """
+    rest, spread, lost, near = _terms(gram, scale, epsilon, 2 + eta, shared)
+    diagonal, whole = _means_of(rest.kernel)
+    with localcontext(context()):
+        x = decimal(eta)
+        grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2 - x * (decimal(epsilon) - decimal(lost))
+        bound = (log_most(Decimal(0), shared, 1 + x) + grown + 2 * decimal(lost) + SLACK).exp()
+    moved = -(eta / len(gram)) * rest.factor.sum(axis=0)
+    constant = float(eta * eta * whole / 2) + 2 * lost
+
+    def draw(stream: Stream) -> np.ndarray:
+        weights = np.empty(CHUNK)
+        for some, drawn in _normals(stream.lane(0), np.arange(CHUNK), len(gram)):
+            x = (drawn + moved) @ rest.factor.T
+            y = _log_ratio(x, rest.kernel)
+            u = np.minimum(near + y, spread * (DEEPEST + spread / 2))
+            # u - near is log L0, or where that is large a smaller number, at which put(y) e^(eta y) is larger
+            put = u + log_call(-u, 0.0, spread)
+            weights[some] = np.exp(put + eta * (u - near - y) + eta * x.mean(axis=1) + constant)
+        return weights
+
+    return Weights(bound, draw)
+
+
+def _normals(words: np.random.Philox, places: np.ndarray, bins: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield some of the places with standard normals for each, shape (some, bins)."""
+    rows = max(_HELD // bins, 1)
+    for start in range(0, len(places), rows):
+        some = places[start : start + rows]
+        yield some, normals(words.random_raw(len(some) * bins)).reshape(len(some), bins)
+
+
+def normals(words: np.ndarray) -> np.ndarray:
+    """Return one standard normal for each word: the lowest bit is the sign (1 is plus), the rest the magnitude."""
+    from scipy.special import ndtri
+
+    size = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64)
+    return np.where(words & np.uint64(1), -size, size)
+
+
+def _means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
+    """Return the mean of the diagonal of K, and that of all of K rounded up, whatever the signs of its entries."""
+    bins = len(kernel)
+    diagonal = sum(map(Fraction, np.diagonal(kernel).tolist()), Fraction(0)) / bins
+    whole = Fraction(float(kernel.sum(axis=1).sum())) / bins**2
+    return diagonal, whole + Fraction(float(np.abs(kernel).mean())) / 2**44
+
+
+def _log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return log L = log mean_j exp(X_j - K_jj / 2), shape (samples,)."""
+    return log_mean_exp(x - 0.5 * np.diagonal(kernel))
+
+
+def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> BetOutcome:
+    """Bet against delta until the wealth is 2^128 or hopeless, or the chunks are used up.
+
+    Args:
+        weights: of the direction.
+        delta: claimed.
+        rate: lambda of the claim; the caller has checked that lambda (W - delta) < 1.
+        key: of the stream.
+        chunks: how many are drawn at most.
+
+    Raises:
+        CertificateError: a weight is not between 0 and W, which is a theorem: a fault of this program or machine.
+    """
+    wealth, total, drawn = 0.0, 0.0, 0
+    with localcontext(context()):
+        most = float(weights.bound * (1 + Decimal(10) ** -9))
+    for found in _chunks(weights, key, chunks):
+        if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
+            raise CertificateError(
+                f"a weight of {found.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"
+            )
+        wealth += float(np.log1p(rate * (delta - found)).sum())
+        total += float(found.sum())
+        drawn += len(found)
+        if not HOPELESS <= wealth < NEEDED:
+            break
+    return BetOutcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))
+
+
+def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.ndarray]:
+    """Yield the weights of the chunks in order; as many at a time as there are processors."""
+    from threadpoolctl import threadpool_limits
+
+    workers = min(count, os.cpu_count() or 1, 8)
+    with ThreadPoolExecutor(workers) as pool, threadpool_limits(1, "blas"):
+        for first in range(0, count, workers):
+            together = [Stream(key, chunk) for chunk in range(first, min(first + workers, count))]
+            yield from list(pool.map(weights.draw, together))

@@ -1,0 +1,268 @@
+"""Calibrations under random bins: whether the bytes of C bear out a claim.
+
+The claim is read by docs/notes/bins-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
+from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.enclosures import SLACK, Enclosed, context, decimal
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.file import read_factor_file
+from factorize.checker.report import Report
+from factorize.checker.sampling import bets, star
+from factorize.checker.sampling.law_bounds import BOUNDS, Bounds
+from factorize.checker.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
+from factorize.checker.strategy import Strategy
+from factorize.errors import CorruptObject, FactorizeError, TooLarge
+
+FRESH_CHUNKS = 4
+"""Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
+MOST_NORMALS = 1 << 37
+_NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
+_DRAWN = {
+    "balls_in_bins": "draws one of {bins} bins and keeps it",
+    "random_allocation": "draws one of the {bins} steps of every epoch anew",
+}
+_SMALLEST = Fraction(1e-60)  # sensitivity of a certificate
+_TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
+
+
+@dataclass
+class CalibrationReport(Report):
+    """A report with the numbers of the claim and what the checker found for them."""
+
+    stated: tuple[str, ...] = ("calibration.unamplified", "calibration.pq", "calibration.qp")
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return super().document() | {"calibration": dict(self.calibration)}
+
+
+class Factors(NamedTuple):
+    """A C from its tensors.
+
+    Attributes:
+        digest: of the factorization.
+        structure: its name.
+        tensors: by suffix, as doubles.
+        steps: n.
+    """
+
+    digest: str
+    structure: str
+    tensors: Mapping[str, np.ndarray]
+    steps: int
+
+
+def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
+    """Check a claim about the amplified privacy of a factor file, from its bytes.
+
+    Args:
+        data: the whole factor file.
+        document: the claim, or what holds it under `claim`, with its digest under `claim_digest` or without.
+        fresh: whether to draw with a seed of this run in place of the claim's.
+
+    Returns:
+        The report; `supported` says whether both directions were accepted.
+
+    Raises:
+        CorruptObject: the factor file's bytes disagree with their digests.
+        TooLarge: C, bins or samples are beyond the limits of this checker.
+    """
+    file = read_factor_file(data)
+    entry = file.manifest["matrices"]["C"]
+    factors = Factors(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], entry["shape"][1])
+    report = check_claim(factors, document, fresh=fresh)
+    report.checked.insert(0, "every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    return report
+
+
+def check_claim(factors: Factors, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
+    """Check a claim about the amplified privacy of a C, from its tensors; see `check_calibration`."""
+    report = CalibrationReport()
+    try:
+        check_products()
+        claim = read_claim(document)
+        _check_factors(claim, factors)
+        _check(report, claim, Strategy(factors.structure, factors.tensors, claim.n), fresh)
+    except ClaimRefused as reason:
+        report.refute(str(reason))
+    except (TooLarge, CorruptObject):
+        raise
+    except (FactorizeError, NotEnclosed) as error:
+        report.refute(str(error))
+    return report
+
+
+def _check_factors(claim: Claim, factors: Factors) -> None:
+    mechanism = claim.document["mechanism"]
+    own = "sha256:" + factors.digest.removeprefix("sha256:")
+    require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, and the file is {own}")
+    require(claim.n == factors.steps, f"the claim is about n={claim.n} steps, and C has {factors.steps}")
+    epochs = -(-claim.n // claim.bins)
+    stated = mechanism["epochs"]
+    require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
+
+
+def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
+    document = report.calibration
+    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma_of_sums": claim.sigma}
+    document |= {"bins": claim.bins, "sampling": claim.document["sampling"]}
+    document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
+    document |= {"seed": "fresh" if fresh else "claim"}
+    found = BOUNDS[claim.document["sampling"]](claim, strategy)
+    require(
+        found.norm() >= _SMALLEST**2, f"C has a sensitivity below {float(_SMALLEST):g}, which no certificate states"
+    )
+    report.prove(found.proved)
+    _check_unamplified(report, claim, found)
+    least = found.least()
+    document["least_delta"] = float(least)
+    with localcontext(context()):
+        refuted = least > decimal(claim.delta)
+    if refuted:
+        report.refute(
+            f"delta {claim.delta!r} is below {float(least):.6g}, which bins taken one at a time show (theorem 8)",
+            of="calibration.pq",
+        )
+        return
+    sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
+    if report.supported:
+        document["accepted"] = _accepted(any(sampled))
+        report.prove(document["accepted"])
+    _state_assumptions(report, any(sampled))
+
+
+def _accepted(sampled: bool) -> str:
+    if sampled:
+        return "accepted: false with probability at most 2^-127 over the seed"
+    return "accepted: both directions are proved by closed forms, without samples"
+
+
+def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -> None:
+    """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
+    stated = claim.unamplified
+    with localcontext(context()):
+        delta = _gaussian(claim, found, decimal(stated) * (1 + _TOLERANCE) + _TOLERANCE)
+        holds = delta <= decimal(claim.delta) * (1 + _TOLERANCE)
+    report.require(
+        holds,
+        f"if the bins become known, epsilon is at most {stated:.6g} at this delta",
+        f"without secrecy epsilon is claimed to be {stated:.6g} at delta {claim.delta!r}; there delta is {delta:.4g}",
+        of="calibration.unamplified",
+    )
+
+
+def _gaussian(claim: Claim, found: Bounds, epsilon: Decimal) -> Decimal:
+    """Return delta of the Gaussian mechanism with the largest norm of a class, rounded up."""
+    with localcontext(context()):
+        norm = decimal(found.norm()).sqrt() / decimal(claim.scale) * (1 + SLACK)
+        return star.gaussian_delta(Enclosed(epsilon, epsilon), Enclosed(norm, norm)).high
+
+
+def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
+    """Check one direction; whether it was sampled."""
+    part = claim.document[direction]
+    if "samples" in part:
+        return _check_bet(report, claim, found, direction, fresh)
+    if part["rule"] == "gaussian":
+        above, rule = _gaussian(claim, found, decimal(claim.epsilon)), "the Gaussian mechanism without amplification"
+    else:
+        above, rule = found.shown(direction, part)
+    with localcontext(context()):
+        holds = above <= decimal(claim.delta)
+    report.calibration[direction] = {"rule": part["rule"], "delta": float(above)}
+    report.require(
+        holds,
+        f"delta with {_NAMES[direction]} is at most {_shown(above)} by {rule}",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not proved: {rule} gives {_shown(above)}",
+        of=f"calibration.{direction}",
+    )
+    return False
+
+
+def _shown(value: Decimal) -> str:
+    return f"{float(value):.6g}" if value < Decimal(10) ** 300 else f"10^{value.log10():.0f}"
+
+
+def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
+    part = claim.document[direction]
+    rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
+    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
+    weights = found.weights(direction, part)
+    with localcontext(context()):
+        delta = decimal(claim.delta)
+        if weights.bound <= delta:
+            told = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
+            report.prove(told, of=f"calibration.{direction}")
+            return False
+        require(
+            decimal(rate) * (weights.bound - delta) < 1,
+            f"{direction}.lambda {rate!r} is not below {float(1 / (weights.bound - delta)):.6g}, so the bet could lose "
+            "more than there is",
+        )
+    if samples * max(claim.bins, _pairs(part)) > MOST_NORMALS:
+        raise TooLarge(
+            f"{samples} samples over {claim.bins} bins, of order {part.get('m')}, are above {MOST_NORMALS} normals or "
+            "pairs of picks, the limit here"
+        )
+    key = _fresh_key() if fresh else claim.key(direction)
+    chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
+    outcome = bets.bet(weights, claim.delta, rate, key, chunks)
+    with localcontext(context()):
+        ratio = float(weights.bound / delta)
+    report.calibration[direction] = {
+        "rule": part["rule"],
+        "samples": outcome.samples,
+        "log_wealth": outcome.log_wealth,
+        "needed": bets.NEEDED,
+        "estimate": outcome.mean,
+        "weight_bound_over_delta": ratio,
+    }
+    told = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
+    report.require(
+        outcome.accepted,
+        f"delta with {_NAMES[direction]}: the bet was won, {told}; {bets.NEEDED:.4g} were needed",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {told}; {bets.NEEDED:.4g} are needed",
+        of=f"calibration.{direction}",
+    )
+    return True
+
+
+def _pairs(part: Mapping[str, Any]) -> int:
+    return integer(part, "m", 2, star.MOST_ORDER) ** 2 if "m" in part else 0
+
+
+def _fresh_key() -> tuple[int, int]:
+    return secrets.randbits(64), secrets.randbits(64)
+
+
+def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
+    left = report.not_checked
+    drawn = _DRAWN[report.calibration["sampling"]].format(bins=report.calibration["bins"])
+    left.append(
+        f"the sampling itself: every example {drawn}, uniformly, independently and in secret; the divisor is public, "
+        "and neither batch sizes nor logs show the draws"
+    )
+    left.append("the noise of the job: independent normals with the standard deviation sigma")
+    if sampled:
+        left.append("assumed: Philox acts as a random function of its key, and the drawn normals have the ideal law")
+        if report.calibration["seed"] == "claim":
+            left.append("assumed: SHA-256 acts as a random function of the claim; --seed fresh does without")
+    left.append(
+        "the file's own claims, its sensitivity and the mechanism that it names among them: `factorize verify FILE` "
+        "checks these"
+    )

@@ -1,0 +1,208 @@
+"""Claims about random batches, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+PROTOCOL = "bins-1"
+SAMPLINGS = {
+    "balls_in_bins": {"bet", "star_bound", "closed_form", "gaussian"},
+    "random_allocation": {"loss_distribution", "gaussian"},
+}
+"""Laws of sampling, each with the rules of evidence that it has."""
+LARGEST_EPSILON = 1e6
+"""Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
+SCALES = 1e-30, 1e30
+"""Of a clip norm and of sigma: noise in single precision is neither zero nor infinite there."""
+_KEYS = {
+    *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "epsilon", "mechanism", "pq", "protocol", "qp"),
+    *("sampling", "sigma", "unamplified"),
+}
+_MECHANISM = {"bins", "epochs", "factors", "n"}
+_RULES = {
+    "pq": {
+        "bet": {"rule", "lambda", "m", "samples", "shared"},
+        "star_bound": {"rule", "m"},
+        "loss_distribution": {"rule"},
+        "gaussian": {"rule"},
+    },
+    "qp": {
+        "bet": {"rule", "lambda", "eta", "samples", "shared"},
+        "closed_form": {"rule"},
+        "loss_distribution": {"rule"},
+        "gaussian": {"rule"},
+    },
+}
+
+
+class ClaimRefused(Exception):
+    """The claim is not one, or contradicts itself, its limits or the file."""
+
+
+class Claim(NamedTuple):
+    """A claim whose numbers are read; see docs/notes/bins-1.md."""
+
+    document: dict[str, Any]
+    epsilon: float
+    delta: float
+    sigma: float
+    scale: float
+    n: int
+    bins: int
+    unamplified: float
+
+    @property
+    def canonical(self) -> bytes:
+        """The bytes of which the seed is a digest."""
+        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return text.encode("ascii")
+
+    def key(self, direction: str) -> tuple[int, int]:
+        """Return the key of a direction's stream."""
+        start = f"factorize {self.document['protocol']} {direction}\n".encode("ascii")
+        digest = hashlib.sha256(start + self.canonical).digest()
+        return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+
+def read_claim(document: Mapping[str, Any]) -> Claim:
+    """Read a claim strictly: its keys are those of the page, its floats are in the form of `float.hex`.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    held = document.get("claim")
+    inner = held if "protocol" not in document and isinstance(held, Mapping) else None
+    stated = document.get("claim_digest") if inner is not None else None
+    given = dict(document if inner is None else inner)
+    protocol = given.get("protocol")
+    require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
+    _check_keys(given, _KEYS, "the claim")
+    mechanism = _part(given, "mechanism")
+    _check_keys(mechanism, _MECHANISM, "mechanism")
+    _check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
+    sampling = given["sampling"]
+    known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
+    if known is None:
+        raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
+    for direction, rules in _RULES.items():
+        part = _part(given, direction)
+        rule = part.get("rule")
+        if not isinstance(rule, str) or rule not in rules:
+            raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
+        require(rule in known, f"{direction}.rule is {rule!r}; {sampling} has {sorted(known)}")
+        _check_keys(part, rules[rule], direction)
+    require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
+    require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
+    integer(given, "attempt", 1, 16)
+    clip, sigma, delta = real(given, "clip_norm"), real(given, "sigma"), real(given, "delta")
+    for name, value in (("clip_norm", clip), ("sigma", sigma)):
+        low, high = SCALES
+        require(low <= value <= high, f"{name} {value!r} is outside [{low:g}, {high:g}], where jobs draw noise")
+    n, bins = integer(mechanism, "n", 1, 1 << 53), integer(mechanism, "bins", 1, 1 << 53)
+    require(bins <= n, f"{bins} bins are more than n={n} steps, so that some examples would never be seen")
+    integer(mechanism, "epochs", 1, 1 << 53)
+    require(delta < 1, f"delta {delta!r} is not below 1")
+    epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
+    require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
+    scale = _down(Fraction(sigma) / Fraction(clip))
+    found = Claim(given, epsilons[0], delta, sigma, scale, n, bins, epsilons[1])
+    try:
+        digest = hashlib.sha256(found.canonical).hexdigest()
+    except (TypeError, ValueError):
+        raise ClaimRefused("the claim holds something that JSON does not") from None
+    if stated is not None and str(stated).removeprefix("sha256:") != digest:
+        raise ClaimRefused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
+    if inner is not None:
+        _check_beside(found, document)
+    return found
+
+
+def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
+    """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
+    own = {
+        "sigma_of_sums": claim.sigma,
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "bins": claim.bins,
+    }
+    own |= {"epochs": claim.document["mechanism"]["epochs"], "sampling": claim.document["sampling"]}
+    own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
+    for name, value in own.items():
+        if name in calibration and not _same(calibration[name], value):
+            raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
+    if calibration.get("divisor") is not None:
+        divisor = integer(calibration, "divisor", 1, 1 << 53)
+        means = calibration.get("sigma_of_means")
+        if (
+            not isinstance(means, float)
+            or not math.isfinite(means)
+            or Fraction(means) * divisor < Fraction(claim.sigma)
+        ):
+            raise ClaimRefused(f"sigma_of_means is {str(means)[:40]}, below the claim's {claim.sigma} over {divisor}")
+    elif calibration.get("sigma_of_means") is not None:
+        raise ClaimRefused("the calibration states sigma_of_means and no divisor")
+
+
+def _same(stated: object, value: object) -> bool:
+    """Whether a number is that of the claim, of its type: an integer may stand for a real, and nothing else does."""
+    kinds = (int, float) if isinstance(value, float) else (type(value),)
+    return type(stated) in kinds and stated == value
+
+
+def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
+    if set(given) != known:
+        raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; the protocol has {sorted(known)}")
+
+
+def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(given[name], Mapping):
+        raise ClaimRefused(f"{name} is not a JSON object")
+    return dict(given[name])
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Refuse unless something holds.
+
+    Raises:
+        ClaimRefused: it does not.
+    """
+    if not holds:
+        raise ClaimRefused(otherwise)
+
+
+def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
+    """Return a finite positive double (or zero) in the form of `float.hex`, which is the only spelling.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    text = given[name]
+    try:
+        value = float.fromhex(text)
+    except (TypeError, ValueError, OverflowError):
+        raise ClaimRefused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
+    if value.hex() != text or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ClaimRefused(f"{name} is {text[:40]!r}; it is a positive finite double in the form of float.hex")
+    return value
+
+
+def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return an integer between two.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
+    return value
+
+
+def _down(value: Fraction) -> float:
+    found = float(value)
+    return math.nextafter(found, 0.0) if Fraction(found) > value else found

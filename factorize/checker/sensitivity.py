@@ -1,0 +1,325 @@
+"""Squared sensitivity between two numbers, for every participation, with a pattern that attains the lower one.
+
+Upper ends: largest column; sums over columns that cannot overlap; the leading pattern of a non-increasing majorant of a
+Toeplitz column; absolute sums of Gram entries; the two-stage selection over them. Each hypothesis is checked on the
+bytes. The lower end is the squared norm of C u for one allowed pattern and signs. All of it is computed in doubles, and
+what they may be off by is bounded in advance (docs/sensitivity.md, "Rounding").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import integers
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import TINY, Near, share
+from factorize.checker.participation import Allowed, allowed
+from factorize.checker.strategy import Strategy
+from factorize.errors import CertificateError, TooLarge
+
+TWO_STAGE = "two-stage Gram bound"
+LARGEST = 16_384
+"""Longest n of which C^T C is formed."""
+BESIDE = 2048
+"""Longest n at which a Toeplitz matrix is taken for any other, too, unless its majorant is attained."""
+ATTAINED = Fraction(1, 500_000_000)
+"""Share of a squared sensitivity within which an end is attained: 1e-9 of the sensitivity."""
+_AT_ONCE = 1 << 24  # entries of columns
+
+
+class Bracket(NamedTuple):
+    """lower <= sensitivity^2 <= upper.
+
+    Attributes:
+        lower: squared norm of C u for the pattern and its signs, from below.
+        upper: by `rule`.
+        rule: which bound the upper end is.
+        pattern: steps, increasing.
+        signs: +1 or -1 per step.
+        off: share by which another evaluation of the rule may differ.
+    """
+
+    lower: Fraction
+    upper: Fraction
+    rule: str
+    pattern: tuple[int, ...]
+    signs: tuple[int, ...]
+    off: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the pattern attains the upper end within 1e-9."""
+        return self.upper <= self.lower * (1 + ATTAINED)
+
+    @property
+    def stated(self) -> float:
+        """A sensitivity that every evaluation of the rule, with sums in any order, finds to be large enough."""
+        off = Fraction(self.off)
+        return square_root_up(self.upper * (1 + 2 * off + 4 * off**2))
+
+
+def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) -> Bracket:
+    """Return the tightest bracket that the rules give.
+
+    Raises:
+        InvalidParticipation: see `allowed`.
+        TooLarge: no rule that can be evaluated applies at this size.
+        CertificateError: squares of entries leave the range of doubles.
+        NotEnclosed: rounding, or this machine, leaves too much open.
+    """
+    form = allowed(participation, strategy.n)
+    with np.errstate(all="ignore"):
+        if form.most == 1:
+            return _largest_column(strategy)
+        if strategy.bandwidth <= form.separation:
+            return _without_overlap(strategy, form)
+        column = strategy.near_series if strategy.scale is None else None
+        found = [] if column is None else [_majorant(column, form)]
+        if column is None or (strategy.n <= BESIDE and not found[0].exact):
+            found.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
+    best = max(found, key=lambda bracket: bracket.lower)
+    return min(found, key=lambda bracket: bracket.upper)._replace(
+        lower=best.lower, pattern=best.pattern, signs=best.signs
+    )
+
+
+def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
+    """Both ends of a non-negative number.
+
+    Raises:
+        CertificateError: it is not finite.
+    """
+    if not math.isfinite(value):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    if not off:
+        return Fraction(value), Fraction(value)
+    return max(Fraction(value) * (1 - Fraction(off)) - TINY, Fraction(0)), Fraction(value) * (1 + Fraction(off)) + TINY
+
+
+def _attained_by_all(total: float, off: float, rule: str, pattern: tuple[int, ...]) -> Bracket:
+    """The bracket of a rule whose pattern attains it with equal signs."""
+    return Bracket(*_ends(total, off), rule, pattern, (1,) * len(pattern), off)
+
+
+def _largest_column(strategy: Strategy) -> Bracket:
+    norms = strategy.column_norms
+    worst = int(np.argmax(norms.values))
+    return _attained_by_all(float(norms.values[worst]), norms.off, "column norms", (worst,))
+
+
+def _without_overlap(strategy: Strategy, form: Allowed) -> Bracket:
+    """Columns at least `bands` apart are orthogonal, so squared norms add up, for every sign and dimension."""
+    norms = strategy.column_norms
+    off = share(norms.off, roundings=form.most) if norms.off else 0.0  # sums of ones are whole numbers
+    if form.periodic:
+        sums = norms.values.reshape(form.most, form.separation).sum(axis=0)
+        worst = int(np.argmax(sums))
+        pattern = tuple(range(worst, strategy.n, form.separation))
+        return _attained_by_all(float(sums[worst]), off, "banded: sums of column norms", pattern)
+    total, pattern = best_selection(norms.values, form)
+    return _attained_by_all(total, off, "banded: best selection of columns", pattern)
+
+
+def best_selection(values: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
+    """Return the largest sum of at most `most` values whose positions are `separation` apart, and the positions.
+
+    Args:
+        values: non-negative, shape (n,).
+        form: separation and count.
+    """
+    rises: list[np.ndarray] = []
+    total = float(_best_sums(values, form, rises))
+    chosen, start = [], 0
+    for taken in rises[::-1] if len(rises) > 1 else rises * form.most:
+        places = np.flatnonzero(np.unpackbits(taken, count=len(values))[start:])
+        if not len(places):
+            break
+        chosen.append(start + int(places[0]))
+        start = chosen[-1] + form.separation
+    return total, tuple(chosen)
+
+
+def _best_sums(values: np.ndarray, form: Allowed, rises: list[np.ndarray] | None = None) -> np.ndarray:
+    """Return the largest sums of selections along the first axis, each within `most` roundings.
+
+    Args:
+        values: non-negative, shape (n, ...).
+        form: separation and count.
+        rises: receives a table for each count, or one for all if any number that fits is allowed: where the best sum
+            from a step on is above that from the next step on, as bits.
+    """
+    n, b = len(values), form.separation
+    best = np.zeros((n + b, *values.shape[1:]))
+    limited = form.most < math.ceil(n / b)
+    for _ in range(form.most if limited else 1):
+        if limited:
+            best[:n] = np.maximum.accumulate((values + best[b:])[::-1], axis=0)[::-1]
+        else:
+            for stop in range(n, 0, -b):
+                start = max(stop - b, 0)
+                some = values[start:stop] + best[start + b : stop + b]
+                some[-1] = np.maximum(some[-1], best[stop])
+                best[start:stop] = np.maximum.accumulate(some[::-1], axis=0)[::-1]
+        if rises is not None:
+            rises.append(np.packbits(best[:n] > best[1 : n + 1]))
+    return np.asarray(best[0])
+
+
+def _majorant(column: Near, form: Allowed) -> Bracket:
+    """The pattern {0, b, 2b, ...} of max_{s >= t} |c_s|, which no pattern of C exceeds (KL24, Theorem 2).
+
+    Below, that of C, or its column 0.
+    """
+    size = np.abs(column.values)
+    majorant = np.maximum.accumulate(size[::-1])[::-1]
+    off = share(2 * column.off, roundings=4 * form.most.bit_length() + 8)
+    upper = _ends(_squares(_pattern_sums(majorant, form)), off)[1]
+    whole, alone = _squares(_pattern_sums(column.values, form)), _squares(size)
+    if (column.values < 0).any():  # terms cancel
+        lost = off * math.sqrt(_squares(_pattern_sums(size, form)))
+        whole = max(math.sqrt(whole) - lost, 0.0) ** 2
+    pattern = tuple(range(0, form.most * form.separation, form.separation)) if whole >= alone else (0,)
+    lower = _ends(max(whole, alone), off)[0]
+    falls = bool((column.values == majorant).all())
+    rule = "monotone Toeplitz: leading pattern" if falls else "non-increasing majorant of the Toeplitz column"
+    return Bracket(lower, upper, rule, pattern, (1,) * len(pattern), off)
+
+
+def _squares(column: np.ndarray) -> float:
+    """Return the sum of squares, each rounded once and their sum once."""
+    return math.fsum((column**2).tolist()) if np.isfinite(column).all() else math.inf
+
+
+def _pattern_sums(column: np.ndarray, form: Allowed) -> np.ndarray:
+    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel."""
+    total, terms = np.zeros_like(column), 0
+    doubled, size = column.copy(), 1
+    for bit in range(form.most.bit_length()):
+        if form.most >> bit & 1:
+            total[terms * form.separation :] += doubled[: max(len(column) - terms * form.separation, 0)]
+            terms += size
+        reach = size * form.separation
+        if reach < len(column):
+            doubled[reach:] = doubled[reach:] + doubled[:-reach]
+        size *= 2
+    return total
+
+
+def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
+    """Absolute sums of the Gram blocks: for vectors of every dimension, exact where signs can balance."""
+    check_products()
+    n, k, b = strategy.n, form.most, form.separation
+    if n > LARGEST:
+        raise TooLarge(
+            f"Gram matrices of patterns are formed up to n={LARGEST}, and n={n}: use fewer steps, or a C "
+            "with fewer bands than steps between two participations"
+        )
+    above, near, loose = np.empty(b), np.empty(b), np.empty(b)
+    step = max(_AT_ONCE // (n * k), 1)
+    for start in range(0, b, step):
+        offsets = np.arange(start, min(start + step, b))
+        found = strategy.near_columns((np.arange(k)[:, None] * b + offsets).ravel())
+        columns = np.ascontiguousarray(found.values.reshape(n, k, len(offsets)).transpose(2, 1, 0))
+        grams = columns @ columns.transpose(0, 2, 1)
+        sizes = np.abs(columns).sum(axis=1)  # whose squares add up to the sum of |C_p|^T |C_p|
+        lost = share(roundings=n + 4 * k + 8) * np.einsum("pi,pi->p", sizes, sizes)
+        sums = np.abs(grams).sum(axis=2).sum(axis=1)
+        far = found.far.reshape(k, -1).sum(axis=0)
+        above[offsets] = (np.sqrt(sums + lost) + far) ** 2
+        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
+        near[offsets] = np.maximum(grams.sum(axis=(1, 2)), np.einsum("ps,pst,pt->p", signs, grams, signs))
+        loose[offsets] = lost + (2 * np.sqrt(sums + lost) + far) * far
+    pattern = np.arange(k) * b + int(np.argmax(near))
+    lower, signs_of = _attained(strategy, pattern)
+    upper = _ends(float(above.max()), share(roundings=8))[1]
+    off = share(2 * float(loose.max()) / max(float(above.max()), 1e-300), roundings=8)
+    bracket = Bracket(lower, upper, "absolute sums of the Gram blocks", tuple(pattern.tolist()), signs_of, off)
+    return bracket._replace(rule="Gram block sums") if bracket.exact else bracket
+
+
+def _attained(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
+    """Return the squared norm of C u from below, for equal signs or those of the pattern's first Gram entries."""
+    columns, far = strategy.near_columns(pattern)
+    sizes, found = np.abs(columns).sum(axis=1), []
+    for signs in (np.ones(len(pattern)), np.where(columns.T @ columns[:, 0] < 0, -1.0, 1.0)):
+        norm = float(np.sqrt(((columns @ signs) ** 2).sum()))
+        lost = share(roundings=len(sizes) + len(pattern) + 8) * float(np.sqrt((sizes**2).sum())) + float(far.sum())
+        found.append((_ends(max(norm - lost, 0.0) ** 2, share(roundings=8))[0], tuple(int(s) for s in signs)))
+    return max(found)
+
+
+def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
+    """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md)."""
+    check_products()
+    n = strategy.n
+    if n > LARGEST:
+        raise TooLarge(
+            f"C^T C is formed up to n={LARGEST}, and n={n}: use fewer steps, or a C with fewer bands than min_sep"
+        )
+    values, far = strategy.near_columns(np.arange(n))
+    lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
+    rows, step = np.empty(n), max(_AT_ONCE // n, 1)
+    for start in range(0, n, step):
+        some = slice(start, min(start + step, n))
+        gram = np.abs(values.T @ values[:, some])
+        if far.any():
+            gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
+        rows[some] = _best_sums(gram, form)
+    total, chosen = best_selection(rows, form)
+    # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times that of the squared norms.
+    off = share(roundings=(n + 8) * (form.most if strategy.signed or far.any() else 1) + 4 * form.most + 8)
+    leading = range(0, n, form.separation)[: form.most]
+    longest = best_selection(strategy.column_norms.values, form)[1]
+    candidates = sorted({chosen, tuple(leading), longest} - {()})
+    lower, signs, pattern = max((*_attained(strategy, np.array(p)), p) for p in candidates)
+    return Bracket(lower, _ends(total, off)[1], TWO_STAGE, pattern, signs, off)
+
+
+def exactly(strategy: Strategy, participation: Mapping[str, Any], bracket: Bracket, claim: float) -> Bracket:
+    """Return a bracket that decides a claim, by integers of the columns that may exceed it; the same where none does.
+
+    Args:
+        strategy: C, of stored entries without factors.
+        participation: single or of fixed epochs.
+        bracket: of the squared sensitivity.
+        claim: of the sensitivity.
+    """
+    form, squared = allowed(participation, strategy.n), Fraction(claim) ** 2
+    array = strategy.doubles if form.periodic or form.most == 1 else None
+    if array is None or not bracket.lower <= squared < bracket.upper:
+        return bracket
+    norms, lower, upper = strategy.column_norms, bracket.lower, Fraction(0)
+    for pattern in np.arange(strategy.n).reshape(form.most, -1).T:
+        # At most k times the sum of the squared norms.
+        high = form.most * _ends(math.fsum(norms.values[pattern]), share(norms.off, roundings=2))[1]
+        if high > squared:
+            numbers = integers(array[:, pattern])
+            gram = numbers.values.T @ numbers.values
+            high = numbers.fraction(1) ** 2 * int(abs(gram).sum())
+            lower = max(lower, numbers.fraction(1) ** 2 * int(gram.sum()))
+        upper = max(upper, high)
+    return bracket._replace(lower=lower, upper=upper)
+
+
+def square_root_up(value: Fraction) -> float:
+    """Return the smallest double whose square is at least `value`."""
+    if value <= 0:
+        return 0.0
+    half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    guess = math.ldexp(math.sqrt(float(value / Fraction(4) ** half)), half)
+    while Fraction(guess) ** 2 >= value:
+        guess = math.nextafter(guess, 0.0)
+    while Fraction(guess) ** 2 < value:
+        guess = math.nextafter(guess, math.inf)
+    return guess
+
+
+def square_root_down(value: Fraction) -> float:
+    """Return the largest double whose square is at most `value`."""
+    up = square_root_up(value)
+    return up if Fraction(up) ** 2 == value else math.nextafter(up, 0.0)

@@ -1,0 +1,16 @@
+"""Workloads and objectives as the exact checker reads them from a spec, each kind once."""
+
+from factorize.checker.spec.objectives import OBJECTIVES, Weighing, check_known_objective, weighing_of
+from factorize.checker.spec.workloads import KINDS, check_known, program_of, toeplitz_column, workload_numbers
+
+__all__ = [
+    "KINDS",
+    "OBJECTIVES",
+    "Weighing",
+    "check_known",
+    "check_known_objective",
+    "program_of",
+    "toeplitz_column",
+    "weighing_of",
+    "workload_numbers",
+]

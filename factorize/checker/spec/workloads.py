@@ -1,0 +1,186 @@
+"""Workloads: each kind of A from its definition in the spec, written down here once more as a program.
+
+Not the code that solvers use. Rates and factors are the spec's doubles, taken exactly. A sliding window is no program
+of few states and states its rows; of a user's matrix the numbers are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Numbers, integers
+from factorize.checker.arithmetic.intervals import Interval
+from factorize.checker.spec.programs import Coefficient, Program, Statement, X
+from factorize.errors import CertificateError
+
+Document = Mapping[str, Any]
+_ONE = Fraction(1)
+PROGRAMS: dict[str, Callable[[Document], Program]] = {}
+"""What states each kind of workload: the functions below that say `defines`."""
+WITHOUT_PROGRAM = ("window", "matrix")
+"""Kinds that are no program of few states."""
+
+
+def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[Document], Program]]:
+    """Enter a function as the program of kinds of workload that have none yet."""
+
+    def enter(program: Callable[[Document], Program]) -> Callable[[Document], Program]:
+        for kind in kinds:
+            if PROGRAMS.setdefault(kind, program) is not program:
+                raise TypeError(f"the workload {kind!r} has two programs, {PROGRAMS[kind].__name__} and this one")
+        return program
+
+    return enter
+
+
+def workload_numbers(document: Document, user: Mapping[str, np.ndarray]) -> Numbers | None:
+    """Return A, shape (m, n), or None for a user's matrix whose numbers are not given.
+
+    Args:
+        document: the spec's workload, in canonical form.
+        user: numbers of user-supplied matrices by sha256.
+
+    Raises:
+        CertificateError: the kind has no definition here.
+    """
+    if document["kind"] == "matrix":
+        array = user.get(document["sha256"])
+        return None if array is None else integers(array)
+    found = list(_rows(document, document["n"]))
+    return Interval(np.stack([row.low for row in found]), np.stack([row.high for row in found])).numbers()
+
+
+def check_known(document: Document) -> None:
+    """Refuse a workload that has no definition here: nothing that is claimed of it could be proved.
+
+    Raises:
+        CertificateError: see above.
+    """
+    if document["kind"] not in KINDS:
+        raise CertificateError(
+            f"this checker knows no workload {str(document['kind'])[:40]!r}, and can prove nothing of its losses and "
+            f"bounds; known are {', '.join(KINDS)}"
+        )
+
+
+def program_of(document: Document) -> Program | None:
+    """Return the workload as a program, or None for a kind that is none of few states (`WITHOUT_PROGRAM`).
+
+    Raises:
+        CertificateError: the kind is not known, or the learning rates are not one for each step.
+    """
+    check_known(document)
+    if document["kind"] in WITHOUT_PROGRAM:
+        return None
+    rates = document.get("learning_rates")
+    if rates is not None and len(rates) != document["n"]:  # compiled loops do not look
+        raise CertificateError(f"the spec states {len(rates)} learning rates for n={document['n']}")
+    return PROGRAMS[document["kind"]](document)
+
+
+def toeplitz_column(document: Document) -> Numbers | None:
+    """Return the first column of A, shape (n,), where A is Toeplitz by its kind; else None."""
+    if document["kind"] != "window":
+        program = program_of(document) if document["kind"] in KINDS else None
+        if program is None or not program.constant:
+            return None
+        if program.sums:
+            return Interval.of_integers(np.ones(document["n"], dtype=np.int64)).numbers()
+    found = list(_rows(document, 1))
+    return Interval(np.concatenate([row.low for row in found]), np.concatenate([row.high for row in found])).numbers()
+
+
+def _rows(document: Document, columns: int) -> Iterator[Interval]:
+    program = program_of(document)
+    return _window(document, columns) if program is None else program.rows(document["n"], columns)
+
+
+def _window(document: Document, columns: int) -> Iterator[Interval]:
+    places = np.arange(columns)
+    for i in range(document["n"]):
+        yield Interval.of_integers(((places <= i) & (places > i - document["width"])).astype(np.int64))
+
+
+def _rates(document: Document) -> Coefficient:
+    rates = document.get("learning_rates")
+    return _ONE if rates is None else [Fraction(rate) for rate in rates]
+
+
+def _factor(document: Document, name: str) -> Fraction:
+    return Fraction(document.get(name, 0.0))
+
+
+@defines("identity")
+def _identity(_document: Document) -> Program:
+    return Program([], X)
+
+
+@defines("prefix")
+def _prefix(_document: Document) -> Program:
+    return Program([(0, {0: _ONE, X: _ONE})], 0)
+
+
+@defines("decay")
+def _decay(document: Document) -> Program:
+    return Program([(0, {0: Fraction(document["rate"]), X: _ONE})], 0)
+
+
+@defines("momentum", "schedule")
+def _momentum(document: Document) -> Program:
+    """m_i = mu m_{i-1} + g_i; the step is m_i, or g_i + mu m_i for Nesterov; the output sums eta_i times the step."""
+    mu, eta = _factor(document, "momentum"), _rates(document)
+    first: Statement = (0, {0: mu, X: _ONE})
+    if document.get("nesterov"):
+        return Program([first, (1, {X: _ONE, 0: mu}), (2, {2: _ONE, 1: eta})], 2)
+    return Program([first, (1, {1: _ONE, 0: eta})], 1)
+
+
+@defines("weight_decay")
+def _weight_decay(document: Document) -> Program:
+    """Decoupled: s_i = (1 - eta_i rate) s_{i-1} + eta_i m_i. Coupled: rate s_{i-1} is taken from the gradient."""
+    mu, rate, eta = _factor(document, "momentum"), Fraction(document["rate"]), _rates(document)
+    if document["mode"] == "coupled":
+        return Program([(0, {0: mu, X: _ONE, 1: -rate}), (1, {1: _ONE, 0: eta})], 1)
+    kept: Coefficient = [1 - step * rate for step in eta] if isinstance(eta, list) else 1 - eta * rate
+    return Program([(0, {0: mu, X: _ONE}), (1, {1: kept, 0: eta})], 1)
+
+
+@defines("adam")
+def _adam(document: Document) -> Program:
+    """The average a_i = (beta w_i / w_{i-1}) a_{i-1} + w_i g_i, or the sum of w_i times m_i = beta m_{i-1} + g_i."""
+    beta, weights = float(document["beta"]), []
+    total = 0.0
+    for _ in range(document["n"]):
+        total = 1.0 + beta * total
+        weights.append(Fraction(1.0 / total))
+    if document.get("output", "moment") == "iterate":
+        return Program([(0, {0: Fraction(beta), X: _ONE}), (1, {1: _ONE, 0: list(weights)})], 1)
+    before = [_ONE, *weights]
+    kept = [Fraction(beta) * each / last for each, last in zip(weights, before, strict=False)]
+    return Program([(0, {0: list(kept), X: list(weights)})], 0)
+
+
+@defines("srg")
+def _srg(document: Document) -> Program:
+    estimate: Statement = (0, {0: Fraction(document["decay"]), X: _ONE})
+    return Program([estimate, (1, {1: Fraction(document["momentum"]), 0: _ONE}), (2, {2: _ONE, 1: _ONE})], 2)
+
+
+@defines("mu2")
+def _mu2(document: Document) -> Program:
+    """Sums q = S s and w = S q, then x_i = sum over j <= i of 2 (j + 2) w_j / ((i + 2)(i + 3))."""
+    program: list[Statement] = [(0, {0: _ONE, X: _ONE}), (1, {1: _ONE, 0: _ONE})]
+    if document["output"] in ("q", "w"):
+        states = 1 if document["output"] == "q" else 2
+        return Program(program[:states], states - 1)
+    n = document["n"]
+    program.append((2, {2: _ONE, 1: [Fraction(2 * (j + 2)) for j in range(n)]}))
+    return Program([*program, (3, {2: [Fraction(1, (i + 2) * (i + 3)) for i in range(n)]})], 3)
+
+
+KINDS = (*PROGRAMS, *WITHOUT_PROGRAM)
+"""Kinds of workload that this checker has a definition of, its own or the user's numbers."""

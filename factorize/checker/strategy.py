@@ -1,0 +1,205 @@
+"""A strategy matrix from its tensors: a reading of its structure, beside the factors of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Limbs, Numbers, integers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import Columns, Near, U, share
+from factorize.checker.structures import READINGS
+from factorize.checker.structures.base import LARGEST_WHOLE, toeplitz_array
+from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.format.names import COLUMN_SCALE
+
+__all__ = ["LARGEST_WHOLE", "Strategy"]
+_NORMAL = 2.0**-1022
+_MOST_BITS = 1000
+_ROUNDINGS = 10  # of an entry that is enclosed to 2^-50 of itself and rounded: 8 and 1, and one to spare
+
+
+class Rounded(NamedTuple):
+    """C as doubles, each entry off by at most so many roundings."""
+
+    values: np.ndarray
+    times: int
+
+
+class Strategy:
+    """C as exact numbers: a reading of its structure, and a factor for each column where there are factors.
+
+    Args:
+        structure: name of the structure.
+        parts: tensors by suffix, as the file format lists them for the structure.
+        n: side.
+
+    Attributes:
+        structure: the name; of a scaled matrix, that of what is scaled.
+        reading: C without the factors of its columns.
+        scale: these, shape (n,), or None.
+
+    Raises:
+        CorruptObject: the tensors do not make that structure.
+        InvalidStrategy: not finite, not lower-triangular bit by bit, or a diagonal that is not positive.
+    """
+
+    def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
+        self.n = n
+        self.scale: np.ndarray | None = None
+        parts = dict(parts)
+        if not all(np.isfinite(part).all() for part in parts.values()):
+            raise InvalidStrategy("C holds NaN or infinity")
+        if structure == "scaled":
+            self.scale = _factors(parts.pop(COLUMN_SCALE, np.empty(0)), n)
+            structure = _inner_structure(parts, n)
+        if structure not in READINGS:
+            raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
+        self.structure = structure
+        try:
+            self.reading = READINGS[structure].read(parts, n)
+        except KeyError as missing:
+            raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+        if parts:
+            raise CorruptObject(f"a {structure} matrix has no tensors {sorted(parts)}")
+        self.reading.check()
+        if (self.reading.diagonal <= 0).any() or (self.scale is not None and (self.scale <= 0).any()):
+            raise InvalidStrategy("the diagonal of C is not positive")
+
+    @cached_property
+    def factors(self) -> Numbers | None:
+        """The factor of each column, if there is one."""
+        return None if self.scale is None else integers(self.scale)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """C without the columns' factors, where it is an array."""
+        return self.reading.array
+
+    @property
+    def doubles(self) -> np.ndarray | None:
+        """All of C as doubles, where entries are stored and columns have no factors; shape (n, n)."""
+        if self.scale is not None:
+            return None
+        return self.reading.doubles
+
+    @property
+    def rounded(self) -> Rounded | None:
+        """All of C as doubles, where entries are stored, or are those of an enclosed Toeplitz column, times factors.
+
+        Raises:
+            NotEnclosed: an entry leaves the range of normal numbers, or is not known to so many of its places.
+        """
+        near, times = self.reading.doubles, 0
+        if near is None and self.series is not None:
+            near, times = toeplitz_array(_entries(self.series)), _ROUNDINGS
+        if near is None:
+            return None
+        with np.errstate(all="ignore"):
+            found = near if self.scale is None else near * self.scale
+        if not np.isfinite(found).all() or (np.abs(found[near != 0]) < _NORMAL).any():
+            raise NotEnclosed("entries of C are too far apart for doubles")
+        return Rounded(np.ascontiguousarray(found), times + (self.scale is not None))
+
+    @property
+    def column(self) -> np.ndarray | None:
+        """The stored first column of a Toeplitz matrix, without the columns' factors."""
+        return self.reading.column
+
+    @property
+    def series(self) -> Numbers | None:
+        """The first column of a Toeplitz matrix, without the columns' factors; enclosed where it is computed."""
+        return self.reading.series
+
+    @property
+    def toeplitz(self) -> Numbers | None:
+        """The first column, if C is Toeplitz entry for entry."""
+        return self.series if self.scale is None else None
+
+    @property
+    def monotone(self) -> bool:
+        """Whether C is Toeplitz with coefficients that are non-negative and do not increase, but for factors."""
+        return self.reading.monotone
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry is negative (or may be: what is computed is not multiplied out for this)."""
+        return self.reading.signed
+
+    @property
+    def computed(self) -> bool:
+        """Whether the entries of C are computed from what is stored."""
+        return self.reading.computed
+
+    @cached_property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero, the main one included."""
+        return self.reading.bandwidth
+
+    @cached_property
+    def column_norms(self) -> Near:
+        """Squared norms of the columns."""
+        diagonal = self.reading.diagonal
+        if self.bandwidth == 1 and self.scale is None and (diagonal == 1).all():
+            return Near(np.ones(self.n), 0.0)
+        norms = self.reading.column_norms()
+        return norms if self.scale is None else Near(norms.values * self.scale**2, share(norms.off, roundings=3))
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns in doubles.
+
+        Raises:
+            TooLarge, NotEnclosed: see `Reading.near_columns`.
+        """
+        found = self.reading.near_columns(indices)
+        if self.scale is None:
+            return found
+        values = found.values * self.scale[indices]
+        lost = U * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
+        return Columns(values, lost * (1 + 2.0**-20))
+
+    @property
+    def near_series(self) -> Near | None:
+        """The first column of a Toeplitz matrix in doubles, without the columns' factors."""
+        return self.reading.near_series
+
+    @property
+    def whole(self) -> Limbs:
+        """All of C without its columns' factors; see `Reading.whole` for the limit."""
+        return self.reading.whole
+
+    def numbers(self) -> Numbers:
+        """Return every entry of C; see `whole` for the limit."""
+        found = self.whole.numbers()
+        return found if self.factors is None else found.scaled(self.factors)
+
+
+def _entries(series: Numbers) -> np.ndarray:
+    """An enclosed column as doubles, each within `_ROUNDINGS` of itself.
+
+    Raises:
+        NotEnclosed: one is not known to so many places.
+    """
+    sizes = abs(series.values)
+    if int(sizes.max()) >> _MOST_BITS or (series.radius and int(sizes.min()) < series.radius << 50):
+        raise NotEnclosed("entries of C are too far apart for doubles")
+    return np.asarray(np.ldexp(series.values.astype(np.float64), series.exponent))
+
+
+def _factors(array: np.ndarray, n: int) -> np.ndarray:
+    if array.shape != (n,):
+        raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {(n,)}")
+    return array
+
+
+def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
+    """The structure whose tensors these are, all of them and no other."""
+    found = [name for name, kind in READINGS.items() if kind.scalable and kind.parts == set(parts)]
+    if not found:
+        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {COLUMN_SCALE} are not those of one structure")
+    if len(found) == 1:
+        return found[0]
+    return "toeplitz" if parts["coefficients"].shape == (n,) else "banded_toeplitz"

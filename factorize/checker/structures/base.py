@@ -1,0 +1,353 @@
+"""Readings: what the exact checker asks of a C from its tensors, without the factors of its columns.
+
+One class per structure. What a structure cannot say is None, and who asks takes another way or says that there is none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Limbs, Numbers, limbs, split
+from factorize.checker.arithmetic.intervals import reciprocals
+from factorize.checker.arithmetic.near import Columns, Near, share
+from factorize.checker.losses.covariances import Factor, Statement, followed, negative, variances
+from factorize.checker.spec.programs import Program
+from factorize.errors import TooLarge
+
+LARGEST_WHOLE = 2048
+
+
+class Buffers(NamedTuple):
+    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+
+    diagonal: np.ndarray
+    transition: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether every number is non-negative, and with them every entry of C."""
+        return all((part >= 0).all() for part in self)
+
+    def balanced(self) -> Buffers:
+        """Return the same matrix with each step's states multiplied by powers of two: inputs as large as outputs.
+
+        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
+        rest; and learning rates that fall by many magnitudes make states that grow by as many.
+        """
+        sizes = [np.frexp(np.abs(part).max(axis=2))[1] for part in (self.outputs, self.inputs)]
+        powers = ((sizes[0] - sizes[1]) // 2)[:, :, None]
+        growth = np.diff(powers, axis=0, prepend=powers[:1])[..., None]
+        inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
+        transition = np.ldexp(self.transition, growth)
+        back = (np.ldexp(inputs, -powers), np.ldexp(outputs, powers), np.ldexp(transition, -growth))
+        same = all(
+            (one == own).all() for one, own in zip(back, (self.inputs, self.outputs, self.transition), strict=True)
+        )
+        return self._replace(inputs=inputs, outputs=outputs, transition=transition) if same else self
+
+
+class SolvedColumns(Protocol):
+    """Columns of a C of which the inverse is stored, solved for one by one."""
+
+    n: int
+
+    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the entries of |C| in a column from below and above."""
+
+
+class KeptNumbers(NamedTuple):
+    """What a matrix with buffers keeps: numbers from step to step, and how many earlier draws it makes again."""
+
+    buffers: int
+    redraws: int
+
+
+class Reading(ABC):
+    """C by its structure.
+
+    Attributes:
+        parts: names of its tensors.
+        scalable: whether a factor for each column may stand beside them.
+        n: side.
+        computed: whether the entries are computed from what is stored, and so enclosed.
+        by_diagonals: whether C is stored by its diagonals.
+        monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
+        column: the first column of a Toeplitz matrix, where it is stored.
+        memory: what C keeps, where it is stored as buffers.
+    """
+
+    parts: ClassVar[frozenset[str]]
+    scalable: ClassVar[bool] = False
+    n: int
+    computed: ClassVar[bool] = False
+    by_diagonals: ClassVar[bool] = False
+    monotone: bool = False
+    column: np.ndarray | None = None
+    memory: KeptNumbers | None = None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors of the structure out of `parts`.
+
+        Raises:
+            CorruptObject: they do not fit n and each other.
+            InvalidStrategy: they make no strategy matrix.
+            KeyError: one is missing.
+        """
+
+    def check(self) -> None:  # noqa: B027  most structures have no place for such entries
+        """Refuse entries where a lower-triangular matrix has none.
+
+        Raises:
+            InvalidStrategy: with the first of them.
+        """
+
+    @property
+    @abstractmethod
+    def diagonal(self) -> np.ndarray:
+        """Numbers that are positive if the diagonal is."""
+
+    @property
+    @abstractmethod
+    def signed(self) -> bool:
+        """Whether an entry is negative (or may be: what is computed is not multiplied out for this)."""
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero, the main one included, as far as numbers tell."""
+        return self.n
+
+    @property
+    def series(self) -> Numbers | None:
+        """The first column of a Toeplitz matrix."""
+        return None
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All of C as doubles, where it is stored so, or is a tree not longer than the limit."""
+        return None
+
+    @property
+    def doubles(self) -> np.ndarray | None:
+        """All of C as the doubles that it is, where its entries are stored."""
+        return None
+
+    @property
+    def buffers(self) -> Buffers | None:
+        """C as a diagonal and buffers, where it is that."""
+        return None
+
+    @property
+    def by_columns(self) -> SolvedColumns | None:
+        """The columns of a C that may be too long to be had whole, where only its inverse is stored."""
+        return None
+
+    @property
+    def near_series(self) -> Near | None:
+        """The first column of a Toeplitz matrix in doubles."""
+        return None
+
+    @abstractmethod
+    def column_norms(self) -> Near:
+        """Squared norms of the columns.
+
+        Raises:
+            NotEnclosed: rounding leaves too much open.
+        """
+
+    @abstractmethod
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns in doubles.
+
+        Raises:
+            TooLarge: n is above the limit of a structure whose columns are solved for.
+            NotEnclosed: rounding leaves too much open.
+        """
+
+    @cached_property
+    def whole(self) -> Limbs:
+        """All of C.
+
+        Raises:
+            TooLarge: n is above the limit of an n x n array here.
+        """
+        if self.n > LARGEST_WHOLE:
+            raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
+        return self._whole()
+
+    @abstractmethod
+    def _whole(self) -> Limbs: ...
+
+    def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
+        """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""
+        return None
+
+    def inverse(self) -> list[Statement] | None:
+        """Return C^-1 as statements on a few states, of which state 0 is what it makes of the noise added to it."""
+        return None if self.buffers is None else _of_buffers(self.buffers.balanced())
+
+    def variances(self, program: Program, most: int) -> np.ndarray | None:
+        """Return ends of the variances of the rows of A C^-1 y for white noise y, shape (2, n).
+
+        Args:
+            program: of A.
+            most: units of work.
+
+        Returns:
+            None where C is no recursion of few states, or it would take too long.
+
+        Raises:
+            NotEnclosed: see `covariances.variances`.
+        """
+        bands, states = self.diagonals(most), len(program.statements)
+        if bands is None:
+            first = self.inverse()
+        elif self.n * (len(bands) + states) * (len(bands) + 2 * states) > most:
+            return None
+        else:
+            first = solved({(0, d): negative(band, d) for d, band in enumerate(bands) if d}, bands[0])
+        return None if first is None else variances(self.n, *followed(first, program))
+
+
+class StoredReading(Reading):
+    """A C whose entries are stored numbers."""
+
+    @abstractmethod
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns as the doubles that they are, shape (n, len(indices))."""
+
+    @property
+    def doubles(self) -> np.ndarray:
+        """All of C."""
+        return self.entries_of(np.arange(self.n)) if self.array is None else self.array
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns as they are."""
+        return Columns(self.entries_of(indices), np.zeros(len(indices)))
+
+    def _whole(self) -> Limbs:
+        return limbs(self.entries_of(np.arange(self.n)))
+
+
+class ComputedReading(Reading):
+    """A C whose entries are enclosed."""
+
+    computed = True
+
+
+class ComputedToeplitzReading(ComputedReading):
+    """A Toeplitz C whose first column is enclosed."""
+
+    @property
+    @abstractmethod
+    def series(self) -> Numbers:
+        """The first column."""
+
+    @property
+    @abstractmethod
+    def near_series(self) -> Near:
+        """The first column in doubles."""
+
+    def column_norms(self) -> Near:
+        """Squared norms of the columns."""
+        return prefix_norms(self.near_series)
+
+    def near_columns(self, indices: np.ndarray) -> Columns:
+        """Return some columns: the series, from their diagonals on."""
+        values = placed([self.near_series.values] * len(indices), indices, self.n)
+        return Columns(values, self.near_series.off * 2 * np.sqrt(np.einsum("ij,ij->j", values, values)))
+
+    def _whole(self) -> Limbs:
+        cut = split(self.series)
+        return cut._replace(parts=np.stack([toeplitz_array(part) for part in cut.parts]))
+
+
+class EndlessReading(ABC):
+    """A Toeplitz C without a last row, by its structure.
+
+    Attributes:
+        parts: names of its tensors.
+    """
+
+    parts: ClassVar[frozenset[str]]
+
+    @classmethod
+    @abstractmethod
+    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+        """Take the tensors of the structure.
+
+        Raises:
+            CorruptObject: they do not fit each other.
+            InvalidStrategy: their columns have no finite norm, or they make no strategy matrix.
+            KeyError: one is missing.
+        """
+
+    @abstractmethod
+    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
+        """Enclose the squared norm of the sum of the columns 0, separation, ..., (most - 1) separation.
+
+        Raises:
+            TooLarge: it cannot be enclosed, or is not known to be the largest.
+        """
+
+
+def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[Statement]:
+    """Return statements that add terms to noise in state 0, and divide by the diagonal."""
+    divided = [] if (diagonal == 1).all() else [Statement(0, {(0, 0): reciprocals(diagonal)})]
+    return [Statement(0, terms), *divided]
+
+
+def _of_buffers(buffers: Buffers) -> list[Statement]:
+    """Move the states on, group by group, solve for x, and take it in."""
+    diagonal, transition, inputs, outputs = buffers
+    groups, s = inputs.shape[1:]
+    at = _entries if len(inputs) == len(diagonal) else _same
+    spare, moves = 1 + groups * s, []
+    for g in range(groups):
+        own = [1 + g * s + a for a in range(s)]
+        for a in range(s):
+            row = {(own[c], 0): at(transition, g, a, c) for c in range(s)}
+            moves.append(Statement(own[a] if s == 1 else spare + a, row))
+        moves += [Statement(own[a], {(spare + a, 0): 1.0}) for a in range(s) if s > 1]
+    read = {(1 + k, 0): at(outputs, *divmod(k, s), sign=-1) for k in range(groups * s)}
+    fed = [Statement(1 + k, {(1 + k, 0): 1.0, (0, 0): at(inputs, *divmod(k, s))}) for k in range(groups * s)]
+    return [*moves, *solved(read, diagonal), *fed]
+
+
+def _entries(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
+    index: Any = (slice(None), *place)
+    values = array[index]
+    return values if sign > 0 else negative(values)
+
+
+def _same(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
+    return sign * float(array[0, *place])
+
+
+def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray:
+    """Return columns whose entries follow each other from the diagonal on, cut at n."""
+    out = np.zeros((n, len(indices)))
+    for place, (j, column) in enumerate(zip(indices.tolist(), entries, strict=True)):
+        stop = min(len(column), n - j)
+        out[j : j + stop, place] = column[:stop]
+    return out
+
+
+def toeplitz_array(column: np.ndarray) -> np.ndarray:
+    """Return a lower-triangular Toeplitz matrix, as views of one vector."""
+    n = len(column)
+    padded = np.concatenate([column[::-1], np.zeros(n - 1)])
+    return np.lib.stride_tricks.sliding_window_view(padded, n)[::-1]
+
+
+def prefix_norms(series: Near) -> Near:
+    """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
+    return Near(np.cumsum(series.values**2)[::-1], share(2 * series.off, roundings=len(series.values) + 4))

@@ -1,0 +1,216 @@
+"""Toeplitz matrices by decays and scales (structure `blt`): c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1), enclosed.
+
+Without end, the pattern 0, b, .., (K-1) b is followed to its last step t0 = (K-1) b, where the sum of its columns is
+y_t = c_t + y_{t-b}; after it, y_{t0+1+m} = sum_j e_j theta_j^m with e_j = omega_j sum_{l < K} theta_j^{lb}, whose
+squares sum to sum_jk e_j e_k / (1 - theta_j theta_k).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Numbers
+from factorize.checker.arithmetic.intervals import PLACES, NotEnclosed, dyadic, shifted
+from factorize.checker.arithmetic.near import Near, share
+from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+
+LARGEST_HEAD = 1 << 20
+"""Steps until the last participation that are followed one by one."""
+_UNIT = 1 << 256
+
+
+class Decays(NamedTuple):
+    """decay (buffers,) between -1 and 1, and scale (buffers,)."""
+
+    decay: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no coefficient is negative, by the signs of the numbers."""
+        return bool((self.decay >= 0).all() and (self.scale >= 0).all())
+
+    @property
+    def monotone(self) -> bool:
+        """Whether 1 = c_0 >= c_1 >= ... >= 0: every term falls, and they begin with a sum of at most 1."""
+        return self.nonnegative and sum(map(Fraction, self.scale.tolist())) <= 1
+
+
+def read(parts: dict[str, np.ndarray]) -> Decays:
+    """Take the tensors of the structure `blt`.
+
+    Raises:
+        CorruptObject: their shapes do not fit each other.
+        InvalidStrategy: a decay is above 1 in magnitude.
+        KeyError: one is missing.
+    """
+    decay, scale = parts.pop("theta"), parts.pop("omega")
+    if decay.ndim != 1 or not len(decay) or decay.shape != scale.shape:
+        raise CorruptObject(f"theta and omega of shapes {decay.shape} and {scale.shape} are no decays and scales")
+    if (np.abs(decay) > 1).any():
+        raise InvalidStrategy(f"a decay of {float(np.abs(decay).max())!r} lets the coefficients grow without end")
+    return Decays(decay, scale)
+
+
+def series(given: Decays, n: int) -> Numbers:
+    """Return c_0, ..., c_{n-1} in units of 2^-256.
+
+    Each step after the first cuts less than a unit per decay, and none of it grows.
+    """
+    total = [0] * n
+    total[0] = 1 << PLACES
+    for factor, scale in zip(map(dyadic, given.decay.tolist()), map(dyadic, given.scale.tolist()), strict=True):
+        term = shifted(scale.value, PLACES + scale.exponent)
+        number, power = factor.value, -factor.exponent
+        for t in range(1, n):
+            total[t] += term
+            if not term:
+                break
+            term = term * number >> power
+    return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)
+
+
+class BltReading(ComputedToeplitzReading):
+    """C by decays and scales.
+
+    Args:
+        decays: the numbers.
+        n: side.
+    """
+
+    parts = frozenset({"theta", "omega"})
+    scalable = True
+
+    def __init__(self, decays: Decays, n: int) -> None:
+        self.n, self._decays = n, decays
+        self.monotone = decays.monotone
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts), n)
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """A 1, which c_0 is."""
+        return np.ones(1)
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient may be negative, by the signs of the numbers."""
+        return not self._decays.nonnegative
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals that can be told apart from zero by the numbers alone."""
+        decay, scale = self._decays
+        if scale.any():
+            return self.n if scale[decay != 0].any() else min(2, self.n)
+        return 1
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return series(self._decays, self.n)
+
+    @cached_property
+    def near_series(self) -> Near:
+        """The first column: sums of positive terms, each of as many factors as steps."""
+        if not self._decays.nonnegative:
+            raise NotEnclosed("a decay or a scale is negative, so that coefficients may cancel")
+        column = np.zeros(self.n)
+        column[0] = 1.0
+        for decay, scale in zip(*self._decays, strict=True):
+            powers = np.full(self.n - 1, decay)
+            powers[:1] = 1.0
+            column[1:] += scale * np.cumprod(powers)
+        return Near(column, share(roundings=self.n + len(self._decays.scale) + 2))
+
+    @cached_property
+    def buffers(self) -> Buffers:
+        """The same with states (a, b): b <- a, a <- theta a, b is read, a is fed."""
+        decay, scale = self._decays
+        transition, ends = np.zeros((1, len(decay), 2, 2)), np.zeros((2, 1, len(decay), 2))
+        transition[0, :, 0, 0], transition[0, :, 1, 0] = decay, 1.0
+        ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, scale
+        return Buffers(np.ones(self.n), transition, *ends)
+
+
+class EndlessBltReading(EndlessReading):
+    """Decays and scales that go on.
+
+    Args:
+        decays: the numbers.
+    """
+
+    parts = frozenset({"theta", "omega"})
+
+    def __init__(self, decays: Decays) -> None:
+        self._decays = decays
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+        """Take the tensors; see `EndlessReading.read`."""
+        decays = read(parts)
+        if not decays.nonnegative or (decays.decay >= 1).any():
+            raise InvalidStrategy("without end, decays lie in [0, 1) and scales are not negative, or there is no limit")
+        return cls(decays)
+
+    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
+        """Enclose the squared norm; see `EndlessReading`."""
+        if most > 1 and not self._decays.monotone:
+            raise TooLarge("no exact rule reaches a strategy without end whose coefficients rise")
+        low, high = _head(self._decays, separation, most)
+        tail = _tail(self._decays, separation, most)
+        return low + tail[0], high + tail[1]
+
+
+def _head(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    """Enclose the sum of y_t^2 up to the step of the last participation."""
+    last = separation * (most - 1)
+    if last >= LARGEST_HEAD:
+        raise TooLarge(
+            f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
+        )
+    column = series(decays, last + 1)
+    sums = column.values.tolist()
+    for t in range(separation, last + 1):
+        sums[t] += sums[t - separation]
+    slack = most * column.radius
+    low, high = (sum(max(value + change, 0) ** 2 for value in sums) for change in (-slack, slack))
+    return column.fraction(1) ** 2 * low, column.fraction(1) ** 2 * high
+
+
+def _tail(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    thetas, omegas = ([Fraction(value) for value in part.tolist()] for part in decays)
+    sums = [_geometric(theta, separation, most) for theta in thetas]
+    ends = []
+    for end in (0, 1):
+        weights = [omega * bounds[end] for omega, bounds in zip(omegas, sums, strict=True)]
+        pairs = [
+            (a * b, s * t) for a, s in zip(weights, thetas, strict=True) for b, t in zip(weights, thetas, strict=True)
+        ]
+        ends.append(sum((product / (1 - ratio) for product, ratio in pairs), Fraction(0)))
+    return ends[0], ends[1]
+
+
+def _geometric(theta: Fraction, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    """Enclose sum_{l < K} theta^{lb}, with powers cut to 256 places below and above."""
+    if most == 1:
+        return Fraction(1), Fraction(1)
+    ends = []
+    for up in (0, 1):
+        step = _UNIT
+        for _ in range(separation):
+            step = step * theta.numerator // theta.denominator + up
+        power, total = _UNIT, 0
+        for _ in range(most):
+            total += power
+            power = power * step // _UNIT + up
+        ends.append(Fraction(total, _UNIT))
+    return ends[0], ends[1]

@@ -1,0 +1,100 @@
+"""Arrays (structure `dense`): C entry by entry."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Numbers, integers
+from factorize.checker.arithmetic.near import Near, share
+from factorize.checker.structures.base import StoredReading
+from factorize.checker.structures.toeplitz import diagonals_of, falls, width_of
+from factorize.errors import CorruptObject, InvalidStrategy
+
+_ROWS_AT_ONCE = 256
+
+
+class DenseReading(StoredReading):
+    """C as an array, which may be Toeplitz entry for entry.
+
+    Args:
+        array: shape (n, n).
+    """
+
+    parts = frozenset({""})
+    scalable = True
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.n, self._array = len(array), array
+        constant = all((array[i, 1:] == array[i - 1, :-1]).all() for i in range(1, len(array)))
+        self.column = array[:, 0].copy() if constant else None
+        self.monotone = self.column is not None and falls(self.column)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the array; see `Reading.read`."""
+        array = parts.pop("")
+        if array.shape != (n, n):
+            raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {(n, n)}")
+        return cls(array)
+
+    @property
+    def array(self) -> np.ndarray:
+        """All of C."""
+        return self._array
+
+    def check(self) -> None:
+        """Refuse entries above the diagonal."""
+        for start in range(0, self.n, _ROWS_AT_ONCE):
+            above = self._array[start : start + _ROWS_AT_ONCE, start:]
+            if above[:, _ROWS_AT_ONCE:].any() or np.triu(above[:, :_ROWS_AT_ONCE], 1).any():
+                row, column = np.argwhere(np.triu(above, 1))[0]
+                place, value = f"({start + row}, {start + column})", float(above[row, column])
+                raise InvalidStrategy(f"entry {place} above the diagonal is {value!r}, not 0")
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal."""
+        return np.diagonal(self._array)
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry is negative."""
+        return bool((self._array < 0).any())
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero."""
+        if self.column is not None:
+            return width_of(self.column)
+        return next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self._array, -d).any()) + 1
+
+    @cached_property
+    def series(self) -> Numbers | None:
+        """The first column, if every diagonal is constant bit by bit."""
+        return None if self.column is None else integers(self.column)
+
+    @property
+    def near_series(self) -> Near | None:
+        """The first column, if every diagonal is constant bit by bit."""
+        return None if self.column is None else Near(self.column, 0.0)
+
+    def column_norms(self) -> Near:
+        """Squared norms of the columns."""
+        return norms(self._array)
+
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns."""
+        return self._array[:, indices]
+
+    def diagonals(self, most: int) -> np.ndarray | None:
+        """Return the diagonals of a Toeplitz matrix up to the last that is not 0."""
+        return None if self.column is None else diagonals_of(self.column, most)
+
+
+def norms(array: np.ndarray) -> Near:
+    """Squared column norms of an array, shape (rows, columns)."""
+    with np.errstate(over="ignore"):
+        return Near(np.einsum("ij,ij->j", array, array), share(roundings=len(array) + 4))

@@ -1,0 +1,88 @@
+"""Inverses of Toeplitz matrices with few diagonals (structure `inverse_banded_toeplitz`), enclosed.
+
+c_0 = 1 and c_t = sum_d w_d c_{t-d} with w_d >= 0 and sum w_d <= 1: no coefficient is above 1, and what a step cuts away
+is carried on by at most its own size.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Numbers
+from factorize.checker.arithmetic.intervals import PLACES, dyadic
+from factorize.checker.arithmetic.near import Near, share
+from factorize.checker.losses.covariances import Factor, Statement, followed, variances
+from factorize.checker.spec.programs import Program
+from factorize.checker.structures.base import ComputedToeplitzReading
+from factorize.errors import CorruptObject, InvalidStrategy
+
+
+class InverseBandedToeplitzReading(ComputedToeplitzReading):
+    """C by the few diagonals of its inverse.
+
+    Args:
+        weights: 0 in front, then what is subtracted below the diagonal of C^-1, shape (bands,).
+        n: side.
+    """
+
+    parts = frozenset({"inverse_coefficients"})
+    scalable = True
+    signed = False
+
+    def __init__(self, weights: np.ndarray, n: int) -> None:
+        self.n, self._weights = n, weights
+        self.monotone = not weights.any()  # the majorant of the enclosed column tells of others
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensor; see `Reading.read`."""
+        noising = parts.pop("inverse_coefficients")
+        if noising.ndim != 1 or not 1 <= len(noising) <= n:
+            raise CorruptObject(
+                f"the column of an inverse with few diagonals and n={n} cannot have shape {noising.shape}"
+            )
+        if noising[0] != 1 or (noising[1:] > 0).any() or sum(map(Fraction, noising.tolist())) < 0:
+            raise InvalidStrategy("the inverse's column is not 1 and then numbers <= 0 that sum to at least -1")
+        return cls(np.concatenate([[0.0], -noising[1:]]), n)
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """A 1, which c_0 is."""
+        return np.ones(1)
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals that can be told apart from zero by the numbers alone."""
+        return self.n if self._weights.any() else 1
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column in units of 2^-256, cut below, each number off by less than a unit for every step."""
+        given = [(d, dyadic(value)) for d, value in enumerate(self._weights.tolist()) if value]
+        unit = min((weight.exponent for _, weight in given), default=0)
+        terms = [(d, weight.value << (weight.exponent - unit)) for d, weight in given]
+        found = [1 << PLACES]
+        for t in range(1, self.n):
+            found.append(sum(weight * found[t - d] for d, weight in terms if d <= t) >> -unit)
+        return Numbers(np.array(found, dtype=object), -PLACES, self.n if terms else 0)
+
+    @cached_property
+    def near_series(self) -> Near:
+        """The first column: sums of positive terms, which meet two roundings at most for each step that they reach."""
+        from factorize.checker.structures.kernels import renewal
+
+        renewal(self._weights, column := np.empty(self.n))
+        return Near(column, share(roundings=2 * self.n + 2) if self._weights.any() else 0.0)
+
+    def variances(self, program: Program, most: int) -> np.ndarray | None:
+        """Return variances with the weights of the last inputs, which are kept as the noise that they are."""
+        terms: dict[tuple[int, int], Factor] = {(1, d): -float(w) for d, w in enumerate(self._weights) if w}
+        states = len(program.statements) + max((d for _, d in terms), default=0)
+        if self.n * (len(terms) + states) * (1 + states) > most:
+            return None
+        statements = [Statement(0, terms), Statement(1, {}), Statement(0, {(0, 0): 1.0, (1, 0): 1.0})]
+        return variances(self.n, *followed(statements, program), noise=1)

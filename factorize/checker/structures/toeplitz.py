@@ -1,0 +1,113 @@
+"""Toeplitz matrices by their first column (structures `toeplitz` and `banded_toeplitz`, which holds its start)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from factorize.checker.arithmetic.integers import Numbers, integers
+from factorize.checker.arithmetic.near import Near
+from factorize.checker.structures.base import StoredReading, placed, prefix_norms
+from factorize.errors import CorruptObject
+
+
+class ToeplitzReading(StoredReading):
+    """C by its first column.
+
+    Args:
+        column: shape (n,).
+    """
+
+    parts = frozenset({"coefficients"})
+    scalable = True
+
+    def __init__(self, column: np.ndarray) -> None:
+        self.n, self.column, self._column = len(column), column, column
+        self.monotone = falls(column)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the coefficients; see `Reading.read`."""
+        given = parts.pop("coefficients")
+        if given.ndim != 1 or not 1 <= len(given) <= n or not cls._holds(len(given), n):
+            raise CorruptObject(f"a {cls._name} column of a matrix with n={n} cannot have shape {given.shape}")
+        return cls(np.concatenate([given, np.zeros(n - len(given))]))
+
+    _name = "toeplitz"
+
+    @staticmethod
+    def _holds(stored: int, n: int) -> bool:
+        return stored == n
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The first coefficient."""
+        return self._column[:1]
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient is negative."""
+        return bool((self._column < 0).any())
+
+    @property
+    def bandwidth(self) -> int:
+        """Coefficients up to the last one that is not 0."""
+        return width_of(self._column)
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return integers(self._column)
+
+    @property
+    def near_series(self) -> Near:
+        """The first column."""
+        return Near(self._column, 0.0)
+
+    def column_norms(self) -> Near:
+        """Squared norms of the columns."""
+        return prefix_norms(self.near_series)
+
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns."""
+        return placed([self._column] * len(indices), indices, self.n)
+
+    def diagonals(self, most: int) -> np.ndarray | None:
+        """Return the diagonals up to the last that is not 0."""
+        return diagonals_of(self._column, most)
+
+
+class BandedToeplitzReading(ToeplitzReading):
+    """C by the start of its first column."""
+
+    parts = frozenset({"coefficients"})
+    scalable = True
+
+    _name = "banded_toeplitz"
+
+    @staticmethod
+    def _holds(stored: int, n: int) -> bool:
+        return stored != n
+
+
+def falls(column: np.ndarray) -> bool:
+    """Return whether coefficients are non-negative and do not increase."""
+    return bool((column >= 0).all() and (column[1:] <= column[:-1]).all())
+
+
+def width_of(column: np.ndarray) -> int:
+    """Return how many coefficients there are up to the last one that is not 0."""
+    return int(np.flatnonzero(column)[-1]) + 1
+
+
+def diagonals_of(column: np.ndarray, most: int) -> np.ndarray | None:
+    """Return the diagonals of a Toeplitz matrix, shape (bands, n); None above `most` units of work."""
+    n, width = len(column), width_of(column)
+    if n * width**2 > most:
+        return None
+    bands = np.repeat(column[:width, None], n, axis=1)
+    for d in range(width):
+        bands[d, n - d :] = 0.0
+    return bands

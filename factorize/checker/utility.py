@@ -1,0 +1,225 @@
+"""Losses, lower bounds and bounds within the class, each by one road that what A and C are decides.
+
+Losses: series where A and C are Toeplitz; covariances where both are recursions of few states; whole matrices. Lower
+bounds: resolvents where A is a recursion of one state, log-determinants of a few; whole matrices. What none of them
+reaches is not looked at. The certificate states these numbers, and the checker compares those of a file with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from factorize.checker.arithmetic import series
+from factorize.checker.arithmetic.integers import integers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.bounds import block_resolvents, determinants, resolvents
+from factorize.checker.bounds.classes import toeplitz_bound
+from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, pieces_of, rows_of
+from factorize.checker.doubles import whole
+from factorize.checker.doubles.band_bound import band_evidence, cost_in_band
+from factorize.checker.doubles.nuclear_norms import (
+    LARGEST_VECTORS,
+    WeightedTarget,
+    grouped,
+    guess_by_strategy,
+    norm_below,
+    norm_by_strategy,
+    norm_by_vectors,
+)
+from factorize.checker.doubles.triangles import inverse_of
+from factorize.checker.doubles.workload_rows import WorkloadRows
+from factorize.checker.losses import balls, variances
+from factorize.checker.losses.variances import Ends
+from factorize.checker.losses.widths import WIDEST, width_of_losses
+from factorize.checker.participation import allowed
+from factorize.checker.spec import toeplitz_column, weighing_of, workload_numbers
+from factorize.checker.strategy import Strategy
+
+OUT_OF_REACH = (NotEnclosed, MemoryError)
+"""Of a road; another may be left."""
+
+
+class Utility:
+    """What is proved of how well C serves A; products are made when they are first needed.
+
+    Args:
+        spec: canonical spec.
+        strategy: C.
+        dual: evidence.
+        user: numbers of user-supplied workloads by sha256.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        strategy: Strategy,
+        dual: Mapping[str, np.ndarray],
+        user: Mapping[str, np.ndarray],
+    ) -> None:
+        self._spec, self._strategy, self._dual, self._user = spec, strategy, dual, user
+
+    def losses(self) -> Ends:
+        """Return enclosures of the losses at sensitivity 1.
+
+        Raises:
+            NotEnclosed: no road reaches them.
+        """
+        wide, reasons = None, []
+        for road in (self._losses_by_series, self._losses_by_recursion, self._losses_by_whole, self._losses_by_balls):
+            try:
+                ends = road()
+            except OUT_OF_REACH as reason:
+                reasons.append(str(reason))
+                continue
+            if width_of_losses(ends) <= WIDEST:
+                return ends
+            wide = ends
+        if wide is None:
+            raise NotEnclosed("; ".join(reasons))
+        return wide
+
+    def _losses_by_series(self) -> Ends:
+        column, workload = self._strategy.toeplitz, None
+        if column is not None and self._strategy.n <= series.LARGEST:
+            workload = toeplitz_column(self._spec["workload"])
+        if column is None or workload is None:
+            raise NotEnclosed("C or the workload is not Toeplitz")
+        return series.losses(column, workload, weighing_of(self._spec["objective"], self._strategy.n))
+
+    def _losses_by_recursion(self) -> Ends:
+        ends = variances.losses(self._strategy, self._spec["workload"], self._spec["objective"])
+        if ends is None:
+            raise NotEnclosed("C or the workload is no recursion of few states")
+        return ends
+
+    def _losses_by_whole(self) -> Ends:
+        weighing = weighing_of(self._spec["objective"], self._workload.rows)
+        return whole.losses(self._entries, self._inverse, self._workload, weighing)
+
+    def _losses_by_balls(self) -> Ends:
+        """Of a short C that is too ill-conditioned for doubles."""
+        if max(self._workload.rows, self._strategy.n) > balls.LARGEST:
+            raise NotEnclosed(f"matrices of balls are inverted up to n={balls.LARGEST}")
+        workload = workload_numbers(self._spec["workload"], self._user)
+        assert workload is not None  # as whole matrices have asked before
+        stored, weighing = self._strategy.doubles, weighing_of(self._spec["objective"], len(workload.values))
+        return balls.losses(self._strategy.numbers() if stored is None else integers(stored), workload, weighing)
+
+    def lower_bound(self) -> LowerBound:
+        """Return a bound that no strategy matrix beats, from the evidence; see `lower_bound`."""
+        return lower_bound(self._spec, self._dual, self._user, lambda: self._inverse)
+
+    def class_bound(self) -> LowerBound:
+        """Return a bound on the objective over the mechanism's class, from C alone.
+
+        Raises:
+            NotEnclosed: the class, or this size of it, is not evaluated here.
+        """
+        kind, strategy = self._spec["mechanism"]["kind"], self._strategy
+        if kind == "banded" and strategy.reading.by_diagonals:
+            return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
+        if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and strategy.n <= series.LARGEST:
+            workload = toeplitz_column(self._spec["workload"])
+            if workload is not None:
+                form = allowed(self._spec["participation"], strategy.n)
+                bound = toeplitz_bound(self._spec, strategy.column, workload, form)
+                return LowerBound.of(bound, "Hankel dual, over Toeplitz matrices with this many diagonals")
+        raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
+
+    def _bound_in_band(self) -> Fraction:
+        weighing = weighing_of(self._spec["objective"], self._workload.rows)
+        form, bands = allowed(self._spec["participation"], self._strategy.n), int(self._spec["mechanism"]["bands"])
+        rows = rows_of(weighing, {})
+        if self._strategy.n > LARGEST_IN_BAND:
+            raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
+        if rows is None or not self._strategy.bandwidth <= bands <= form.separation:
+            raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
+        weighted = WeightedTarget(self._workload, weighing, rows[0])
+        factor, guess = band_evidence(weighted, self._inverse, bands)
+        try:
+            norm = norm_below(factor.targets(weighted), guess)
+        except NotEnclosed:
+            norm = norm_by_vectors(weighted, [factor])
+        return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
+
+    @cached_property
+    def _workload(self) -> WorkloadRows:
+        return WorkloadRows(self._spec["workload"], self._user)
+
+    @cached_property
+    def _entries(self) -> whole.Entries:
+        return whole.entries_of(self._strategy)
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        return inverse_of(self._entries.values)
+
+
+def lower_bound(
+    spec: Mapping[str, Any],
+    dual: Mapping[str, np.ndarray],
+    user: Mapping[str, np.ndarray],
+    inverse: Callable[[], np.ndarray] | None = None,
+) -> LowerBound:
+    """Return a bound that no strategy matrix beats.
+
+    Args:
+        spec: canonical spec.
+        dual: evidence.
+        user: numbers of user-supplied workloads by sha256.
+        inverse: returns something near C^-1 for a C near the optimum, which long whole matrices need.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, is not finite or is all zero.
+        NotEnclosed: it is of no kind that is evaluated here, or no road reaches a bound.
+    """
+    reasons = []
+    for name, road in (
+        ("resolvents", resolvents.lower_bound),
+        ("log-determinants", determinants.lower_bound),
+        ("block resolvents", block_resolvents.lower_bound),
+    ):
+        try:
+            bound = road(spec, dual)
+        except OUT_OF_REACH as reason:
+            reasons.append(str(reason))
+            continue
+        if bound is not None:
+            return LowerBound.of(bound, f"nuclear norm dual, by {name}")
+    try:
+        workload = WorkloadRows(spec["workload"], user)
+        short = max(workload.rows, workload.columns) <= LARGEST_VECTORS
+        bound = bound_by_whole(spec, dual, workload, None if short else inverse)
+        return LowerBound.of(bound, "nuclear norm dual, by whole matrices")
+    except OUT_OF_REACH as reason:
+        raise NotEnclosed("; ".join([*reasons, str(reason)])) from None
+
+
+def bound_by_whole(
+    spec: Mapping[str, Any],
+    dual: Mapping[str, np.ndarray],
+    workload: WorkloadRows,
+    inverse: Callable[[], np.ndarray] | None,
+) -> Fraction:
+    """Return the bound by the polar factor that C suggests, or without an inverse of C by the one of eigenvectors.
+
+    Raises:
+        CertificateError, NotEnclosed: see `lower_bound`.
+    """
+    check_products()
+    weighing = weighing_of(spec["objective"], workload.rows)
+    rows, pieces = rows_of(weighing, dual), pieces_of(spec["participation"], dual, workload.columns)
+    if rows is None or pieces is None:
+        raise NotEnclosed("evidence of this kind is not evaluated here")
+    factors, weighted = grouped(pieces), WeightedTarget(workload, weighing, rows[0])
+    if inverse is None:
+        norm = norm_by_vectors(weighted, factors)
+    else:
+        norm = norm_by_strategy(weighted, factors, guess_by_strategy(weighted, factors, inverse()))
+    return norm**2 / (sum((factor.cost() for factor in factors), start=Fraction(0)) * rows[1])

@@ -1,0 +1,149 @@
+"""Checkpoints of noise: the step that comes next, and vectors that were checked to be its state."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import canonical_json
+from factorize.errors import InvalidParameter
+
+
+class Checkpointed(ABC):
+    """Noise that has a position, and goes on from a checkpoint of it.
+
+    Attributes:
+        step: the step whose noise comes next, from 0.
+        steps: n, after which it refuses.
+    """
+
+    step: int
+    steps: int
+
+    def skip(self, steps: int = 1) -> None:
+        """Go on without the noise of the next `steps` steps, which then must not be released.
+
+        Free where rows of C^-1 are used; a recurrence still draws every row.
+
+        Raises:
+            InvalidParameter: fewer than 0 steps, or beyond n.
+        """
+        if steps < 0:
+            raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
+        self._refuse_past(self.step + steps)
+        self._advance_to(self.step + steps)
+
+    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return what a checkpoint needs beside the seed.
+
+        Args:
+            arrays: with the state's vectors, so that restarting costs nothing. These are sums of the noise: as secret
+                as the seed. Without them it is plain data that tells nothing of the noise, and restarting draws the
+                rows of all earlier steps again, with the same bits.
+        """
+        state, vectors = self.header(self.step), self.vectors if arrays else None
+        if vectors is not None:
+            state["state"] = vectors.copy()
+            state["state_sha256"] = _state_digest(state)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint, whose model must be restored with it.
+
+        Raises:
+            InvalidParameter: the state is damaged, or of another seed, factorization, scale, shape, shard, precision or
+                generator of random numbers.
+        """
+        step = self.checked_step(state)
+        given, own = state.get("state"), self.vectors
+        if given is None or own is None:
+            self.restore(step, None)
+            return
+        array = np.asarray(given)
+        same = array.shape == own.shape and array.dtype == own.dtype
+        if not same or state.get("state_sha256") != _state_digest({**state, "state": array}):
+            refuse_vectors(step)
+        self.restore(step, array)
+
+    def checked_step(self, state: Mapping[str, Any], **own: Any) -> int:
+        """Return the step of a checkpoint of this noise.
+
+        Args:
+            state: the checkpoint.
+            **own: what its header has in place of this one's.
+
+        Raises:
+            InvalidParameter: it is of another noise, or of a release that made other bits from the same seed.
+        """
+        step = state.get("step")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
+            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
+        mine = self.header(step) | own
+        if state.get("version") != mine["version"]:
+            raise InvalidParameter(
+                f"the checkpoint's version is {str(state.get('version'))[:20]}, this release writes {mine['version']} "
+                "and makes other bits of noise from the same seed, which must not be mixed in one run; finish the run "
+                "with the release that wrote it, or begin another with a new seed and a new privacy budget",
+                field="version",
+            )
+        for key in mine:
+            if state.get(key) != mine[key]:
+                raise InvalidParameter(
+                    f"the checkpoint's {key} is {str(state.get(key))[:80]}, here it is {str(mine[key])[:80]}; the "
+                    "noise would not go on where it stopped: restore seed, factorization, parameters, kind of device "
+                    "and library versions",
+                    field=key,
+                )
+        return step
+
+    @property
+    @abstractmethod
+    def vectors(self) -> np.ndarray | None:
+        """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
+
+    @abstractmethod
+    def header(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of a step says of the noise, as plain data."""
+
+    @abstractmethod
+    def restore(self, step: int, vectors: np.ndarray | None) -> None:
+        """Go to a step with vectors that were checked to be its state; None makes them again."""
+
+    @abstractmethod
+    def _advance_to(self, step: int) -> None:
+        """Go on to a later step, whose noise then comes next."""
+
+    def close(self) -> None:  # noqa: B027
+        """End threads and connections; the next step opens them again."""
+
+    def _refuse_past(self, step: int) -> None:
+        if step > self.steps:
+            raise InvalidParameter(
+                f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
+                field="step",
+            )
+
+
+def refuse_vectors(step: int) -> None:
+    """Refuse vectors of a checkpoint that are not its state.
+
+    Raises:
+        InvalidParameter: always.
+    """
+    raise InvalidParameter(
+        f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out `state` to "
+        "have them made again",
+        field="state",
+    )
+
+
+def _state_digest(state: Mapping[str, Any]) -> str:
+    """Return the sha256 of a checkpoint's position and vectors together, so that the two cannot be mixed up."""
+    plain = {key: value for key, value in state.items() if key not in ("state", "state_sha256")}
+    digest = hashlib.sha256(canonical_json(plain))
+    digest.update(np.ascontiguousarray(state["state"]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

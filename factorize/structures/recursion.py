@@ -1,0 +1,269 @@
+"""Recursions: a lower-triangular matrix as a few statements on a few states, from which every product with it follows.
+
+At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
+or of earlier ones; state 0 is the output. Two compiled loops (structures/kernels/engine.py) run statements forwards or
+transposed, and carry covariances along. Squared column norms are variances of the transposed steps run backwards.
+Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.workloads.state_space import StateSpace
+
+X = -1
+"""The input, among states."""
+Factor = float | np.ndarray | Callable[[int, int], np.ndarray]
+"""A number for all steps, one for each, shape (n,), or what returns those of the steps start..stop-1."""
+Statement = dict[tuple[int, int], Factor]
+"""Factors of states, each some steps back."""
+
+_NUMBERS = 1 << 15  # factors that are laid out at one time
+_LANES = 256  # rows that are carried together
+_AT_ONCE = 256  # rows of a matrix that is squared row by row
+
+
+class Layout(NamedTuple):
+    """Statements as the loops take them; see structures/kernels/engine.py."""
+
+    rings: np.ndarray
+    targets: np.ndarray
+    starts: np.ndarray
+    terms: np.ndarray
+
+
+class Recursion:
+    """A lower-triangular matrix by statements.
+
+    Args:
+        n: side.
+        statements: the first is of the input of the same step, with a factor that is never 0, and of earlier steps;
+            each reads, of the same step, what stands before it.
+        output: the state that is read.
+    """
+
+    def __init__(self, n: int, statements: list[Statement], output: int = 0) -> None:
+        self.n, self.statements, self.output = n, statements, output
+        every: list[Factor] = [1.0, *(factor for terms in statements for factor in terms.values())]
+        self._factors = list({_name(factor): factor for factor in every}.values())
+        self._constant = all(isinstance(factor, float) for factor in self._factors)
+
+    def inverse(self) -> Recursion:
+        """Return the recursion of the inverse: the first statement is solved for the input, and both change places."""
+        first, places, solved = self.statements[0], {X: 0, 0: X}, Statement()
+        for (state, lag), factor in first.items():
+            if (state, lag) == (X, 0):
+                solved[X, 0] = _ratio(1.0, factor)
+            else:
+                solved[places.get(state, state), lag] = _ratio(factor, first[X, 0], sign=-1.0)
+        others = [{(places.get(v, v), lag): f for (v, lag), f in terms.items()} for terms in self.statements[1:]]
+        return Recursion(self.n, [solved, *others])
+
+    def then(self, after: StateSpace) -> Recursion:
+        """Return the product `after` times this one, which is applied first."""
+        made = len(self.statements)
+        places = range(made + 1, made + 1 + after.feed.shape[1])
+        added: list[Statement] = [{(0, 0): after.through, **{(u, 1): after.read[:, k] for k, u in enumerate(places)}}]
+        for follow, feed in zip(after.follow.transpose(1, 2, 0), after.feed.T, strict=True):
+            added.append({(0, 0): feed, **{(u, 1): follow[k] for k, u in enumerate(places) if follow[k].any()}})
+        return Recursion(self.n, [*self.statements, *added], made)
+
+    def products(self, block: np.ndarray) -> np.ndarray:
+        """Return this matrix times each row of a block as a column, shape (r, n)."""
+        return self._run(block, backwards=False)
+
+    def transposed(self, block: np.ndarray) -> np.ndarray:
+        """Return each row of a block times this matrix, shape (r, n)."""
+        return self._run(block, backwards=True)
+
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
+        """Yield blocks of rows of the n x b matrix of sums of columns j, j + b, ..., for each bin j."""
+        run = self._runner(bins, backwards=False)
+        for start, stop in self._pieces():
+            marks = np.equal.outer(np.arange(bins), np.arange(start, stop) % bins).astype(np.float64)
+            run(start, stop, start, marks, out := np.empty(marks.shape))
+            yield out.T
+
+    def variances(self) -> np.ndarray:
+        """Return the variance of the output at each step for white noise as input: squared row norms, shape (n,)."""
+        if 2 * self._slots > self.n:
+            return self._sums_of_squares(self.products)
+        return self._carried(self._layout, len(self.statements), self.output, backwards=False)
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Return the squared column norms, shape (n,)."""
+        if 2 * self._slots > self.n:
+            return self._sums_of_squares(self.transposed)
+        return self._carried(self._transposed_layout, self.output, len(self.statements), backwards=True)
+
+    def _run(self, block: np.ndarray, *, backwards: bool) -> np.ndarray:
+        rows = np.ascontiguousarray(block, dtype=np.float64)
+        out, run = np.empty(rows.shape), self._runner(len(rows), backwards=backwards)
+        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
+            run(start, stop, 0, rows, out)
+        return out
+
+    def _runner(self, rows: int, *, backwards: bool) -> Callable[[int, int, int, np.ndarray, np.ndarray], None]:
+        """Return what runs steps start..stop-1 of so many rows, given also the step of column 0, the block and out."""
+        lanes, sweep = max(rows, 1), _plain_sweep
+        with suppress(ModuleNotFoundError):
+            from factorize.structures.kernels import engine
+
+            lanes, sweep = min(_LANES, lanes), engine.sweep
+        groups = max(-(-rows // lanes), 1)
+        held, live = np.zeros((groups, self._slots, lanes)), np.zeros(groups, dtype=np.bool_)
+
+        def run(start: int, stop: int, origin: int, block: np.ndarray, out: np.ndarray) -> None:
+            steps, factors = (start, stop), self._laid_out(start, stop)
+            sweep(*self._layout, factors, steps, self.output, origin, backwards, block, out, held, live)
+
+        return run
+
+    def _carried(self, layout: Layout, noise: int, reading: int, *, backwards: bool) -> np.ndarray:
+        from factorize.structures.kernels.engine import variances
+
+        found, covariance = np.empty(self.n), np.zeros((self._slots, self._slots))
+        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
+            factors = self._laid_out(start, stop)
+            variances(*layout, factors, (start, stop), backwards, noise, reading, covariance, found)
+        return found
+
+    def _sums_of_squares(self, product: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        found = np.zeros(self.n)
+        for start in range(0, self.n, _AT_ONCE):
+            found += (product(unit_rows(self.n, start, min(start + _AT_ONCE, self.n))) ** 2).sum(axis=0)
+        return found
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        step = max(1, _NUMBERS // len(self._factors))
+        return ((start, min(start + step, self.n)) for start in range(0, self.n, step))
+
+    def _laid_out(self, start: int, stop: int) -> np.ndarray:
+        """Return the factors of steps, shape (stop - start, columns), or (1, columns) where they are constant."""
+        out = np.empty((1 if self._constant else stop - start, len(self._factors)))
+        for column, factor in enumerate(self._factors):
+            out[:, column] = _at(factor, start, stop)
+        return out
+
+    @cached_property
+    def _slots(self) -> int:
+        return int(self._layout.rings[1].sum())
+
+    @cached_property
+    def _layout(self) -> Layout:
+        count = len(self.statements)
+        sizes = [1] * (count + 1)
+        for s, terms in enumerate(self.statements):
+            for state, lag in terms:  # a value is kept until its last reader, which may stand before its successor
+                sizes[state] = max(sizes[state], lag + (s > state))
+        rings = np.array([np.cumsum([0, *sizes[:-1]]), sizes], dtype=np.int64)
+        columns = {_name(factor): column for column, factor in enumerate(self._factors)}
+        readings = [
+            [(state % (count + 1), lag, columns[_name(factor)]) for (state, lag), factor in terms.items()]
+            for terms in self.statements
+        ]
+        return _layout(rings, [(s, 0) for s in range(count)], readings)
+
+    @cached_property
+    def _transposed_layout(self) -> Layout:
+        """Statements that add, from the last to the first, what each gives back to what it reads, and forget it."""
+        rings, _, starts, terms = self._layout
+        targets, readings = [], []
+        for s in range(len(self.statements) - 1, -1, -1):
+            itself = []
+            for state, lag, column in terms[:, starts[s] : starts[s + 1]].T.tolist():
+                if state == s and lag == rings[1, s]:  # the slot that is overwritten
+                    itself.append((s, 0, column))
+                else:
+                    targets.append((state, lag))
+                    readings.append([(state, lag, 0), (s, 0, column)])
+            targets.append((s, 0))
+            readings.append(itself)
+        return _layout(rings, targets, readings)
+
+
+def toeplitz(column: np.ndarray, n: int) -> Recursion:
+    """Return the n x n Toeplitz matrix with that first column, shape (bands,): sums with the oldest input first."""
+    return Recursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
+
+
+def unit_rows(n: int, start: int, stop: int) -> np.ndarray:
+    """Return rows start..stop-1 of the n x n identity."""
+    return np.eye(stop - start, n, start)
+
+
+def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:
+    """Return a factor that is, at each step, the value some steps before, and 0 before the first."""
+
+    def factor(start: int, stop: int) -> np.ndarray:
+        first = max(start, min(steps, stop))
+        return np.concatenate([np.zeros(first - start), values[first - steps : stop - steps]])
+
+    return factor
+
+
+def _layout(rings: np.ndarray, targets: list[tuple[int, int]], readings: list[list[tuple[int, int, int]]]) -> Layout:
+    terms = np.array([term for terms in readings for term in terms], dtype=np.int64).reshape(-1, 3)
+    starts = np.cumsum([0, *map(len, readings)])
+    return Layout(rings, np.array(targets, dtype=np.int64).T.copy(), starts, terms.T.copy())
+
+
+def _name(factor: Factor) -> object:
+    """What tells factors apart: numbers by value, arrays and functions by which they are."""
+    return factor if isinstance(factor, float) else id(factor)
+
+
+def _at(factor: Factor, start: int, stop: int) -> float | np.ndarray:
+    if isinstance(factor, float):
+        return factor
+    return factor[start:stop] if isinstance(factor, np.ndarray) else factor(start, stop)
+
+
+def _ratio(factor: Factor, divisor: Factor, *, sign: float = 1.0) -> Factor:
+    if isinstance(factor, float) and isinstance(divisor, float):
+        return sign * factor / divisor
+    return lambda start, stop: np.asarray(sign * _at(factor, start, stop) / _at(divisor, start, stop))
+
+
+def _plain_sweep(
+    rings: np.ndarray,
+    targets: np.ndarray,
+    starts: np.ndarray,
+    terms: np.ndarray,
+    factors: np.ndarray,
+    steps: tuple[int, int],
+    output: int,
+    origin: int,
+    backwards: bool,
+    block: np.ndarray,
+    out: np.ndarray,
+    held: np.ndarray,
+    live: np.ndarray,
+) -> None:
+    """Do as `sweep` of structures/kernels/engine.py, in numpy."""
+    state, parts = held[0], [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)]
+    for i in range(*steps)[:: -1 if backwards else 1]:
+        inputs, row = block[:, i - origin], factors[i - steps[0] if len(factors) > 1 else 0]
+        live |= inputs.any()
+        if not live.any():
+            out[:, i - origin] = 0.0
+            continue
+        now = rings[0] + i % rings[1]
+        slots = rings[0, terms[0]] + (i - terms[1]) % rings[1, terms[0]]
+        if backwards:
+            state[now[output]] += inputs
+            for s in range(len(parts) - 1, -1, -1):
+                sums, state[now[s]] = state[now[s]].copy(), 0.0
+                state[slots[parts[s]]] += np.multiply.outer(row[terms[2, parts[s]]], sums)
+            out[:, i - origin], state[now[-1]] = state[now[-1]], 0.0
+        else:
+            state[now[-1]] = inputs
+            for s, part in enumerate(parts):
+                state[now[s]] = row[terms[2, part]] @ state[slots[part]]
+            out[:, i - origin] = state[now[output]]

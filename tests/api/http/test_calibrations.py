@@ -1,0 +1,140 @@
+"""Calibrations over HTTP: the answer of the command line, from a worker, kept in memory while it is among the newest."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from servers import LiveService, serving
+
+from factorize.api.http import questions
+from factorize.api.http.questions import KeptAnswers
+from factorize.api.settings import Settings
+from factorize.client import Service
+from factorize.errors import ServiceError
+from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
+
+SPEC = {
+    "workload": {"kind": "prefix", "n": 32},
+    "mechanism": {"kind": "square_root"},
+    "participation": {"kind": "fixed_epochs", "epochs": 4},
+}
+TARGET = {"epsilon": 4.0, "delta": 1e-4}
+BINS = {**TARGET, "sampling": "balls_in_bins"}
+
+
+@pytest.fixture(scope="module")
+def digest(live_service: LiveService) -> str:
+    return live_service.solve(SPEC)["digest"]
+
+
+def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    fixed = live_service.send("POST", path, TARGET).json()
+    assert fixed["sigma_of_sums"] == pytest.approx(
+        noise_multiplier_for_epsilon(4.0, 1e-4) * fixed["sensitivity"], rel=1e-9
+    )
+    answer = live_service.send("POST", path, {**BINS, "divisor": 5}).json()
+    mechanism = answer["claim"]["mechanism"]
+    assert (mechanism["factors"], mechanism["bins"]) == (f"sha256:{digest}", 8)
+    assert answer["sigma_of_means"] == pytest.approx(answer["sigma_of_sums"] / 5, rel=1e-15)
+    assert answer["sigma_of_sums"] < answer["deterministic_sigma"] < fixed["sigma_of_sums"]
+
+
+def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    given = {"sigma": 3.0, "delta": 1e-4}
+    fixed = live_service.send("POST", path, given).json()
+    bins = live_service.send("POST", path, {**given, "sampling": "balls_in_bins"}).json()
+    assert bins["claim"]["sigma"] == (3.0).hex() and bins["claim"]["epsilon"] == bins["epsilon"].hex()
+    assert bins["sigma_of_sums"] == 3.0 and bins["epsilon"] < fixed["epsilon"]
+    delta = live_service.send("POST", path, {"sigma": 3.0, "epsilon": 2.0}).json()["delta"]
+    assert delta == gaussian_delta(2.0, fixed["mu"])
+
+
+@pytest.mark.parametrize(
+    ("body", "slug", "words"),
+    [
+        ({}, "invalid-spec", "exactly one"),
+        ({"sigma": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
+        ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
+        ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
+        ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
+        ({**TARGET, "batch_size": 5}, "invalid-parameter", "divides nothing"),
+        ({**BINS, "batch_size": 5}, "invalid-parameter", "divides nothing"),
+        ({**TARGET, "divisor": 0}, "invalid-spec", "divisor"),
+        ({**TARGET, "bins": 0, "sampling": "balls_in_bins"}, "invalid-spec", "bins"),
+        ("[]", "invalid-spec", "JSON object"),
+        ({**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),
+        ({**TARGET, "sampling": "balls_in_bins", "adjacency": "replace_one"}, "invalid-parameter", "zero_out"),
+        ({**TARGET, "sampling": "balls_in_bins", "bins": 33}, "invalid-parameter", "n=32"),
+        ({"mu": 1.0, "sampling": "balls_in_bins"}, "invalid-parameter", "no Gaussian"),
+    ],
+)
+def test_bad_requests_are_problems(live_service: LiveService, digest: str, body: Any, slug: str, words: str) -> None:
+    problem = live_service.send("POST", f"/v1/factorizations/{digest}/calibrations", body).problem(422, slug)
+    assert words in str(problem)
+
+
+def test_an_unknown_name_is_not_found(live_service: LiveService) -> None:
+    live_service.send("POST", f"/v1/factorizations/{'0' * 64}/calibrations", TARGET).problem(404, "not-found")
+    live_service.send("POST", "/v1/factorizations/colour/calibrations", TARGET).problem(404, "not-found")
+
+
+def test_the_newest_answers_are_kept(live_service: LiveService, digest: str) -> None:
+    service = live_service.one()  # behind a balancer each service has its own
+    path = f"/v1/factorizations/{digest}/calibrations"
+    asked = {**BINS, "delta": 1e-5}
+    first = service.send("POST", path, asked)
+    again = service.send("POST", path, {**asked, "clip_norm": 1.0}, {"Accept": "text/event-stream"})
+    kind, data = again.body.decode().strip().split("\n")
+    assert kind == "event: done"
+    assert json.loads(data.removeprefix("data: ")) == first.json()  # `seconds` too: nothing was computed
+
+
+def test_as_many_answers_are_kept_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "KEPT", 4)
+    answers = KeptAnswers()
+    for place in range(6):
+        answers.keep(str(place), b"{}")
+    answers.keep("large", b" " * (questions.LARGEST_KEPT + 1))
+    assert list(answers) == ["2", "3", "4", "5"]
+
+
+def test_one_question_is_worked_out_once_for_all_who_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = questions._ask
+
+    def counted(kind: str, *rest: Any) -> bytes:
+        asked.append(kind)
+        return ask(kind, *rest)
+
+    monkeypatch.setattr(questions, "_ask", counted)
+    with serving(Settings(store=str(tmp_path / "store"), port=0)) as live:
+        path = f"/v1/factorizations/{live.solve(SPEC)['digest']}/calibrations"
+        found: list[Any] = []
+        threads = [threading.Thread(target=lambda: found.append(live.send("POST", path, BINS))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [answer.status for answer in found] == [200] * 4 and len({answer.body for answer in found}) == 1
+    assert asked == ["calibrate"]
+
+
+def test_clients_get_what_the_command_line_gets(live_service: LiveService, digest: str, tmp_path: Path) -> None:
+    done = CommandLine(tmp_path)(
+        "calibrate", digest, "--service", live_service.url, "--epsilon", 4, "--delta", 1e-4, "--output", "json"
+    )
+    assert done.code == 0, done.err
+    assert done.json() == Service(live_service.url).calibrate(digest, TARGET)
+    refused = CommandLine(tmp_path)("calibrate", "x.safetensors", "--service", live_service.url, "--mu", 1)
+    assert refused.code == 2 and "leave out --service" in refused.err
+    with pytest.raises(ServiceError, match="no Gaussian"):
+        Service(live_service.url).calibrate(digest, {"mu": 1.0, "sampling": "balls_in_bins"})

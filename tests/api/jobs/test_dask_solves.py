@@ -1,0 +1,120 @@
+"""Connections to a scheduler that does not answer leave neither a thread nor a socket behind."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from distributed import LocalCluster
+from garbled_server import answering
+
+from factorize.api.jobs import dask_cluster
+from factorize.api.jobs.dask_solves import DaskSolves
+
+
+@pytest.fixture
+def listener():
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask client")]
+
+
+def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thread(listener, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refusing = port_of(closed)
+    for port in (refusing, refusing, port_of(listener)):
+        with pytest.raises(OSError, match=str(port)):
+            dask_cluster.SchedulerClient(f"tcp://127.0.0.1:{port}", lambda event: None)
+    assert threads() == []
+
+
+def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    link = DaskSolves(f"tcp://127.0.0.1:{port_of(listener)}", lambda event: None)
+    link.start()
+    assert not link.up and link.client is None and link.capacity() is None
+    assert link.look_after()  # there is a new client, or none: what was sent means nothing
+    link.close()
+    assert threads() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",  # read as a length, 3.5 EB
+        bytes(4096),
+        bytes(range(256)) * 16,
+        struct.pack("<QQQ", 17, 1, 1) + b"\x07",  # a frame, and no document in it
+        struct.pack("<QQQ", 17, 1, 1) + b"\x80",  # an empty document: no version of dask
+    ],
+    ids=["http", "zeros", "counts", "number", "empty"],
+)
+def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 5.0)
+    with answering(words) as port:
+        link = DaskSolves(f"tcp://127.0.0.1:{port}", lambda event: None)
+        link.start()
+        assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in link.unreadable
+        assert len(link.unreadable) < 400 and "\n" not in link.unreadable
+        assert link.look_after() and link.unreadable
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    assert link.look_after() and not link.up and link.unreadable == ""  # now nothing is there
+    link.close()
+    assert threads() == []
+
+
+def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
+    dask_cluster.configure()
+    with LocalCluster(
+        processes=False, n_workers=0, protocol="tcp://", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        link = DaskSolves(cluster.scheduler_address, lambda event: None)
+        link.start()
+        assert link.up and link.client is not None
+        (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == link.client.id)
+        cluster.loop.add_callback(comm.comm.stream.write, struct.pack("<QQQ", 17, 1, 1) + b"\xc1")
+        wait_for(lambda: not link.up)
+        assert not link.look_after() and link.look_after() and link.up
+        link.close()
+    assert threads() == []
+
+
+def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solve():
+    """A solve of the second client would stay queued, without progress, until it is done."""
+    dask_cluster.configure()
+    heard: list[object] = []
+    ports = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(processes=False, n_workers=1, protocol="tcp://", host="127.0.0.1", **ports) as cluster:
+        link = DaskSolves(cluster.scheduler_address, heard.append)
+        link.start()
+        assert link.up and (client := link.client) is not None
+        stream = client.scheduler_comm
+        (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == client.id)
+        cluster.loop.add_callback(comm.comm.abort)
+        wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
+        assert not link.up
+        assert not link.look_after() and link.look_after() and link.up and link.client is not client
+        (worker,) = cluster.workers.values()
+        wait_for(lambda: bool(worker.log_event(dask_cluster.TOPIC, {"event": "started"}) or heard))
+        link.close()
+    assert threads() == []

@@ -1,0 +1,189 @@
+"""Every claim of a manifest is looked at: whatever of it is changed, with all digests right, is noticed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import claim, file_of, parts, random_result, sealed
+from safetensors.numpy import save
+from specs import solved
+
+from factorize.checker import check_factor_file
+from factorize.checker.participation import allowed
+from factorize.checker.report import Report
+from factorize.encoding import tensor_digest
+from factorize.errors import CorruptObject, FactorizeError, InvalidParticipation
+from factorize.factorization import Factorization
+from factorize.format.manifest import manifest_digest
+
+N = 8
+SPECS: dict[str, dict[str, Any]] = {
+    "single": {"tolerance": 1e-6},
+    "epochs": {"tolerance": 1e-6, "participation": {"kind": "fixed_epochs", "epochs": 2}},
+    "separated": {
+        "tolerance": 1e-6,
+        "participation": {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
+    },
+    "Toeplitz": {
+        "mechanism": {"kind": "toeplitz"},
+        "objective": {"kind": "weighted", "weights": [1.0, 2.0] * (N // 2)},
+    },
+    "restarts": {"mechanism": {"kind": "square_root"}, "objective": {"kind": "lambda_tau", "tau": 3}},
+}
+NO_CLAIMS = {"rule", "warnings", "residual"}  # words, and what double precision found: the checker has its own
+MADE_RIGHT = {"sha256", "bytes", "tensors"}  # by `sealed`, which reads what the last one names
+
+Path = tuple[Any, ...]
+
+
+@cache
+def whole(name: str) -> Factorization:
+    return solved(N, **SPECS[name]).with_matrices(["C", "B", "C_inv"])
+
+
+def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    yield path, document
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    for key, value in inner:
+        yield from nodes(value, (*path, key))
+
+
+def changed(manifest: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(manifest)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return document
+
+
+def rejected(data: bytes) -> bool:
+    try:
+        return not check_factor_file(data).supported
+    except FactorizeError:
+        return True
+
+
+def others(path: Path, value: Any) -> list[Any]:
+    """Other values that a claim could have, and that would be false."""
+    if isinstance(value, bool):
+        return []  # a result that does not say that it has converged says nothing false
+    if isinstance(value, int):
+        return [value + 1, value - 1, -value]
+    if isinstance(value, float):
+        weaker = path[-2:] == ("class_lower_bound", "objective")  # a lower one holds as well
+        step = 1e-6 * (1 + abs(value))
+        return [value + step, -1.0, *([] if weaker else [value - step])]
+    return ["x", 1.0] if isinstance(value, str) else [0.5] if value is None else []
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_claim_matters(name: str) -> None:
+    manifest, tensors = parts(whole(name))
+    assert check_factor_file(sealed(copy.deepcopy(manifest), tensors)).supported
+    tried = 0
+    for section in ("certificate", "matrices"):
+        for path, value in nodes(manifest[section], (section,)):
+            if not (NO_CLAIMS | MADE_RIGHT) & set(path):
+                for other in others(path, value):
+                    tried += 1
+                    assert rejected(sealed(changed(manifest, path, other), tensors)), (path, value, other)
+    assert tried > 60
+
+
+@pytest.mark.parametrize("name", ["separated", "restarts"])
+def test_manifests_full_of_nonsense_end_in_a_sentence(name: str) -> None:
+    manifest, tensors = parts(whole(name))
+    for path, _ in nodes(manifest):
+        for nonsense in (0, -1, 2.5, None, "x", "0x1p+2000", [], {}):
+            if path and path[0] not in ("digest", "spec_digest", "solver"):
+                try:
+                    data = sealed(changed(manifest, path, nonsense), tensors)
+                except (KeyError, TypeError, AttributeError):
+                    continue  # not even a digest can be taken
+                try:
+                    assert isinstance(check_factor_file(data), Report)
+                except FactorizeError as error:
+                    assert str(error)
+
+
+def test_a_gap_without_a_bound() -> None:
+    """Convergence is judged by the gap, so nobody may state one without the bound that it is a gap to."""
+    manifest, tensors = parts(whole("single"))
+    manifest["certificate"]["lower_bound"] = None
+    assert any("relative gap" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    manifest["certificate"]["relative_gap"] = None
+    failed = check_factor_file(sealed(manifest, tensors)).failed
+    assert len(failed) == 1 and "claims to have converged" in failed[0]
+    manifest["certificate"]["converged"] = False
+    assert check_factor_file(sealed(manifest, tensors)).supported
+
+
+NOBODY_TAKES_PART: list[dict[str, Any]] = [
+    {"kind": "fixed_epochs", "epochs": 5},
+    {"kind": "fixed_epochs", "epochs": 0},
+    {"kind": "fixed_epochs", "epochs": -2},
+    {"kind": "min_sep", "min_sep": 13},
+    {"kind": "min_sep", "min_sep": 0},
+    {"kind": "min_sep", "min_sep": 2, "max_participations": 0},
+    {"kind": "min_sep", "min_sep": 2, "max_participations": -1},
+    {"kind": "poisson", "epochs": 1, "min_sep": 1},
+]
+
+
+@pytest.mark.parametrize("participation", NOBODY_TAKES_PART)
+def test_participations_under_which_nobody_takes_part(participation: dict[str, Any]) -> None:
+    """Under them any C has sensitivity 0, and any claim would hold."""
+    with pytest.raises(InvalidParticipation, match="does not fit n=12"):
+        allowed(participation, 12)
+    manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 12))
+    for place in (manifest["spec"], manifest["certificate"]["sensitivity"]):
+        place["participation"] = participation
+    claim(manifest, 1e-3)
+    assert rejected(sealed(manifest, tensors))
+
+
+def test_two_tensors_for_one_part_of_a_matrix() -> None:
+    """`Ccoefficients` would be read in place of `C.coefficients`, whose bytes no digest would name."""
+    manifest, tensors = parts(random_result(np.random.default_rng(0), "toeplitz", {"kind": "single"}, N))
+    tensors["Ccoefficients"] = tensors["C.coefficients"]
+    tensors["C.coefficients"] = 100 * tensors["Ccoefficients"]
+    manifest["matrices"]["C"] |= {"tensors": ["C.coefficients", "Ccoefficients"]}
+    manifest["matrices"]["C"]["sha256"] = tensor_digest([tensors["Ccoefficients"]])
+    manifest["digest"] = manifest_digest(manifest)
+    with pytest.raises(CorruptObject, match="and its structure has"):
+        check_factor_file(file_of(manifest, tensors))
+
+
+def test_a_tensor_that_is_named_twice() -> None:
+    """Of two entries with one name, which may be rows of one reader and columns of another."""
+    data = save({"C": np.arange(6.0).reshape(2, 3)})
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    entries = (json.dumps(header["C"] | {"shape": shape}) for shape in ([3, 2], [2, 3]))
+    twice = "{" + ", ".join(f'"C": {entry}' for entry in entries) + "}"
+    with pytest.raises(CorruptObject, match="given twice"):
+        check_factor_file(len(twice).to_bytes(8, "little") + twice.encode() + data[8 + length :])
+
+
+def test_matrices_stated_to_have_another_shape() -> None:
+    for name in ("B", "C_inv"):
+        manifest, tensors = parts(whole("single"))
+        manifest["matrices"][name]["shape"] = [N, N + 1]
+        with pytest.raises(CorruptObject, match=rf"{name} is stated to have shape \[8, 9\], and the spec asks for"):
+            check_factor_file(sealed(manifest, tensors))
+
+
+def test_an_encoder_whose_bound_is_sold_as_exact() -> None:
+    manifest, tensors = parts(whole("single"))
+    manifest["matrices"]["B"]["encoder_sensitivity"]["kind"] = "exact"
+    failed = check_factor_file(sealed(manifest, tensors)).failed
+    assert len(failed) == 1 and "A G + B Z is claimed as" in failed[0]

@@ -1,0 +1,311 @@
+"""Lower bounds within a class, proved again from C: no member of the class is below, and false claims are refused."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import SOLVER, parts, sealed
+from scipy.optimize import minimize_scalar
+from specs import solved
+
+from factorize.checker import Report, check_factor_file
+from factorize.checker.arithmetic import series
+from factorize.checker.arithmetic.integers import Numbers, integers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds import classes
+from factorize.checker.doubles import band_bound
+from factorize.checker.doubles.workload_rows import approximation
+from factorize.checker.participation import allowed
+from factorize.checker.strategy import Strategy
+from factorize.checker.utility import Utility
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+N = 12
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "prefix": {"kind": "prefix", "n": N},
+    "momentum": {"kind": "momentum", "n": N, "momentum": 0.9},
+    "rates": {"kind": "schedule", "n": N, "learning_rates": [1.0, 0.0, *[0.5] * (N - 2)]},
+}
+PARTICIPATIONS: list[dict[str, Any]] = [
+    {"kind": "single"},
+    {"kind": "min_sep", "min_sep": 4, "max_participations": 2},
+    {"kind": "fixed_epochs", "epochs": 3},
+]
+OBJECTIVES: list[dict[str, Any]] = [
+    {"kind": "mean"},
+    {"kind": "lambda_tau", "tau": 5},
+    {"kind": "weighted", "weights": [1.0 + i % 3 for i in range(N)]},
+    {"kind": "max"},
+]
+BANDS = 3
+
+
+def proved(report: Report) -> bool:
+    return any("of the mechanism's class" in text for text in report.checked)
+
+
+def bound_of(result: Factorization) -> float:
+    spec = result.spec.document()
+    entry = result.manifest["matrices"]["C"]
+    tensors = {
+        name.removeprefix("C").removeprefix("."): array for name, array in result.tensors().items() if name[0] == "C"
+    }
+    strategy = Strategy(entry["structure"], tensors, N)
+    return Utility(spec, strategy, {}, {}).class_bound().objective
+
+
+def first_column(result: Factorization, kind: str) -> np.ndarray:
+    return np.array(result.rows("C", 0, N))[: N if kind == "toeplitz" else BANDS, 0]
+
+
+def member(rng: np.random.Generator, kind: str, column: np.ndarray) -> Matrix:
+    """Something in the class, near an optimum or far from it."""
+    near = 10.0 ** -rng.integers(1, 5)
+    if kind == "banded":
+        bands = column[:BANDS, None] * (1 + near * rng.standard_normal((BANDS, N)))
+        for d in range(BANDS):
+            bands[d, N - d :] = 0.0
+        bands[0] = np.abs(bands[0]) + 0.1
+        return BandedMatrix(bands / np.linalg.norm(bands, axis=0))
+    moved = column * (1 + near * rng.standard_normal(len(column)))
+    moved[0] = abs(moved[0]) + 0.1
+    return ToeplitzMatrix(moved, N)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [*((k, p) for k in ("toeplitz", "banded_toeplitz") for p in (0, 2, 3)), *(("banded", p) for p in (0, 1, 2))],
+)
+def test_no_member_of_the_class_is_below_the_bound(kind: str, place: int) -> None:
+    rng, count = np.random.default_rng(1), 0
+    mechanism = {"kind": kind} if kind == "toeplitz" else {"kind": kind, "bands": BANDS}
+    workloads = list(WORKLOADS)[: 3 if kind == "banded" else 2]
+    for workload, participation in itertools.product(workloads, PARTICIPATIONS):
+        result = solved(WORKLOADS[workload], mechanism, participation, OBJECTIVES[place], tolerance=1e-9)
+        claimed = result.certificate.class_lower_bound is not None
+        try:
+            bound = bound_of(result)
+        except NotEnclosed:
+            assert not claimed
+            continue
+        count += 1
+        assert proved(check_factor_file(sealed(*parts(result)))) == claimed
+        assert bound <= result.certificate.loss.objective <= bound * (1 + 1e-6)
+        column = first_column(result, kind)
+        for _ in range(8):
+            other = Solution(member(rng, kind, column), Outcome.CLOSED_FORM, 0)
+            loss = Factorization.from_solution(result.spec, other, solver=SOLVER).certificate.loss
+            assert loss.objective >= bound * (1 - 1e-12)
+    assert count >= 2
+
+
+@pytest.mark.parametrize("kind", ["banded", "banded_toeplitz", "toeplitz"])
+def test_a_bound_that_the_class_does_not_have(kind: str) -> None:
+    """Far from its optimum C proves less than its objective, and a claim in between is no bound."""
+    mechanism = {"kind": kind} if kind == "toeplitz" else {"kind": kind, "bands": BANDS}
+    exact = solved(WORKLOADS["prefix"], mechanism, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-9)
+    (name, optimum), rng = next(iter(exact.tensors().items())), np.random.default_rng(2)
+    moved = optimum * (1 + 0.01 * rng.random(optimum.shape))
+    assert name == ("C.bands" if kind == "banded" else "C.coefficients")
+    strategy: Matrix
+    if kind == "banded":
+        strategy = BandedMatrix(moved / np.linalg.norm(moved, axis=0))
+    else:
+        strategy = ToeplitzMatrix(moved, N)
+    result = Factorization.from_solution(exact.spec, Solution(strategy, Outcome.CLOSED_FORM, 0), solver=SOLVER)
+    bound, attained = bound_of(result), result.certificate.loss.objective
+    assert bound < attained * (1 - 1e-6)
+    for claim, holds in ((bound, True), (bound * (1 + 1e-7), False), (attained, False)):
+        manifest, tensors = parts(result)
+        manifest["certificate"]["class_lower_bound"] = {"objective": claim, "rule": "mine"}
+        manifest["certificate"]["converged"] = False
+        report = check_factor_file(sealed(manifest, tensors))
+        assert report.supported == holds and proved(report) == holds, (claim, report.failed)
+
+
+def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
+    result = solved(
+        WORKLOADS["prefix"], {"kind": "banded", "bands": BANDS}, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-6
+    )
+    manifest, tensors = parts(result)
+    assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
+    manifest["certificate"]["class_lower_bound"]["objective"] *= 1 - 1e-5
+    assert any("converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@pytest.mark.parametrize("mechanism", ["toeplitz", {"kind": "banded_toeplitz", "bands": 6}], ids=["whole", "banded"])
+@pytest.mark.parametrize("n", [8, 64, 300])
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+def test_a_workload_that_fades_has_a_bound_that_supports_the_claim(rate: float, n: int, mechanism: Any) -> None:
+    """The entries of the singular vector fall by many places, so that a rounding relative to the largest hides some."""
+    result = solved({"kind": "decay", "n": n, "rate": rate}, mechanism)
+    report = check_factor_file(sealed(*parts(result)))
+    assert report.supported and proved(report), report.failed
+
+
+def test_the_vector_of_a_bound_has_relative_digits_in_all_entries() -> None:
+    multipliers = 0.1 ** np.arange(14.0) / (1 + np.arange(14.0))
+    whole = np.array([np.concatenate([multipliers[i:], np.zeros(i)]) for i in range(14)])
+    vector = classes._vector(multipliers, np.ones(14), np.ones(14), multipliers)
+    ratios = (whole @ whole @ vector) / vector
+    assert ratios.max() == pytest.approx(np.linalg.eigvalsh(whole)[-1] ** 2, rel=1e-9)
+
+
+def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multipliers of both signs beyond whole matrices, bands beyond them, and Toeplitz columns that overlap."""
+    monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)
+    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 4)
+    apart, overlapping = PARTICIPATIONS[0], {"kind": "fixed_epochs", "epochs": 3}
+    for mechanism, participation, objective in (
+        ({"kind": "banded_toeplitz", "bands": 4}, apart, OBJECTIVES[3]),
+        ({"kind": "banded", "bands": BANDS}, apart, OBJECTIVES[0]),
+        ({"kind": "toeplitz"}, overlapping, OBJECTIVES[0]),
+    ):
+        result = solved(WORKLOADS["prefix"], mechanism, participation, objective, tolerance=1e-6)
+        manifest, tensors = parts(result)
+        manifest["certificate"]["class_lower_bound"] = {"objective": result.certificate.loss.objective, "rule": "mine"}
+        report = check_factor_file(sealed(manifest, tensors))
+        assert any("that the objective is not below it" in text for text in report.not_checked), mechanism
+
+
+class TestByHand:
+    """Three steps, two diagonals, one user at steps 0 and 2 or at 1: columns (a, b, 0) and (0, 0, a).
+
+    The squared sensitivity is 2 a^2 + b^2: the first coefficient counts twice, the second once.
+    """
+
+    SPEC: dict[str, Any] = {
+        "participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 2},
+        "objective": {"kind": "mean"},
+        "mechanism": {"kind": "banded_toeplitz", "bands": 2},
+    }
+
+    @staticmethod
+    def bound(column: Any, workload: Any, **changes: Any) -> Fraction:
+        numbers, spec = integers(np.array(workload, dtype=np.float64)), TestByHand.SPEC | changes
+        form = allowed(spec["participation"], len(column))
+        return classes.toeplitz_bound(spec, np.array(column, dtype=np.float64), numbers, form)
+
+    @pytest.mark.parametrize("workload", [(1.0, 1.0, 1.0), (1.0, 0.5, 0.25), (1.0, -0.5, 0.25)])
+    def test_the_bound_is_the_least_objective(self, workload: tuple[float, ...]) -> None:
+        """(2 + c^2) (3 d_0^2 + 2 d_1^2 + d_2^2) / 3 for a = 1, b = c and d = (1, c, 0)^-1 times the workload's column."""
+
+        def objective(c: float) -> float:
+            d0 = workload[0]
+            d1 = workload[1] - c * d0
+            d2 = workload[2] - c * d1
+            return (2 + c * c) * (3 * d0 * d0 + 2 * d1 * d1 + d2 * d2) / 3
+
+        best = minimize_scalar(objective, (-1.0, 1.0), tol=1e-12).x
+        found = float(self.bound([1.0, best, 0.0], workload))
+        assert objective(best) * (1 - 1e-8) <= found <= objective(best) * (1 + 1e-12)
+
+    def test_the_identity_is_answered_by_ratios_at_any_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
+        assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
+
+    def test_what_the_class_does_not_reach(self) -> None:
+        asked = [1.0, 0.5, 0.0], [1.0, 1.0, 1.0]
+        restarts, last = {"kind": "lambda_tau", "tau": 2}, {"kind": "weighted", "weights": [1.0, 1.0, 0.0]}
+        for column, changes, reason in (
+            ([1.0, 0.5, 0.25], {}, "more diagonals"),
+            (asked[0], {"objective": restarts}, "lambda_tau, has no bound"),
+            (asked[0], {"objective": last}, "last rows have no weight"),
+            ([1.0, 1e200, 0.0], {}, "grows too much"),
+            ([1.0, 0.5, 0.0], {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}, "can overlap"),
+        ):
+            with np.errstate(all="ignore"), pytest.raises(NotEnclosed, match=reason):
+                self.bound(column, asked[1], **changes)
+
+    def test_multipliers_of_both_signs_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = [1.0, 0.9, 0.0], [1.0, -0.5, 0.25]
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 3)
+        assert self.bound(*asked) > 0
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
+        with pytest.raises(NotEnclosed, match="both signs"):
+            self.bound(*asked)
+
+    def test_a_workload_that_is_rounded_counts_for_less(self) -> None:
+        """Multipliers 2 and -1, entries 3 and 1 that are off by up to 1: 5 less 3; with 1 and -2 less than nothing."""
+        workload = Numbers(np.array([3, 1], dtype=object), 0, 1)
+        assert classes._attained(np.array([2.0, -1.0]), workload) == 4
+        assert classes._attained(np.array([1.0, -2.0]), workload) == 0
+
+    def test_ratios_are_those_of_a_good_vector_rounded_up(self) -> None:
+        """N x over x in fractions for multipliers 8, 7, .., 1; near the largest eigenvalue from a start far from it."""
+        n, bands = 8, 5
+        multipliers, weights = np.arange(n, 0.0, -1) / n, Numbers(np.arange(3 * n, 2 * n, -1).astype(object), -2)
+        counts = np.array([3, 3, 2, 2, 1], dtype=object)
+        hankel = np.array([[multipliers[i + j] if i + j < n else 0.0 for j in range(bands)] for i in range(n)])
+        dense = hankel.T @ (hankel / approximation(weights)[:, None]) / counts.astype(float)[:, None]
+        vector = classes._vector(multipliers, approximation(weights), counts, np.array([0.01, 0.0, 3.0, 1.0, 9.0]))
+        found = classes._largest_ratio(multipliers, weights, counts, vector)
+        x = [Fraction(entry) for entry in vector]
+        rows = [[Fraction(entry) for entry in row] for row in hankel]
+        once = [sum(a * b for a, b in zip(row, x, strict=True)) / Fraction(3 * n - i, 4) for i, row in enumerate(rows)]
+        ratios = [sum(rows[i][j] * once[i] for i in range(n)) / int(counts[j]) / x[j] for j in range(bands)]
+        assert max(ratios) <= found <= max(ratios) * (1 + Fraction(1, 2**50))
+        top = max(np.linalg.eigvals(dense).real)
+        assert top * (1 - 1e-12) <= found <= top * (1 + 1e-11)
+
+    def test_ratios_of_one_number(self) -> None:
+        """1 / 3 of the unit of the weight, rounded up, over the count 7 and x = 1."""
+        for exponent in (0, -8, 8):
+            weights, counts = Numbers(np.array([3], dtype=object), exponent), np.array([7], dtype=object)
+            found = classes._largest_ratio(np.array([1.0]), weights, counts, np.array([1.0]))
+            true = Fraction(1, 21) / Fraction(2) ** exponent
+            assert true < found <= true * (1 + Fraction(1, 2**50))
+
+    def test_ratios_of_weights_of_many_digits(self) -> None:
+        """1 / 3, the weight a double of 53 bits: the quotient has places of its own."""
+        counts = np.array([7], dtype=object)
+        found = classes._largest_ratio(np.array([1.0]), integers(np.array([3.0])), counts, np.array([1.0]))
+        assert Fraction(1, 21) < found <= Fraction(1, 21) * (1 + Fraction(1, 2**50))
+
+    def test_multipliers_are_scaled_to_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """C = (2, 0, 0), A = (4, 2, 6) and W = (1, 2, 3): b = (2, 1, 3), W b = (2, 2, 9), over c_0 the same."""
+        workload, weights, column = np.array([4.0, 2.0, 6.0]), np.array([1.0, 2.0, 3.0]), np.array([2.0, 0.0, 0.0])
+        found = classes._multipliers(workload, weights, column)
+        assert found == pytest.approx([2 / 9, 2 / 9, 1], rel=1e-12)
+        for outcome in ([1.0, np.inf, 2.0], [1.0, -np.inf, 2.0], [np.nan, 1.0, 2.0], [0.0, 0.0, 0.0]):
+            with monkeypatch.context() as patched, pytest.raises(NotEnclosed, match="grows too much"):
+                patched.setattr(series, "approximate_product", lambda *_, found=outcome: np.array(found))
+                classes._multipliers(workload, weights, column)
+
+    def test_multipliers_that_are_zero_are_not_of_both_signs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
+        monkeypatch.setattr(classes, "_NEGATIVE", 0.0)
+        monkeypatch.setattr(classes, "_multipliers", lambda *_: np.array([1.0, 0.0, 0.0]))
+        assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
+
+
+class TestBanded:
+    @staticmethod
+    def bound(bands: int, participation: dict[str, Any], **changes: Any) -> float:
+        spec = {
+            "participation": participation,
+            "objective": {"kind": "mean"},
+            "mechanism": {"kind": "banded", "bands": bands},
+            "workload": {"kind": "identity", "n": N},
+        } | changes
+        diagonals = np.array([np.ones(N), [0.05] * (N - 1) + [0.0]])
+        strategy = Strategy("banded", {"bands": diagonals}, N)
+        return Utility(spec, strategy, {}, {}).class_bound().objective
+
+    def test_bands_that_do_not_fit(self) -> None:
+        assert self.bound(2, {"kind": "min_sep", "min_sep": 2}) > 0
+        for bands, separation, objective in ((1, 2, "mean"), (3, 2, "mean"), (2, 2, "max")):
+            with pytest.raises(NotEnclosed, match="can overlap, or the objective"):
+                self.bound(bands, {"kind": "min_sep", "min_sep": separation}, objective={"kind": objective})
+
+    def test_a_root_that_there_is_not(self) -> None:
+        with pytest.raises(NotEnclosed, match="too far from the best"):
+            band_bound._root(np.array([[1.0, 2.0], [2.0, 1.0]]))

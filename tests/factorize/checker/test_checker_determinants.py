@@ -1,0 +1,270 @@
+"""Lower bounds of long recursions by log-determinants: against fractions, singular values and whole matrices."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import fractions, parts, sealed
+from hypothesis import given
+from hypothesis import strategies as st
+from specs import spec_of
+from whole_bounds import by_vectors
+
+from factorize import parse_spec, solvers
+from factorize.checker import check_factor_file
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds import determinants
+from factorize.checker.bounds.determinant_kernels import determinant, pivots
+from factorize.checker.bounds.evidence import sum_above
+from factorize.checker.doubles.workload_rows import approximation
+from factorize.checker.spec import program_of, workload_numbers
+from factorize.checker.spec.programs import Program, Statement, X
+from factorize.checker.strategy import Strategy
+from factorize.checker.utility import Utility
+from factorize.encoding import tensor_digest
+from factorize.errors import CertificateError
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Solution
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+COSINE = {"kind": "cosine_to_last"}
+
+
+def workloads(n: int) -> dict[str, dict[str, Any]]:
+    rates = [1.0, 0.0, 0.5, 3.0] * n
+    return {
+        "identity": {"kind": "identity", "n": n},
+        "prefix": {"kind": "prefix", "n": n, "learning_rates": None},
+        "decay": {"kind": "decay", "n": n, "rate": 0.75},
+        "momentum": {"kind": "momentum", "n": n, "momentum": 0.9},
+        "nesterov": {"kind": "momentum", "n": n, "momentum": 0.9, "nesterov": True, "learning_rates": COSINE},
+        "rates": {"kind": "schedule", "n": n, "learning_rates": rates[:n]},
+        "coupled": {"kind": "weight_decay", "n": n, "rate": 0.125, "mode": "coupled", "momentum": 0.5},
+        "decoupled": {"kind": "weight_decay", "n": n, "rate": 0.1, "mode": "decoupled", "learning_rates": rates[:n]},
+        "srg": {"kind": "srg", "n": n, "momentum": 0.9, "decay": 0.5},
+        "mu2 q": {"kind": "mu2", "n": n, "output": "q"},
+        "mu2 w": {"kind": "mu2", "n": n, "output": "w"},
+        "mu2 x": {"kind": "mu2", "n": n, "output": "x"},
+    }
+
+
+NAMES = list(workloads(4))
+OBJECTIVES = ("mean", "lambda_tau", "weighted", "max")
+
+
+def document(name: str, objective: str, n: int) -> dict[str, Any]:
+    workload = {key: value for key, value in workloads(n)[name].items() if value is not None}
+    options: dict[str, dict[str, Any]] = {
+        "lambda_tau": {"tau": 3},
+        "weighted": {"weights": [1.0, *(float(i % 3) for i in range(1, n))]},
+    }
+    chosen = {"kind": objective, **options.get(objective, {})}
+    return spec_of(workload, "dense", objective=chosen).document()
+
+
+def target(spec: dict[str, Any], evidence: dict[str, np.ndarray]) -> tuple[np.ndarray, float]:
+    """W A diag(sqrt v) in doubles and what its squared norm is divided by."""
+    numbers = workload_numbers(spec["workload"], {})
+    assert numbers is not None
+    rows, n = approximation(numbers), spec["workload"]["n"]
+    kind, v = spec["objective"]["kind"], evidence["weights"]
+    divisor = v.sum()
+    if kind == "mean":
+        divisor *= n
+    elif kind == "weighted":
+        rows = np.sqrt(np.array(spec["objective"]["weights"]))[:, None] * rows
+    elif kind == "max":
+        rows, divisor = np.sqrt(evidence["row_weights"])[:, None] * rows, divisor * evidence["row_weights"].sum()
+    else:
+        tau = spec["objective"]["tau"]
+        before = [rows[(t - 1) // tau * tau - 1] * (t > tau) for t in range(1, n + 1)]
+        rows = (rows - before) * np.where(np.arange(1, n + 1) % tau == 0, 1.0, tau**-0.5)[:, None]
+    return rows * np.sqrt(v), float(divisor)
+
+
+def evidence_of(rng: np.random.Generator, n: int, spread: float) -> dict[str, np.ndarray]:
+    return {"weights": 10.0 ** rng.uniform(-spread, spread, n), "row_weights": rng.random(n)}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
+def test_bounds_are_just_below_the_nuclear_norm(name: str, objective: str) -> None:
+    for n, spread, seed in ((1, 1, 0), (5, 2, 1), (60, 1, 2), (60, 4, 3)):
+        spec = document(name, objective, n)
+        evidence = evidence_of(np.random.default_rng(seed), n, spread)
+        if name in ("rates", "decoupled") and n > 1:
+            evidence["weights"][0] = 0.0
+        matrix, divisor = target(spec, evidence)
+        true = np.linalg.svd(matrix, compute_uv=False).sum() ** 2 / divisor
+        found = determinants.lower_bound(spec, evidence)
+        assert found is not None
+        assert true * (1 - 1e-11) <= float(found) <= true * (1 - 1e-14) or true == found == 0
+
+
+def exact_determinant(matrix: list[list[Fraction]]) -> Fraction:
+    rows, total = [list(row) for row in matrix], Fraction(1)
+    for i, pivot in enumerate(rows):
+        total *= pivot[i]
+        for row in rows[i + 1 :]:
+            factor = row[i] / pivot[i]
+            row[i:] = [a - factor * b for a, b in zip(row[i:], pivot[i:], strict=True)]
+    return total
+
+
+def rational_workload(spec: dict[str, Any]) -> list[list[Fraction]]:
+    """A from the statements, in fractions."""
+    n, found = spec["workload"]["n"], program_of(spec["workload"])
+    assert found is not None
+    if spec["objective"]["kind"] == "lambda_tau":
+        found = determinants._restarted(found, n, spec["objective"]["tau"])
+    program, output = found
+    columns = []
+    for j in range(n):
+        states = dict.fromkeys(range(8), Fraction(0))
+        column = []
+        for i in range(n):
+            states[X] = Fraction(int(i == j))
+            for place, terms in program:
+                factors = {s: factor[i] if isinstance(factor, list) else factor for s, factor in terms.items()}
+                states[place] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
+            column.append(states[output])
+        columns.append(column)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
+@pytest.mark.parametrize("name", NAMES)
+def test_determinants_are_below_fractions_and_within_22_digits(name: str, objective: str) -> None:
+    n, rng = 7, np.random.default_rng(len(name))
+    spec = document(name, objective, n)
+    found = program_of(spec["workload"])
+    assert found is not None
+    if objective == "lambda_tau":
+        found = determinants._restarted(found, n, 3)
+    rows = rational_workload(spec)
+    inputs, weights = rng.random(n), rng.random(n)
+    inputs[2], weights[4] = 0.0, 0.0
+    given = (inputs, weights, determinants._states(found), *found.arrays(), found[1])
+    (v,), (w,) = fractions(inputs[None]), fractions(weights[None])
+    gram = [
+        [w[i] * sum((rows[i][k] * v[k] * rows[j][k] for k in range(n)), Fraction(0)) for j in range(n)]
+        for i in range(n)
+    ]
+    for power in (-40, -3, 0, 5, 60):
+        shifted = [[gram[i][j] * Fraction(2) ** power + (i == j) for j in range(n)] for i in range(n)]
+        true = exact_determinant(shifted)
+        high, low, places = determinant(2.0**power, *given)
+        value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
+        assert true * (1 - Fraction(1, 10 ** (22 if power < 60 else 6))) <= value
+        assert value * (1 - n * Fraction(1, 2**94)) <= true
+    inputs[2] = weights[4] = 1.0
+    high, low, places = pivots(*given)
+    true = Fraction(1)
+    for i in range(n):
+        true *= Fraction(inputs[i]) * Fraction(weights[i]) * rows[i][i] ** 2
+    value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
+    assert true * (1 - Fraction(1, 10**11)) <= value <= true
+
+
+def test_the_cost_of_evidence_is_taken_from_above() -> None:
+    """A sum that a double rounds down: 1 and a third of its last place."""
+    weights = np.array([1.0, 2.0**-53 * 0.75])
+    assert float(np.sum(weights)) < sum(map(Fraction, weights)) <= sum_above(weights) < 1 + Fraction(1, 2**51)
+
+
+def test_learning_rates_of_another_length_are_refused() -> None:
+    spec = document("momentum", "mean", 4)
+    spec["workload"]["learning_rates"] = [1.0, 2.0, 3.0]
+    with pytest.raises(CertificateError, match="3 learning rates for n=4"):
+        determinants.lower_bound(spec, {"weights": np.ones(4)})
+
+
+def test_lengths_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(determinants, "LARGEST", 4)
+    assert determinants.lower_bound(document("momentum", "mean", 4), {"weights": np.ones(4)}) is not None
+    monkeypatch.setattr(determinants, "LARGEST", 3)
+    with pytest.raises(NotEnclosed, match="up to n=3"):
+        determinants.lower_bound(document("momentum", "mean", 4), {"weights": np.ones(4)})
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "srg", "mu2 x"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_files_with_long_recursions(name: str, objective: str) -> None:
+    """The same bound as by whole matrices; a claim above what the evidence proves fails, and so does spoilt evidence."""
+    n = 48
+    spec = document(name, objective, n)
+    evidence = evidence_of(np.random.default_rng(1), n, 0.1)
+    if objective != "max":
+        del evidence["row_weights"]
+    strategy = ToeplitzMatrix(0.5 ** np.arange(4.0), n)
+    made = Factorization.from_solution(
+        parse_spec(spec), Solution(strategy, Outcome.CLOSED_FORM, 0, evidence), solver={"mechanism": "identity"}
+    )
+    assert made.certificate.lower_bound is not None
+    one = Utility(spec, Strategy("dense", {"": strategy.dense()}, n), made.dual, {})
+    whole, long = by_vectors(one), determinants.lower_bound(spec, made.dual)
+    assert long is not None
+    assert float(whole) * (1 - 1e-11) <= float(long) <= float(whole) * (1 + 1e-11)
+    report = check_factor_file(sealed(*parts(made)))
+    assert report.supported, report.failed
+    assert any("no strategy matrix has an objective below" in text for text in report.checked)
+    assert any("every loss enclosed" in text for text in report.checked)
+    manifest, tensors = parts(made)
+    manifest["certificate"]["lower_bound"]["objective"] = float(long) * (1 + 1.01e-9)
+    manifest["certificate"]["relative_gap"] = made.certificate.loss.objective / float(long) / (1 + 1.01e-9) - 1
+    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    manifest, tensors = parts(made)
+    tensors["dual.weights"][-1] *= 1e6
+    manifest["dual"]["sha256"] = tensor_digest([tensors[tensor] for tensor in manifest["dual"]["tensors"]])
+    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_a_solved_momentum_workload_is_proved_at_a_length_of_both_kinds() -> None:
+    spec = {"workload": {"kind": "momentum", "n": 256, "momentum": 0.9}, "tolerance": 1e-6}
+    made = solvers.solve(parse_spec(spec))
+    one = Utility(made.spec.document(), Strategy("dense", {"": made.strategy.dense()}, 256), made.dual, {})
+    whole, long = by_vectors(one), determinants.lower_bound(made.spec.document(), made.dual)
+    assert long is not None
+    assert float(whole) * (1 - 1e-11) <= float(long) <= made.certificate.loss.objective
+
+
+@given(st.integers(0, 200))
+def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> None:
+    """States of every size, cancelling sums, zeros, and observations from hopeless to nearly exact."""
+    rng = np.random.default_rng(seed)
+    n, states = 5, int(rng.integers(1, 4))
+    program: list[Statement] = []
+    for place in range(states):
+        sources = rng.choice(states + 1, size=rng.integers(1, 4), replace=True) - 1
+        sizes = rng.choice([-1.0, 1.0, 0.0, 1 / 3], len(sources)) * 10.0 ** rng.uniform(-6, 6, len(sources)).round()
+        program.append((place, {int(s): Fraction(size) for s, size in zip(sources, sizes, strict=True)}))
+    inputs, weights = 10.0 ** rng.uniform(-9, 0, (2, n)) * rng.choice([0.0, 1.0], (2, n), p=[0.2, 0.8])
+    output, power = states - 1, int(rng.integers(-120, 121))
+    columns = []
+    for j in range(n):
+        held = dict.fromkeys(range(states), Fraction(0))
+        column = []
+        for i in range(n):
+            held[X] = Fraction(int(i == j))
+            for place, terms in program:
+                held[place] = sum((factor * held[s] for s, factor in terms.items()), Fraction(0))
+            column.append(held[output])
+        columns.append(column)
+    v, w = [Fraction(x) for x in inputs], [Fraction(x) * Fraction(2) ** power for x in weights]
+    pairs = [
+        [sum((columns[k][i] * v[k] * columns[k][j] for k in range(n)), Fraction(0)) for j in range(n)] for i in range(n)
+    ]
+    true = exact_determinant([[w[i] * pairs[i][j] + (i == j) for j in range(n)] for i in range(n)])
+    given_ = (inputs, weights, states, *Program(program, output).arrays(), output)
+    high, low, places = determinant(2.0**power, *given_)
+    value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
+    assert value * (1 - n * Fraction(1, 2**94)) <= true
+    high, low, places = pivots(*given_)
+    entries = [v[i] * Fraction(weights[i]) * columns[i][i] ** 2 for i in range(n)]
+    product = Fraction(1)
+    for entry in entries:
+        product *= entry
+    assert (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places) <= product

@@ -1,0 +1,428 @@
+"""What the exact checker finds about claims of losses, bounds and added noise, finding by finding."""
+
+from __future__ import annotations
+
+import copy
+import math
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import parts, sealed
+from specs import spec_of
+
+from factorize import parse_spec, solvers
+from factorize.checker import check, claims
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds.evidence import LowerBound
+from factorize.checker.convergence import check_convergence, is_formula
+from factorize.checker.doubles import whole
+from factorize.checker.file import FactorFile
+from factorize.checker.losses.variances import Ends
+from factorize.checker.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
+from factorize.checker.report import LOSS as LOSSES
+from factorize.checker.sensitivity import Bracket
+from factorize.checker.strategy import Strategy
+from factorize.errors import CorruptObject, InvalidStrategy
+
+LOSS = {
+    "total_squared": 48.0,
+    "mean_squared": 12.0,
+    "rmse": 12.0**0.5,
+    "max_error": 20.0**0.5,
+    "last_iterate": 4.0,
+    "objective": 12.0,
+}
+EDGE = math.nextafter(10.0, 0.0) * (1 + 1e-9)  # as far above 10 as a bound may be
+CLAIMS: dict[str, Any] = {
+    "sensitivity": {"value": 2.0, "hex": (2.0).hex(), "kind": "exact", "participation": {"kind": "single"}},
+    "loss": LOSS,
+    "lower_bound": {"objective": 10.0, "rule": "dual"},
+    "class_lower_bound": None,
+    "relative_gap": 0.2,
+    "converged": False,
+}
+FOUND = Ends((12.0, 12.0), (5.0, 5.0), (4.0, 4.0), (3.0, 3.0))  # at sensitivity 1
+
+
+def file_with(dual: bool = True, matrices: dict[str, Any] | None = None, **changed: Any) -> FactorFile:
+    manifest = {"certificate": copy.deepcopy(CLAIMS) | changed, "matrices": matrices or {}, "spec": {}}
+    return FactorFile(manifest, {}, {"weights": np.ones(4)} if dual else {})
+
+
+def serving(answer: Any) -> Any:
+    """What is proved of C: one answer to every question, or none."""
+
+    def asked(*_given: Any) -> Any:
+        if answer is None:
+            raise NotEnclosed("of some reason")
+        return LowerBound.of(answer, "by hand") if isinstance(answer, Fraction) else answer
+
+    return SimpleNamespace(losses=asked, lower_bound=asked, class_bound=asked)
+
+
+def test_losses_are_scaled_by_the_sensitivity() -> None:
+    report = Report()
+    claims.check_losses(report, file_with(), serving(FOUND), 4)
+    assert not report.failed and len(report.checked) == 1
+    assert report.checked[0].endswith("e-15 (claims may differ by 1e-09)")
+    claims.check_losses(report, file_with(), serving(None), 4)
+    assert report.not_checked == ["losses: of some reason"]
+
+
+@pytest.mark.parametrize("name", LOSS)
+@pytest.mark.parametrize(
+    ("factor", "holds"), [(1 - 2e-9, False), (1 - 5e-10, True), (1 + 5e-10, True), (1 + 2e-9, False)]
+)
+def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool) -> None:
+    report = Report()
+    claims.check_losses(report, file_with(loss=LOSS | {name: LOSS[name] * factor}), serving(FOUND), 4)
+    assert report.supported == holds
+    assert holds or report.failed[0].startswith(f"loss.{name} is claimed as {LOSS[name] * factor!r}, and lies between ")
+
+
+@pytest.mark.parametrize("name", ["total", "largest", "last", "objective"])
+def test_losses_are_proved_by_narrow_enclosures_alone(name: str) -> None:
+    """What contains the claim and is wide proves nothing, and refutes what it does not contain."""
+    report, high = Report(stated=(LOSSES,)), getattr(FOUND, name)[1]
+    claims.check_losses(report, file_with(), serving(FOUND._replace(**{name: (high * (1 - 2e-9), high)})), 4)
+    assert report.status(LOSSES) is Status.NOT_LOOKED_AT and report.supported
+    claims.check_losses(report, file_with(), serving(FOUND._replace(**{name: (high * (1 + 1e-6), high * 2)})), 4)
+    assert report.status(LOSSES) is Status.FALSE
+    for wide in ((0.0, math.inf), (0.0, 5e-324)):
+        report = Report(stated=(LOSSES,))
+        claims.check_losses(report, file_with(loss=LOSS | {"last_iterate": 0.0}), serving(FOUND._replace(last=wide)), 4)
+        assert report.status(LOSSES) is Status.NOT_LOOKED_AT
+    report = Report(stated=(LOSSES,))
+    claims.check_losses(
+        report, file_with(loss=LOSS | {"last_iterate": 0.0}), serving(FOUND._replace(last=(0.0, 0.0))), 4
+    )
+    assert report.status(LOSSES) is Status.PROVED
+
+
+def test_ends_are_rounded_outwards() -> None:
+    assert claims._root((4.0, 9.0)) == pytest.approx((2.0, 3.0), rel=1e-14)
+    low, high = claims._times((1.0, 1.0), 3.0)
+    assert 3 - 1e-14 < low < 3 < high < 3 + 1e-14
+    low, high = claims._root((4.0, 4.0))
+    assert 2 - 1e-14 < low < 2 < high < 2 + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("claimed", "proved", "holds"),
+    [(10.0, 10, True), (10.0, 11, True), (10.000001, 10, False), (10.0 + 5e-9, 10, True), (EDGE, 10, True)],
+)
+def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound={"objective": claimed, "rule": "dual"}), serving(Fraction(proved)))
+    assert report.supported == holds and not report.not_checked
+    assert (report.checked + report.failed)[0].startswith(
+        "no strategy matrix" if holds else "the lower bound 10.000001 is not"
+    )
+
+
+def test_lower_bounds_that_are_not_looked_at() -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound=None), serving(Fraction(1)))
+    claims.check_bound(report, file_with(), serving(None))
+    assert report.not_checked == [
+        "optimality: the file claims no lower bound",
+        "the lower bound 10.0 (dual): of some reason",
+    ]
+    assert not report.failed and not report.checked
+    claims.check_bound(report, file_with(dual=False), serving(None))
+    assert report.failed == ["the lower bound 10.0 (dual) has no evidence"]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "holds"), [(9.0, True), (10.0, True), (EDGE, True), (10.0 + 2e-8, False), (11.0, False)]
+)
+def test_lower_bounds_within_a_class(claimed: float, holds: bool) -> None:
+    report = Report()
+    file = file_with(class_lower_bound={"objective": claimed, "rule": ""})
+    claims.check_class_bound(report, file, serving(Fraction(10)))
+    assert report.supported == holds and len(report.checked) + len(report.failed) == 1
+    claims.check_class_bound(report, file_with(), serving(None))
+    assert len(report.checked) + len(report.failed) == 1 and not report.not_checked  # no claim, nothing to prove
+
+
+def test_a_class_bound_that_is_not_above_the_general_one_is_proved_with_it() -> None:
+    def of_class(claimed: float, general: float | None, *, proved: bool, answer: Any) -> Report:
+        report = Report()
+        if proved:
+            report.prove("", of=LOWER_BOUND)
+        bounds = {"lower_bound": None if general is None else {"objective": general, "rule": ""}}
+        file = file_with(class_lower_bound={"objective": claimed, "rule": ""}, **bounds)
+        claims.check_class_bound(report, file, serving(answer))
+        return report
+
+    for claimed in (9.0, 10.0):
+        report = of_class(claimed, 10.0, proved=True, answer=None)
+        text = f"the class_lower_bound {claimed!r} is not above the lower bound over all matrices"
+        assert report.findings[CLASS_BOUND] == [(Status.PROVED, text)]
+    for claimed, general, proved in ((10.5, 10.0, True), (9.0, 10.0, False), (9.0, None, True)):
+        report = of_class(claimed, general, proved=proved, answer=Fraction(11))
+        assert report.checked[-1].startswith("no strategy matrix of the mechanism's class has an objective below 10.99")
+        assert report.status(CLASS_BOUND) is Status.PROVED
+        report = of_class(claimed, general, proved=proved, answer=None)
+        assert report.findings[CLASS_BOUND][0][0] is Status.NOT_LOOKED_AT
+        assert report.not_checked == [
+            "the lower bound within the mechanism's class, but that the objective is not below it: of some reason"
+        ]
+
+
+def test_a_gap_that_differs_by_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.checker.convergence.TOLERANCE", 0.0625)
+    eight = {"objective": 9.6, "rule": ""}
+    gap = 12.0 / 9.6 - 1
+    assert gap == 0.25
+    for stated, holds in ((0.3125, True), (0.1875, True), (0.3126, False), (0.1874, False)):
+        assert convergence("toeplitz", lower_bound=eight, relative_gap=stated).supported is holds
+
+
+def test_which_mechanisms_are_formulas() -> None:
+    for mechanism, formula in (
+        ({"kind": "square_root"}, True),
+        ({"kind": "square_root", "normalization": "columns"}, True),
+        ({"kind": "square_root", "normalization": "auto"}, False),
+        ({"kind": "nu_toeplitz", "nu": 0.5}, True),
+        ({"kind": "nu_toeplitz", "nu": "tune"}, False),
+        ({"kind": "nu_toeplitz", "nu": 0.5, "normalization": "auto"}, False),
+        ({"kind": "toeplitz"}, False),
+        ({"kind": "dense", "nu": 0.5}, False),
+    ):
+        assert is_formula(mechanism) is formula
+
+
+def added_noise(claim: dict[str, Any] | None, encoder: float | str | None) -> Report:
+    report = Report()
+    claims.check_added_noise(report, file_with(matrices={"B": {"encoder_sensitivity": claim}}), encoder)
+    return report
+
+
+def bound(value: float, kind: str = "upper_bound", written: float | None = None) -> dict[str, Any]:
+    return {"value": value, "hex": (value if written is None else written).hex(), "kind": kind}
+
+
+def test_encoders_that_are_certified() -> None:
+    assert added_noise(bound(2.0), 2.0).checked == [
+        "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 2.0 (claimed 2.0)"
+    ]
+    for claim in (bound(2.0), bound(3.0, "exact"), bound(3.0, written=4.0), bound(float("inf"))):
+        report = added_noise(claim, 2.0 + 1e-15)
+        assert len(report.failed) == 1 and "proved is at most 2.000000000000001" in report.failed[0]
+    assert added_noise(bound(3.0), 2.5).supported
+
+
+def test_encoders_that_are_not() -> None:
+    silent = added_noise(None, 2.5)
+    assert silent.supported and silent.not_checked == [
+        "adding noise, A G + B Z, is not certified by this file: it is at most 2.5"
+    ]
+    assert added_noise(None, "B is singular").not_checked[0].endswith("this file: B is singular")
+    assert added_noise(bound(2.0), "B is singular").failed[0].endswith("this file: B is singular")
+    none = added_noise(None, None)
+    assert len(none.checked) == len(none.not_checked) == 1 and "its encoder is C" in none.checked[0]
+
+
+BOUNDS = (LOSSES, LOWER_BOUND, CLASS_BOUND, MECHANISM)
+
+
+def convergence(
+    kind: str = "dense",
+    tolerance: float = 0.25,
+    optimize_for: Any = None,
+    proved: tuple[str, ...] = BOUNDS,
+    normalization: str = "none",
+    **changed: Any,
+) -> Report:
+    """What is said of the gap and of convergence where the claims that they rest on are proved, or some of them."""
+    report = Report(stated=(CONVERGED,), findings={name: [(Status.PROVED, "")] for name in proved})
+    mechanism = {"kind": kind, "normalization": normalization}
+    spec = {"workload": {"kind": "prefix"}, "mechanism": mechanism, "tolerance": tolerance}
+    check_convergence(report, spec | {"optimize_for": optimize_for}, CLAIMS | {"converged": True} | changed)
+    return report
+
+
+def status(report: Report) -> str:
+    return report.claims[0]["status"] if report.claims else "record"
+
+
+def test_convergence_is_judged_by_the_gap() -> None:
+    assert convergence().checked[-1].startswith("converged: the gap 0.19") and status(convergence()) == "proved"
+    assert status(convergence("semidefinite")) == "proved" and not any(
+        "converged" in text for text in convergence(converged=False).checked
+    )
+    assert convergence(tolerance=0.1).failed[0].startswith("the file claims to have converged, and its gap 0.19")
+    assert convergence(tolerance=12.0 / 10.0 - 1).supported  # at the tolerance
+    for report in (convergence("toeplitz", 0.1), convergence("banded", 0.1)):
+        assert report.supported and status(report) == "record" and len(report.not_checked) == 1
+
+
+def test_a_redundant_optimize_for_hides_nothing() -> None:
+    """It names the spec's own workload, so that the gap is about what was optimised."""
+    assert convergence(tolerance=0.1, optimize_for={"kind": "prefix"}).failed
+    other = convergence(tolerance=0.1, optimize_for={"kind": "momentum"})
+    assert other.supported and status(other) == "record"
+
+
+def test_any_mechanism_has_converged_where_no_matrix_is_better() -> None:
+    for kind in ("toeplitz", "blt", "buffered_linear"):
+        assert status(convergence(kind)) == "proved"
+        assert status(convergence(kind, 0.1)) == "record"
+
+
+def test_a_formula_has_nothing_to_converge_to() -> None:
+    assert status(convergence("square_root", 0.1)) == "proved"
+    assert status(convergence("square_root", 0.1, normalization="auto")) == "record"  # which one is better?
+    assert status(convergence("square_root", 0.1, proved=(LOSSES, LOWER_BOUND))) == "record"  # is it that formula?
+
+
+@pytest.mark.parametrize("missing", [LOSSES, LOWER_BOUND])
+def test_convergence_rests_on_the_losses_and_the_bound(missing: str) -> None:
+    report = convergence(proved=tuple(name for name in BOUNDS if name != missing))
+    assert status(report) == "not_looked_at" and missing in report.claims[0]["why"]
+    assert report.status(GAP) is Status.NOT_LOOKED_AT and convergence().status(GAP) is Status.PROVED
+
+
+def test_convergence_within_a_class() -> None:
+    within = {"objective": 11.0, "rule": "class"}
+    assert convergence("banded", 0.1, class_lower_bound=within).checked[-1].startswith("converged: the gap 0.0909")
+    assert status(convergence("toeplitz", 0.1, class_lower_bound=within)) == "proved"
+    assert convergence("banded", 0.05, class_lower_bound=within).failed
+    assert convergence("dense", 0.1, class_lower_bound=within).failed  # judged over all matrices
+
+
+@pytest.mark.parametrize("name", ["lower_bound", "class_lower_bound"])
+def test_bounds_that_are_above_what_they_bound(name: str) -> None:
+    for objective, gap in ((12.0 * (1 + 2e-9), 0.0), (0.0, None), (-1.0, None)):
+        stated = {"relative_gap": gap} if name == "lower_bound" else {}
+        report = convergence("toeplitz", **{name: {"objective": objective, "rule": ""}}, **stated)
+        assert any(text.startswith(f"the {name} {objective!r} is above") for text in report.failed)
+    for objective, gap in ((12.0, 0.0), (12.0 * (1 + 1e-9), -1e-9), (0.5, 23.0)):
+        assert convergence("toeplitz", lower_bound={"objective": objective, "rule": ""}, relative_gap=gap).supported
+
+
+@pytest.mark.parametrize(
+    ("gap", "holds"), [(0.2, True), (0.2 + 5e-10, True), (0.2 + 2e-9, False), (0.2 - 2e-9, False), (None, False)]
+)
+def test_gaps_that_are_stated(gap: float | None, holds: bool) -> None:
+    assert convergence("toeplitz", relative_gap=gap).supported == holds
+    assert not convergence("toeplitz", lower_bound=None).supported
+    assert convergence("toeplitz", lower_bound=None, relative_gap=None).supported
+
+
+def sensitivity(**changed: Any) -> tuple[Report, Bracket]:
+    report = Report()
+    claim = {"value": 1.0, "hex": (1.0).hex(), "kind": "exact", "participation": {"kind": "single"}} | changed
+    spec = {"participation": {"kind": "single"}}
+    return report, check._check_sensitivity(report, Strategy("dense", {"": np.eye(2)}, 2), spec, claim)
+
+
+def test_claims_of_a_sensitivity() -> None:
+    report, found = sensitivity()
+    assert report.supported and found.upper == 1
+    assert report.checked[0] == "the sensitivity is stated for the participation of the spec: kind=single"
+    twice = {"kind": "min_sep", "min_sep": 1}
+    assert sensitivity(participation=twice)[0].failed == [
+        "the sensitivity is stated for kind=min_sep, min_sep=1, not kind=single"
+    ]
+    assert not sensitivity(kind="certain")[0].supported and sensitivity(kind="upper_bound")[0].supported
+    assert sensitivity(value=2.0)[0].failed == ["the sensitivity's value and its hex form are two different numbers"]
+
+
+SAID_OF_A_FILE: list[str | tuple[str, ...]] = [
+    "every byte of the file belongs to a tensor or the manifest",
+    "C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as float64",
+    "C is of the mechanism banded: it has at most 3 diagonals",
+    "the sensitivity is stated for the participation of the spec",
+    "sensitivity 1.414",
+    # All columns have norm 1 up to a rounding, so either pattern may attain the most.
+    (
+        "the sensitivity is exact within 1e-9: the pattern {1, 5} attains",
+        "the sensitivity is exact within 1e-9: the pattern {2, 5} attains",
+    ),
+    "publishing B (C G + Z) rests on C alone",
+    "no strategy matrix has an objective below",
+    "no strategy matrix of the mechanism's class has an objective below",
+    "B C = A up to",
+    "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
+    "every loss enclosed to relative",
+    "the stored C_inv and C multiply to I up to",
+    "drawing noise with the stored C_inv, A (G + N Z), is covered by the claim: its encoder N^-1 has sensitivity at most",
+    "the relative gap",
+    "converged: the gap",
+]
+
+
+def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "min_sep", "min_sep": 3}}
+    result = solvers.solve(parse_spec(spec | {"tolerance": 1e-6})).with_matrices(["C", "B", "C_inv"])
+    data = sealed(*parts(result))
+    report = check.check_factor_file(data)
+    assert len(report.checked) == len(SAID_OF_A_FILE) and not report.failed
+    for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
+        assert text.startswith(beginning)
+    assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
+    assert "for the stored B" in report.checked[9] and {one["status"] for one in report.claims} == {"proved"}
+    monkeypatch.setattr(whole, "LARGEST", 5)
+    assert any("multiplied up to n=5" in text for text in check.check_factor_file(data).not_checked)
+
+
+def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
+    spec = spec_of({"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]})
+    result = solvers.solve(spec).with_matrices(["C", "B"])
+    user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
+    data = sealed(*parts(result))
+    assert check.check_factor_file(data, user=user).supported
+    unknown = check.check_factor_file(data, user={})
+    assert any(text.endswith("the workload's numbers are not known here") for text in unknown.not_checked)
+    assert unknown.supported and set(unknown.unseen) >= {LOSSES, DECODER, LOWER_BOUND, GAP, CONVERGED}
+    manifest, tensors = parts(result)
+    manifest["spec"]["objective"]["kind"] = "median"
+    with pytest.raises(CorruptObject, match="unknown kind 'median'"):
+        check.check_factor_file(sealed(manifest, tensors), user=user)
+
+
+def test_what_is_said_of_a_strangers_matrix() -> None:
+    report = check.check_strategy(np.eye(2), {"kind": "single"})
+    assert len(report.checked) == 2 and report.checked[0].startswith("C is finite and lower-triangular")
+    assert len(report.not_checked) == 1 and report.not_checked[0].startswith("the workload: ")
+    with pytest.raises(InvalidStrategy, match="transposed"):
+        check.check_strategy(np.array([[1.0, 1], [0, 1]]), {"kind": "single"})
+    for other in (np.array([[1.0, 0, 1], [1, 1, 0], [0, 0, 1]]), np.array([[1.0, 1], [1, 1]])):
+        with pytest.raises(InvalidStrategy, match="above the diagonal"):
+            check.check_strategy(other, {"kind": "single"})
+    assert check.check_strategy(np.eye(1), {"kind": "single"}).supported
+
+
+def test_warnings_that_would_be_wrong() -> None:
+    two_bands = np.eye(4) + 0.5 * np.eye(4, k=-1) + np.diag([0.0, 0, 0, 1])
+    assert not check.check_strategy(two_bands, {"kind": "min_sep", "min_sep": 2}, claim=9.0).warnings
+    uneven = np.diag([1.0, 2.0, 3.0])
+    assert not check.check_strategy(uneven, {"kind": "single"}, claim=3.0).warnings
+    assert not check.check_strategy(1e150 * uneven, {"kind": "single"}, claim=1e151).warnings
+
+
+def test_warnings_one_by_one() -> None:
+    """Each sentence about a matrix that deserves it, and none about one that nearly does."""
+    once: dict[str, Any] = {"kind": "single"}
+    apart: dict[str, Any] = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
+
+    def warnings(array: list[list[float]], participation: dict[str, Any]) -> list[str]:
+        return check.check_strategy(np.array(array), participation, claim=99.0).warnings
+
+    negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
+    assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]
+    assert not warnings(negative, once)
+    rising = [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [0.5, 1.5, 1.0]]
+    bands, monotone = warnings(rising, apart)
+    assert bands.startswith("C has 3 bands, more than min_sep=2") and "not monotone" in monotone
+    assert not warnings(rising, once)
+    assert not warnings([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]], apart)
+    equal_rows = [[1.0, 0.0], [0.8, 0.6]]
+    assert [text[:29] for text in warnings(equal_rows, once)] == ["the rows of C have equal norm"]
+    assert not warnings([[1.0, 0.0], [0.8, 0.61]], once) and not warnings([[1.0, 0.0], [0.0, 1.0]], once)
+    assert not warnings([[0.6, 0.0], [0.8, 1.0]], once)

@@ -1,0 +1,191 @@
+"""The test of the machine's floating point: what its probes reach, and what faults it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import parts, random_result, sealed
+from flushing import flushed
+
+from factorize.checker import check_factor_file, check_strategy, noising
+from factorize.checker.arithmetic import machine
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.sampling.calibrations import check_calibration
+from factorize.checker.strategy import Strategy
+from factorize.errors import CertificateError
+
+
+@pytest.fixture(autouse=True)
+def untold() -> Iterator[None]:
+    """What was found of this machine, and of others, is forgotten."""
+    machine._fault.cache_clear()
+    yield
+    machine._fault.cache_clear()
+
+
+def test_this_machine_is_as_it_should_be() -> None:
+    assert machine._fault() == ""
+    machine.check_products()
+
+
+def test_a_thread_that_flushes_is_told_each_time() -> None:
+    """The mode may change after the machine was probed, and back."""
+    machine.check_products()
+    with flushed():
+        for check in (machine.check_mode, machine.check_products):
+            with pytest.raises(NotEnclosed, match="flushes subnormal numbers"):
+                check()
+    machine.check_products()
+
+
+def test_nothing_is_proved_in_a_thread_that_flushes() -> None:
+    """A column of 2^-540 has a norm that is not 0: a file, a matrix, a certificate and a claim of sampling."""
+    result = random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4)
+    data, array = sealed(*parts(result)), np.eye(2) * 2.0**-540
+    assert not check_factor_file(data).unseen
+    with flushed():
+        report = check_factor_file(data)
+        assert report.unseen == list(report.stated) and "flushes" in report.claims[0]["why"]
+        for refused in (lambda: check_strategy(array, {"kind": "single"}), result.verify):
+            with pytest.raises(CertificateError, match="flushes"):
+                refused()
+        assert any("flushes" in text for text in check_calibration(data, {}).failed)
+    assert not check_factor_file(data).unseen
+
+
+def test_a_long_inverse_is_not_multiplied_by_products_that_nobody_relies_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    eye = Strategy("dense", {"": np.eye(3)}, 3)
+    assert noising.in_doubles(eye, np.eye(3), Fraction(1)).distance > 0
+    machine._fault.cache_clear()
+    monkeypatch.setattr(machine, "_product", lambda left, right: left @ right * (1 + 2.0**-52))
+    with pytest.raises(NotEnclosed, match="loses bits"):
+        noising.in_doubles(eye, np.eye(3), Fraction(1))
+
+
+def test_what_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_product", lambda left, right: left @ right * (1 + 2.0**-52))
+    with pytest.raises(NotEnclosed, match="cannot be relied on: a product over 512 terms loses bits"):
+        machine.check_products()
+    monkeypatch.setattr(machine, "_rounds_to_nearest", lambda: False)
+    with pytest.raises(NotEnclosed, match="not rounded to nearest"):
+        machine.check_products()
+
+
+class Other(np.ndarray):
+    """Numbers of a machine with one fault."""
+
+    fault = ""
+
+    def __add__(self, other: np.ndarray) -> np.ndarray:
+        return rounded(np.asarray(self), np.asarray(other), Other.fault)
+
+    def __sub__(self, other: np.ndarray) -> np.ndarray:
+        return rounded(np.asarray(self), -np.asarray(other), "up" if Other.fault == "differences up" else "")
+
+    def __mul__(self, other: Any) -> np.ndarray:
+        return (np.asarray(self) * other).view(Other)
+
+
+def rounded(a: np.ndarray, b: np.ndarray, where: str) -> np.ndarray:
+    """The sum rounded to nearest, or up, or down, or a tie away from 0."""
+    total = a + b
+    rest = (a - (total - (total - a))) + (b - (total - a))
+    if where == "up":
+        return np.where(rest > 0, np.nextafter(total, np.inf), total)
+    if where == "down":
+        return np.where(rest < 0, np.nextafter(total, -np.inf), total)
+    tie = where == "ties" and rest * 2.0**53 == np.sign(a)
+    return np.where(tie, np.nextafter(total, np.inf), total)
+
+
+@pytest.mark.parametrize("fault", ["", "up", "down", "ties", "differences up"], ids=lambda f: f or "none")
+def test_sums_and_products_of_other_machines(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has one fault, and each but the first is told by it."""
+    theirs = {
+        "ones": lambda size: np.ones(size).view(Other),
+        "full": lambda size, value: np.full(size, value).view(Other),
+    }
+    monkeypatch.setattr(Other, "fault", fault)
+    monkeypatch.setattr(machine, "np", SimpleNamespace(**vars(np) | theirs))
+    assert machine._rounds_to_nearest() == (not fault)
+
+
+@pytest.mark.parametrize("side", range(3))
+def test_each_shape_of_products_is_tried(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+    terms = machine._SIDES[side][1]
+
+    def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        shapes.append((len(left), left.shape[1], right.shape[1]))
+        return np.asarray(left @ right * (1 + 2.0**-50 * (left.shape[1] == terms)))
+
+    monkeypatch.setattr(machine, "_product", product)
+    assert f"over {terms} terms" in machine._fault()
+    rows, _, columns = machine._SIDES[side]
+    assert shapes[-2:] == [(rows, terms, columns), (columns, terms, rows)]
+
+
+def test_a_product_the_other_way_round_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded away from integers, and to other integers."""
+    for off in (2.0**-52, 1.0):
+        monkeypatch.setattr(machine, "_product", lambda a, b, off=off: a @ b * (1 + off * (len(a) == 96)))
+        assert "over 512 terms" in machine._fault_of_products(64, 512, 96)
+    monkeypatch.setattr(machine, "_product", lambda a, b: a @ b)
+    assert machine._fault_of_products(64, 512, 96) == ""
+
+
+def strassen(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """One step of Strassen's algorithm, for even sides."""
+    (a, b), (c, d) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(left, 2))
+    (e, f), (g, h) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(right, 2))
+    p = [(a + d) @ (e + h), (c + d) @ e, a @ (f - h), d @ (g - e), (a + b) @ h, (c - a) @ (e + f), (b - d) @ (g + h)]
+    return np.block([[p[0] + p[3] - p[4] + p[6], p[2] + p[4]], [p[1] + p[3], p[0] - p[1] + p[2] + p[5]]])
+
+
+def in_21_bits(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    fraction, exponent = np.frexp(left)
+    return np.asarray(np.ldexp(np.rint(fraction * 2.0**21) * 2.0**-21, exponent) @ right)
+
+
+@pytest.mark.parametrize("product", [strassen, in_21_bits])
+def test_other_algorithms_and_fewer_bits_are_told(product: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_product", product)
+    assert "over 512 terms loses bits" in machine._fault_of_products(64, 512, 96)
+
+
+class Extreme:
+    """A generator whose numbers are as large, or as small, as they may be."""
+
+    def __init__(self, *, high: bool) -> None:
+        self.high, self.seen = high, []  # type: ignore[var-annotated]
+
+    def integers(self, low: int, high: int, size: Any) -> np.ndarray:
+        self.seen.append((low, high))
+        return np.full(size, high - 1 if self.high else low, dtype=np.int64)
+
+
+@pytest.mark.parametrize("high", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(2, 3, 2), (2, 512, 2), (2, 513, 2), (1, 1024, 1), (2, 2048, 1)]
+)
+def test_probes_are_as_large_as_sums_below_2_to_53_allow(
+    rows: int, terms: int, columns: int, high: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 22 bits: one bit more would pass 2^53, or be more than 22. Rows and terms are up to 2^200 apart."""
+    given = Extreme(high=high)
+    monkeypatch.setattr(
+        machine, "np", SimpleNamespace(**vars(np) | {"random": SimpleNamespace(default_rng=lambda _: given)})
+    )
+    found = machine._fault_of_products(rows, terms, columns)
+    assert found == ""
+    (least, above), other, *scales, _, _ = given.seen
+    bits = above.bit_length() - 1
+    assert (least, above) == other == (1 - 2**bits, 2**bits)
+    assert terms * (2**bits - 1) ** 2 < 2**53
+    assert bits == 22 or (bits < 22 and terms * (2 ** (bits + 1) - 1) ** 2 > 2**52)
+    assert scales == [(-200, 200)] * 3

@@ -1,0 +1,56 @@
+"""Participations as the exact checker reads them: which patterns of steps are allowed, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from factorize.checker.participation import KINDS, allowed, allowed_endless
+from factorize.errors import InvalidParticipation
+
+MISSING = object()
+SINGLE = {"kind": "single"}
+
+
+def epochs(number: Any) -> dict[str, Any]:
+    return {"kind": "fixed_epochs", "epochs": number}
+
+
+def min_sep(apart: Any, most: Any = MISSING) -> dict[str, Any]:
+    return {"kind": "min_sep", "min_sep": apart} | ({} if most is MISSING else {"max_participations": most})
+
+
+def test_patterns_that_are_not() -> None:
+    """A count below 1 would allow no step, and C any sensitivity."""
+    other = {"kind": "poisson", "epochs": 1, "more": "x" * 99}
+    for given in (
+        epochs(0),
+        epochs(-1),
+        epochs(5),
+        epochs(13),
+        min_sep(0),
+        min_sep(13),
+        min_sep(3, 0),
+        min_sep(13, 2),
+        other,
+    ):
+        with pytest.raises(InvalidParticipation) as reason:
+            allowed(given, 12)
+        known = "this checker knows single, fixed_epochs, min_sep"
+        assert str(reason.value) == f"participation {str(given)[:80]} does not fit n=12; {known}"
+    for given in (epochs(2), min_sep(3), min_sep(3, None), min_sep(3, 0), min_sep(0, 3), other):
+        with pytest.raises(InvalidParticipation) as reason:
+            allowed_endless(given)
+        assert str(reason.value) == f"participation {str(given)[:80]} has no finite sensitivity without end"
+
+
+def test_patterns_that_are_allowed() -> None:
+    assert allowed(SINGLE, 12) == (12, 1, False)
+    assert allowed(epochs(1), 12) == (12, 1, True) and allowed(epochs(3), 12) == (4, 3, True)
+    assert allowed(min_sep(5), 12) == (5, 3, False) and allowed(min_sep(4), 12) == (4, 3, False)
+    assert allowed(min_sep(5, 2), 12) == (5, 2, False) and allowed(min_sep(5, 9), 12) == (5, 3, False)
+    assert allowed(min_sep(12, 1), 12) == (12, 1, False) and allowed(min_sep(1), 1) == (1, 1, False)
+    assert allowed_endless(SINGLE) == (1, 1, False)
+    assert allowed_endless(min_sep(1, 1)) == (1, 1, False) and allowed_endless(min_sep(7, 3)) == (7, 3, False)
+    assert sorted(KINDS) == ["fixed_epochs", "min_sep", "single"]

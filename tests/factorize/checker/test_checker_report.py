@@ -1,0 +1,146 @@
+"""What the exact checker says of a claimed sensitivity, sentence by sentence."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from factorize.checker.report import UNREACHED, Report, check_claim, describe_bracket, stated_claims
+from factorize.checker.sensitivity import Bracket
+
+
+def column(lower: Fraction | int = 1, upper: Fraction | int = 1) -> Bracket:
+    return Bracket(Fraction(lower), Fraction(upper), "column norms", (3,), (1,))
+
+
+def said(bracket: Bracket, claim: float, kind: str | None) -> Report:
+    report = Report()
+    check_claim(report, bracket, claim, kind=kind)
+    return report
+
+
+def test_an_exact_claim_that_is_true() -> None:
+    report = said(column(), 1.0, "exact")
+    assert report.checked == [
+        "sensitivity 1.0 is not below the true one (it is 1.0 within 1e-9 by column norms)",
+        "the sensitivity is exact within 1e-9: column 3 attains 1.0",
+    ]
+    assert report.supported and not report.not_checked
+    assert report.sensitivity == {
+        "kind": "exact",
+        "lower": 1.0,
+        "upper": 1.0,
+        "lower_squared": {"integer": "0x1", "exponent": 0},
+        "upper_squared": {"integer": "0x1", "exponent": 0},
+        "rule": "column norms",
+        "pattern": [3],
+        "signs": [1],
+        "claim": 1.0,
+    }
+
+
+def test_brackets_as_plain_data() -> None:
+    found = describe_bracket(column(Fraction(3, 8), 12))
+    assert found["lower_squared"] == {"integer": "0x3", "exponent": -3}
+    assert found["upper_squared"] == {"integer": "0xc", "exponent": 0}
+    assert found["kind"] == "bracket" and 0.6123 < found["lower"] < 0.6124 and 3.464 < found["upper"] < 3.465
+    assert Fraction(found["lower"]) ** 2 < Fraction(3, 8) and Fraction(found["upper"]) ** 2 > 12
+
+
+@pytest.mark.parametrize("claim", [0.0, -1.0, math.inf, -math.inf, math.nan])
+def test_claims_that_are_no_positive_numbers(claim: float) -> None:
+    report = said(column(), claim, "exact")
+    assert report.failed == [f"the claimed sensitivity {claim!r} is not a positive number"] and not report.checked
+
+
+def test_a_claim_that_is_understated() -> None:
+    report = said(column(), math.nextafter(1.0, 0.0), "exact")
+    assert report.failed == [
+        "the sensitivity is understated: claimed 0.9999999999999999, and column 3 attains 1.0"
+    ] and not (report.checked or report.not_checked)
+
+
+def test_a_claim_between_the_ends() -> None:
+    report = said(column(1, 4), 1.0, "upper_bound")
+    assert report.failed == ["the sensitivity 1.0 is not supported: it is between 1.0 and 2.0 by column norms"]
+    assert report.not_checked == ["where between 1.0 (column 3) and 2.0 the sensitivity is"]
+    assert said(column(1, 4), math.nextafter(2.0, 0.0), None).failed and said(column(1, 4), 2.0, None).supported
+
+
+def test_an_upper_bound_says_where_the_truth_is() -> None:
+    report = said(column(1, 4), 2.0, None)
+    assert report.not_checked == ["where between 1.0 (column 3) and 2.0 the sensitivity is"] and report.supported
+    assert not said(column(4, 4), 2.0, None).not_checked
+
+
+def test_exact_claims_are_attained_within_a_billionth() -> None:
+    """By 2e-9 of the square; an upper bound beyond is not exact."""
+    claim = 1.25
+    least = Fraction(claim) ** 2 / (1 + Fraction(2, 10**9))
+    assert said(column(least, least), claim, "exact").supported
+    beyond = least * (1 - Fraction(1, 2**80))
+    failed = said(column(beyond, beyond), claim, "exact").failed
+    assert len(failed) == 1 and failed[0].startswith("the sensitivity is claimed to be exact, and it is 1.2")
+    assert said(column(beyond, beyond), claim, "upper_bound").supported
+
+
+def witness(pattern: tuple[int, ...], signs: tuple[int, ...]) -> str:
+    report = said(Bracket(Fraction(1), Fraction(1), "", pattern, signs), 1.0, "exact")
+    return report.checked[1].removeprefix("the sensitivity is exact within 1e-9: ").removesuffix(" attains 1.0")
+
+
+def test_patterns_and_signs() -> None:
+    assert witness((0,), (1,)) == "column 0"
+    assert witness((0, 4), (1, 1)) == "the pattern {0, 4}"
+    assert witness((0, 4, 9), (1, -1, 1)) == "the pattern {0, -4, 9} (minus: opposite sign)"
+    assert witness((0, 4), (-1, 1)) == "the pattern {-0, 4} (minus: opposite sign)"
+    steps = ", ".join(map(str, range(1, 17)))
+    assert witness(tuple(range(1, 17)), (1,) * 16) == f"the pattern {{{steps}}}"
+    assert witness(tuple(range(1, 19)), (1,) * 18) == f"the pattern {{{steps}, ... 2 more}}"
+
+
+def test_findings() -> None:
+    report = Report()
+    report.require(True, "proved", "otherwise")
+    assert report.checked == ["proved"] and report.supported
+    report.require(False, "proved", "otherwise")
+    assert report.failed == ["otherwise"] and not report.supported
+    assert report.document() == {
+        "claims": [], "checked": ["proved"], "failed": ["otherwise"], "not_checked": [], "warnings": [],
+        "sensitivity": {},
+    }  # fmt: skip
+
+
+def test_every_claim_has_one_status() -> None:
+    """False if a part is, proved if all parts that were met are, and not looked at where nobody came by."""
+    report = Report(stated=("a", "b", "c", "d"))
+    report.prove("holds", of="a")
+    report.prove("holds too", of="a")
+    report.prove("holds", of="b")
+    report.leave("a part is out of reach", of=["b", "unstated"])
+    report.require(False, "holds", "does not hold", of="c")
+    report.prove("holds", of="c")
+    assert report.claims == [
+        {"claim": "a", "status": "proved", "why": "holds; holds too"},
+        {"claim": "b", "status": "not_looked_at", "why": "a part is out of reach"},
+        {"claim": "c", "status": "false", "why": "does not hold"},
+        {"claim": "d", "status": "not_looked_at", "why": "the check ended before it: does not hold"},
+    ]
+    assert report.unseen == ["b", "d"] and not report.supported
+    assert Report(stated=("d",)).claims[0]["why"] == UNREACHED
+
+
+def test_claims_are_what_the_manifest_states() -> None:
+    certificate: dict[str, Any] = {"lower_bound": None, "class_lower_bound": None, "relative_gap": None}
+    certificate["converged"] = False
+    least = ("spec.mechanism", "matrices.C", "certificate.sensitivity", "certificate.loss")
+    assert stated_claims({"certificate": certificate, "matrices": {"C": {}}}) == least
+    certificate |= {"lower_bound": {}, "class_lower_bound": {}, "relative_gap": 0.0, "converged": True}
+    stored = {"C": {}, "B": {"encoder_sensitivity": {}}, "C_inv": {}}
+    assert stated_claims({"certificate": certificate, "matrices": stored}) == (
+        *least, "matrices.B", "matrices.C_inv", "matrices.B.encoder_sensitivity", "certificate.lower_bound",
+        "certificate.class_lower_bound", "certificate.relative_gap", "certificate.converged",
+    )  # fmt: skip

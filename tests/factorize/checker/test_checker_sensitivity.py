@@ -1,0 +1,297 @@
+"""The checker's sensitivities against fractions and enumeration: never below the truth, and never far above it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import redrawn_cases
+from brute_force import min_sep_patterns
+from checker_files import true_squares
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from structure_cases import strategies
+
+from factorize.certificate.sensitivity import sensitivity_of
+from factorize.checker import check_strategy, sensitivity
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.sensitivity import (
+    Allowed,
+    Bracket,
+    allowed,
+    best_selection,
+    square_root_down,
+    square_root_up,
+    squared_sensitivity,
+)
+from factorize.checker.strategy import Strategy
+from factorize.errors import CertificateError, FactorizeError, InvalidParticipation, TooLarge
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.structures.blt import BltMatrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.redrawn import RedrawnMatrix
+
+Rows = list[list[Fraction]]
+
+
+def separated(min_sep: int, most: int | None = None) -> dict[str, Any]:
+    found = {"kind": "min_sep", "min_sep": min_sep}
+    return found if most is None else found | {"max_participations": most}
+
+
+def bracket(array: np.ndarray, participation: dict[str, Any]) -> Bracket:
+    return squared_sensitivity(Strategy("dense", {"": np.array(array, dtype=float)}, len(array)), participation)
+
+
+@pytest.mark.parametrize(
+    ("participation", "form"),
+    [
+        ({"kind": "single"}, Allowed(12, 1, False)),
+        ({"kind": "fixed_epochs", "epochs": 1}, Allowed(12, 1, True)),
+        ({"kind": "fixed_epochs", "epochs": 3}, Allowed(4, 3, True)),
+        (separated(5), Allowed(5, 3, False)),
+        (separated(5, 2), Allowed(5, 2, False)),
+        (separated(5, 9), Allowed(5, 3, False)),
+        (separated(1), Allowed(1, 12, False)),
+        (separated(12), Allowed(12, 1, False)),
+    ],
+)
+def test_participations(participation: dict[str, Any], form: Allowed) -> None:
+    assert allowed(participation, 12) == form
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed_epochs", "min_sep"])
+def test_participations_that_are_none(kind: str) -> None:
+    with pytest.raises(InvalidParticipation, match="does not fit n=12"):
+        allowed({"kind": kind, "epochs": 5, "min_sep": 13}, 12)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.data())
+def test_the_best_selection_by_enumeration(values: list[int], data: st.DataObject) -> None:
+    n = len(values)
+    separation = data.draw(st.integers(1, n))
+    form = Allowed(separation, min(data.draw(st.integers(1, 4)), math.ceil(n / separation)), False)
+    total, chosen = best_selection(np.array(values, dtype=float), form)
+    patterns = min_sep_patterns(n, separation, form.most)
+    assert total == max(sum(values[i] for i in pattern) for pattern in patterns)
+    assert sum(values[i] for i in chosen) == total and (chosen in patterns or total == 0)
+
+
+entries = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, -0.0, 1e-300, -1e-160, 5e-324, 1.0]))
+PARTICIPATIONS = [
+    {"kind": "single"},
+    {"kind": "fixed_epochs", "epochs": 2},
+    {"kind": "fixed_epochs", "epochs": 6},
+    separated(2),
+    separated(1, 2),
+    separated(3, 2),
+]
+
+
+@given(arrays(np.float64, (6, 6), elements=entries), st.integers(0, 5), st.sampled_from(PARTICIPATIONS))
+def test_brackets_hold_the_truth(raw: np.ndarray, bands: int, participation: dict[str, Any]) -> None:
+    """By enumeration in fractions: signs attain no more than the upper end, and at least the lower one."""
+    array = np.triu(np.tril(raw), -bands)
+    np.fill_diagonal(array, np.abs(np.diagonal(array)) + 0.1)
+    signed, absolute = true_squares(array, participation)
+    found = bracket(array, participation)
+    assert found.lower <= signed <= found.upper <= Fraction(found.stated) ** 2
+    if found.rule != sensitivity.TWO_STAGE:
+        assert absolute <= found.upper <= absolute * (1 + Fraction(1, 10**12))
+    assert not found.exact or Fraction(found.stated) ** 2 <= signed * (1 + Fraction(2, 10**9))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_stages_by_their_definition(seed: int) -> None:
+    """Within each row of |C^T C| the best selection, and of these sums again."""
+    array = np.tril(np.random.default_rng(seed).integers(-3, 4, (6, 6))).astype(float)
+    np.fill_diagonal(array, 4.0)
+    gram = abs(array.T @ array)
+    for min_sep, most in itertools.product((1, 2), (2, 3)):
+        patterns = [list(pattern) for pattern in min_sep_patterns(6, min_sep, most)]
+        rows = np.array([max(row[pattern].sum() for pattern in patterns) for row in gram])
+        expected = max(rows[pattern].sum() for pattern in patterns)
+        assert expected <= bracket(array, separated(min_sep, most)).upper <= expected * (1 + 1e-13)
+
+
+def test_majorants_by_hand() -> None:
+    """1 0 -2 1 has the majorant 2 2 2 1; twice, 2 apart, that is 2 2 4 3. Column 0 alone is the better witness."""
+    column = sensitivity.Near(np.array([1.0, 0.0, -2.0, 1.0]), 0.0)
+    found = sensitivity._majorant(column, Allowed(2, 2, False))
+    assert float(found.upper) == pytest.approx(2**2 + 2**2 + 4**2 + 3**2, rel=1e-14)
+    assert float(found.lower) == pytest.approx(1 + 4 + 1, rel=1e-14) and found.pattern == (0,)
+    falling = sensitivity._majorant(sensitivity.Near(np.array([4.0, 2, 1, 1, 1]), 0.0), Allowed(2, 2, False))
+    assert float(falling.upper) == pytest.approx(4**2 + 2**2 + 5**2 + 3**2 + 2**2, rel=1e-14)
+    assert falling.exact and falling.pattern == (0, 2) and falling.rule.startswith("monotone")
+
+
+def test_where_no_rule_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitivity, "LARGEST", 3)
+    monkeypatch.setattr(sensitivity, "BESIDE", 3)
+    rising = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.0, 2.0, 0.0])}, 4)
+    assert "majorant" in squared_sensitivity(rising, separated(2, 2)).rule
+    bands = Strategy("banded", {"bands": np.array([[1.0, 2.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])}, 4)
+    for participation in (separated(1, 2), {"kind": "fixed_epochs", "epochs": 4}):
+        with pytest.raises(TooLarge, match="up to n=3, and n=4"):
+            squared_sensitivity(bands, participation)
+
+
+@pytest.mark.parametrize("participation", [Single(), FixedEpochs(kind="fixed_epochs", epochs=4)], ids=lambda p: p.kind)
+def test_the_identity_is_not_rounded(participation: Any) -> None:
+    most = participation.spread(8).most
+    strategies_of_one = (
+        DenseMatrix(np.eye(8)),
+        BltMatrix(np.zeros(1), np.zeros(1), 8),
+        InverseBandedToeplitz(np.ones(1), 8),
+    )
+    for strategy in strategies_of_one:
+        found = sensitivity_of(strategy, participation)
+        assert (found.value, found.kind) == (math.sqrt(most), "exact")
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=str)
+def test_entries_of_any_size_are_right_or_refused(size: float, participation: dict[str, Any]) -> None:
+    array = np.tri(6) * size
+    signed, _ = true_squares(array, participation)
+    try:
+        found = bracket(array, participation)
+    except CertificateError as refusal:
+        assert size > 1e150 and "scale C" in str(refusal)
+    else:
+        assert found.lower <= signed <= found.upper
+
+
+@given(st.integers(0, 10**6), st.integers(2, 9))
+def test_integers_decide_what_doubles_leave_open(seed: int, n: int) -> None:
+    """A claim between both ends: a unit below the true norm is refuted or unsupported, the norm itself is proved."""
+    array = np.tril(np.random.default_rng(seed).uniform(0.1, 1, (n, n)))
+    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": n}):
+        least = square_root_up(true_squares(array, participation)[1])
+        assert check_strategy(array, participation, claim=least).supported
+        assert not check_strategy(array, participation, claim=math.nextafter(least, 0.0)).supported
+
+
+def test_other_orders_of_sums_find_what_is_stated_large_enough() -> None:
+    """Columns and rows of the same numbers turned about are summed in another order."""
+    rng = np.random.default_rng(7)
+    array = np.tril(rng.standard_normal((96, 96))) + 8 * np.eye(96)
+    for participation in ({"kind": "fixed_epochs", "epochs": 4}, separated(12, 3)):
+        found = bracket(array, participation)
+        gram = [[math.fsum(a * b) for b in array.T] for a in array.T]
+        again = bracket(array.copy(order="F"), participation)
+        assert again.upper <= Fraction(found.stated) ** 2 <= found.upper * (1 + Fraction(1, 10**10))
+        if participation["kind"] == "fixed_epochs":
+            sums = [sum(abs(gram[i][j]) for i in range(s, 96, 24) for j in range(s, 96, 24)) for s in range(24)]
+            assert Fraction(max(sums)) * (1 - Fraction(1, 10**13)) <= found.upper
+
+
+def rows_of(strategy: Any) -> Rows:
+    """C in fractions, by its definition."""
+    n = strategy.n
+    if isinstance(strategy, RedrawnMatrix):
+        return [list(row) for row in redrawn_cases.strategy(redrawn_cases.inverse(strategy))]
+    if isinstance(strategy, BufferedMatrix):
+        states = strategy.blocks.shape[:3]
+        given_ = strategy.diagonal, strategy.blocks, strategy.inputs.reshape(states), strategy.outputs.reshape(states)
+        diagonal, transition, inputs, outputs = (np.vectorize(Fraction)(part.astype(object)) for part in given_)
+        whole = [[Fraction(0)] * n for _ in range(n)]
+        for j in range(n):
+            whole[j][j], state = diagonal[j], inputs[j]
+            for i in range(j + 1, n):
+                state = np.stack([transition[i, g] @ state[g] for g in range(len(state))])
+                whole[i][j] = (outputs[i] * state).sum()
+        return whole
+    if isinstance(strategy, BltMatrix):
+        decays = list(zip(map(Fraction, strategy.theta), map(Fraction, strategy.omega), strict=True))
+        column = [Fraction(1)] + [sum((w * t**s for t, w in decays), Fraction(0)) for s in range(n - 1)]
+    else:
+        column, weights = [Fraction(1)], [Fraction(float(w)) for w in strategy.noising]
+        for t in range(1, n):
+            column.append(
+                -sum((weights[d] * column[t - d] for d in range(1, min(t, len(weights) - 1) + 1)), Fraction(0))
+            )
+    return [[column[i - j] if i >= j else Fraction(0) for j in range(n)] for i in range(n)]
+
+
+def signed_buffers(n: int, seed: int) -> BufferedMatrix:
+    """Two states that turn, and one that changes its sign."""
+    rng = np.random.default_rng(seed)
+    turning = rng.uniform(-1, 1, (n, 2, 2, 2))
+    return BufferedMatrix(1 + rng.random(n), turning, rng.standard_normal((n, 4)), rng.standard_normal((n, 4)))
+
+
+COMPUTED = {name: one for name, one in strategies(12).items() if one.structure in (
+    "buffered", "state_space", "blt", "inverse_banded_toeplitz", "redrawn")} | {
+    f"signed buffers {seed}": signed_buffers(12, seed) for seed in range(4)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_columns_are_as_near_as_they_say(name: str) -> None:
+    strategy = COMPUTED[name]
+    exact, found = rows_of(strategy), Strategy(strategy.structure, strategy.tensors(), 12)
+    values, far = found.near_columns(np.arange(12)[::-1])
+    norms = found.column_norms
+    for j in range(12):
+        apart = sum((Fraction(float(values[i, 11 - j])) - exact[i][j]) ** 2 for i in range(12))
+        square = sum(exact[i][j] ** 2 for i in range(12))
+        assert apart <= Fraction(float(far[11 - j])) ** 2 and far[11 - j] <= 1e-12 * math.sqrt(square)
+        assert abs(Fraction(float(norms.values[j])) - square) <= Fraction(norms.off) * square and norms.off < 1e-11
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize(
+    "kind", [Single(), FixedEpochs(kind="fixed_epochs", epochs=3), MinSep(kind="min_sep", min_sep=5)]
+)
+def test_sensitivities_of_computed_columns(name: str, kind: Any) -> None:
+    strategy = COMPUTED[name]
+    columns, stated = list(zip(*rows_of(strategy), strict=True)), sensitivity_of(strategy, kind)
+    listed = kind.patterns(12) if kind.patterns(12) is not None else min_sep_patterns(12, 5, 3)
+    patterns = [tuple(int(step) for step in pattern) for pattern in listed]
+    most = max(
+        sum((sum(u * columns[j][i] for u, j in zip(signs, pattern, strict=True)) ** 2 for i in range(12)), Fraction(0))
+        for pattern in patterns
+        for signs in itertools.product((1, -1), repeat=len(pattern))
+    )
+    assert Fraction(stated.value) ** 2 >= most
+    assert stated.kind == "upper_bound" or Fraction(stated.value) ** 2 <= most * (1 + Fraction(2, 10**9))
+
+
+def test_transitions_that_grow_out_of_reach_are_refused() -> None:
+    n = 400
+    grown = np.full((n, 1), 30.0)
+    strategy = BufferedMatrix(np.ones(n), grown, np.full((n, 1), 1e-3), np.full((n, 1), 1e-3))
+    with pytest.raises(FactorizeError, match="scale"):
+        sensitivity_of(strategy, Single())
+    with pytest.raises(NotEnclosed):
+        squared_sensitivity(Strategy("buffered", strategy.tensors(), n), {"kind": "single"})
+
+
+@given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))
+def test_square_roots_are_the_first_double_on_their_side(value: Fraction, shift: int) -> None:
+    value *= Fraction(2) ** shift
+    up, down = square_root_up(value), square_root_down(value)
+    assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
+    assert value == 0 or Fraction(math.nextafter(up, 0.0)) ** 2 < value
+    assert Fraction(math.nextafter(down, math.inf)) ** 2 > value
+
+
+def test_square_roots_of_squares() -> None:
+    for root in (0.75, 3.0, 2.0**500, 2.0**-500):
+        assert square_root_up(Fraction(root) ** 2) == square_root_down(Fraction(root) ** 2) == root
+    assert square_root_up(Fraction(0)) == square_root_up(Fraction(-1)) == square_root_down(Fraction(0)) == 0.0
+
+
+def test_exact_is_attained_within_a_billionth() -> None:
+    def exact(gap: Fraction) -> bool:
+        return Bracket(1 - gap, Fraction(1), "", (), ()).exact
+
+    assert exact(Fraction(0)) and exact(Fraction(199, 10**11)) and not exact(Fraction(201, 10**11))

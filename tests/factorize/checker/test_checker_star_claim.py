@@ -1,0 +1,250 @@
+"""Claims of every protocol as the exact checker reads them: one that is sound of each, and each way to spoil it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from typing import Any
+
+import pytest
+
+from factorize.checker.sampling import star_claim
+from factorize.checker.sampling.star_claim import ClaimRefused, integer, read_claim, real
+
+MISSING = object()
+BET = {"rule": "bet", "lambda": (2.0).hex(), "m": 3, "samples": 8192, "shared": (0.0).hex()}
+OTHER = {"rule": "bet", "lambda": (2.0).hex(), "eta": (1.5).hex(), "samples": 8192, "shared": (0.5).hex()}
+
+
+def sound(sampling: str = "balls_in_bins") -> dict[str, Any]:
+    first = {"balls_in_bins": BET, "random_allocation": {"rule": "loss_distribution"}}[sampling]
+    return {
+        "adjacency": "zero_out",
+        "attempt": 1,
+        "beta_log2": -128,
+        "clip_norm": (0.5).hex(),
+        "delta": (1e-5).hex(),
+        "epsilon": (2.0).hex(),
+        "mechanism": {"bins": 3, "epochs": 2, "factors": "f", "n": 6},
+        "protocol": "bins-1",
+        "sampling": sampling,
+        "sigma": (0.75).hex(),
+        "unamplified": {"epsilon_at_delta": (3.0).hex()},
+        "pq": dict(first),
+        "qp": {"rule": "gaussian"},
+    }
+
+
+def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    whole = copy.deepcopy(document)
+    place = whole
+    *outer, last = path.split("/")
+    for name in outer:
+        place = place[name]
+    if value is MISSING:
+        del place[last]
+    else:
+        place[last] = value
+    return whole
+
+
+def refused(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClaimRefused) as reason:
+        read_claim(document)
+    assert words in str(reason.value)
+
+
+@pytest.mark.parametrize("sampling", star_claim.SAMPLINGS)
+def test_sound_ones(sampling: str) -> None:
+    found = read_claim(sound(sampling))
+    assert found == (sound(sampling), 2.0, 1e-5, 0.75, 0.75 / 0.5, 6, 3, 3.0)
+    text = json.dumps(sound(sampling), sort_keys=True, separators=(",", ":")).encode()
+    assert found.canonical == text
+    for direction in ("pq", "qp"):
+        digest = hashlib.sha256(f"factorize bins-1 {direction}\n".encode() + text).digest()
+        words = [int.from_bytes(digest[start : start + 8], "little") for start in (0, 8)]
+        assert found.key(direction) == tuple(words)
+
+
+def test_text_beyond_ascii_is_escaped() -> None:
+    found = read_claim(changed(sound(), "mechanism/factors", "é"))
+    assert b'"factors":"\\u00e9"' in found.canonical
+
+
+def test_what_json_does_not_hold() -> None:
+    for path in ("pq/m", "pq/samples", "mechanism/factors"):
+        for value in (math.nan, math.inf, {1, 2}):
+            refused(changed(sound(), path, value), "the claim holds something that JSON does not")
+
+
+RIGHT: list[tuple[str, Any]] = [
+    ("attempt", 16),
+    ("mechanism/n", 3),
+    ("mechanism/n", 1 << 53),
+    ("mechanism/bins", 1),
+    ("mechanism/bins", 6),
+    ("epsilon", (0.0).hex()),
+    ("epsilon", (1e6).hex()),
+    ("unamplified/epsilon_at_delta", (0.0).hex()),
+    ("unamplified/epsilon_at_delta", (1e6).hex()),
+    ("delta", math.nextafter(1.0, 0.0).hex()),
+    ("qp", OTHER),
+    ("qp", {"rule": "closed_form"}),
+    ("pq", {"rule": "gaussian"}),
+    ("pq", {"rule": "star_bound", "m": 2}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), RIGHT)
+def test_what_else_is_sound(path: str, value: Any) -> None:
+    assert read_claim(changed(sound(), path, value)).document == changed(sound(), path, value)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("protocol", "bins-2", "the protocol 'bins-2' is not bins-1"),
+    ("protocol", MISSING, "the protocol 'None' is not bins-1"),
+    ("protocol", 1, "the protocol '1' is not bins-1"),
+    ("protocol", ["bins-1"], "is not bins-1, the one that is known here"),
+    ("more", 1, "the claim has the keys"),
+    ("attempt", MISSING, "the claim has the keys"),
+    ("mechanism", 3, "mechanism is not a JSON object"),
+    ("mechanism/more", 3, "mechanism has the keys"),
+    ("mechanism/factors", MISSING, "mechanism has the keys"),
+    ("unamplified", [], "unamplified is not a JSON object"),
+    ("unamplified/more", 1, "unamplified has the keys"),
+    ("pq", "bet", "pq is not a JSON object"),
+    ("pq/rule", MISSING, "pq.rule is 'None'"),
+    ("pq/rule", ["bet"], "pq.rule is"),
+    ("pq/rule", "closed_form", "pq.rule is 'closed_form'; known are"),
+    ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
+    ("pq/rule", "shared_bet", "pq.rule is 'shared_bet'; known are"),
+    ("pq/shared", MISSING, "pq has the keys"),
+    ("qp/rule", "star_bound", "qp.rule is 'star_bound'; known are"),
+    ("pq/more", 1, "pq has the keys"),
+    ("pq/m", MISSING, "pq has the keys"),
+    ("qp/m", 2, "qp has the keys"),
+    ("adjacency", "replace_one", "the adjacency 'replace_one' is not 'zero_out'"),
+    ("sampling", "random_allocation", "pq.rule is 'bet'; random_allocation has"),
+    ("sampling", "poisson", "the sampling 'poisson' is none of balls_in_bins, random_allocation"),
+    ("sampling", [], "the sampling '[]' is none of"),
+    ("beta_log2", -127, "beta_log2 is -127"),
+    ("beta_log2", -129, "beta_log2 is -129"),
+    ("attempt", 0, "attempt is 0"),
+    ("attempt", 17, "attempt is 17"),
+    ("attempt", True, "attempt is True"),
+    ("divisor", 1, "the claim has the keys"),
+    ("mechanism/n", 0, "n is 0"),
+    ("mechanism/n", (1 << 53) + 1, "n is"),
+    ("mechanism/bins", 0, "bins is 0"),
+    ("mechanism/bins", (1 << 53) + 1, "bins is"),
+    ("delta", (1.0).hex(), "delta 1.0 is not below 1"),
+    ("delta", (0.0).hex(), "delta is"),
+    ("sigma", (0.0).hex(), "sigma is"),
+    ("sigma", 0.75, "sigma is '0.75', no double in the form"),
+    ("clip_norm", "0.5", "clip_norm is '0.5'; it is a positive finite double"),
+    ("clip_norm", (-0.5).hex(), "clip_norm is"),
+    ("epsilon", (-0.5).hex(), "epsilon is"),
+    ("epsilon", "inf", "epsilon is 'inf'"),
+    ("epsilon", "nan", "epsilon is 'nan'"),
+    ("epsilon", "words", "epsilon is 'words', no double"),
+    ("epsilon", "0x1p+99999", "no double in the form"),
+    ("epsilon", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+    ("unamplified/epsilon_at_delta", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+    ("unamplified/epsilon_at_delta", (-1.0).hex(), "epsilon_at_delta is"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+def test_what_is_not(path: str, value: Any, words: str) -> None:
+    refused(changed(sound(), path, value), words)
+
+
+def test_the_unit_noise_is_rounded_down() -> None:
+    """sigma / clip_norm as a fraction: a third over 3/5 is no double, and 0.75 / 0.5 is one."""
+    for sigma, clip in ((1 / 3, 0.6), (0.7, 0.3), (0.9, 0.7), (0.1, 0.3), (0.75, 0.5)):
+        found = read_claim(changed(changed(sound(), "sigma", sigma.hex()), "clip_norm", clip.hex())).scale
+        n, d = sigma.as_integer_ratio()
+        m, e = clip.as_integer_ratio()
+        true_n, true_d = n * e, d * m
+        a, b = found.as_integer_ratio()
+        above, c = math.nextafter(found, math.inf).as_integer_ratio()
+        assert a * true_d <= true_n * b and above * true_d > true_n * c
+
+
+@pytest.mark.parametrize("name", ["sigma", "clip_norm"])
+def test_scales_that_calibrations_refuse(name: str) -> None:
+    for value in (math.nextafter(1e-30, 0.0), math.nextafter(1e30, math.inf)):
+        refused(changed(sound(), name, value.hex()), "is outside [1e-30, 1e+30]")
+    for value in (1e-30, 1e30):
+        assert read_claim(changed(sound(), name, value.hex()))
+
+
+def test_bins_are_at_most_the_steps_and_epochs_are_counted() -> None:
+    refused(changed(sound(), "mechanism/bins", 7), "7 bins are more than n=6")
+    for value in (1.0, 2.0, True, None, "2", 0):
+        refused(changed(sound(), "mechanism/epochs", value), "epochs is")
+
+
+class TestBeside:
+    """A claim within a calibration that states other numbers of it, and the digest."""
+
+    GIVEN = sound()
+    DIGEST = hashlib.sha256(json.dumps(GIVEN, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    STATED: dict[str, Any] = {
+        "sigma_of_sums": 0.75,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "bins": 3,
+        "epochs": 2,
+        "sampling": "balls_in_bins",
+        "clip_norm": 0.5,
+        "adjacency": "zero_out",
+    }
+
+    def test_all_agree(self) -> None:
+        for digest in (self.DIGEST, "sha256:" + self.DIGEST, None):
+            held = {"claim": self.GIVEN, "claim_digest": digest} | self.STATED
+            assert read_claim(held) == read_claim(self.GIVEN)
+        assert read_claim({"claim": self.GIVEN}) == read_claim(self.GIVEN)
+        for divisor, means in ((1, 0.75), (100, 0.007500000000000001), (100, 0.5), (None, None)):
+            held = {"claim": self.GIVEN, "divisor": divisor, "sigma_of_means": means}
+            assert read_claim(held) == read_claim(self.GIVEN)
+
+    @pytest.mark.parametrize("name", STATED)
+    def test_one_differs(self, name: str) -> None:
+        for other in (5, "words", None):
+            refused({"claim": self.GIVEN, name: other}, f"the calibration states {name}")
+
+    @pytest.mark.parametrize("means", [0.007499, 1e-9, -1.0, float("nan"), float("inf"), 1, "0.48", None])
+    def test_too_small_a_sigma_of_means(self, means: object) -> None:
+        refused({"claim": self.GIVEN, "divisor": 100, "sigma_of_means": means}, "below the claim's 0.75 over 100")
+
+    def test_means_without_a_divisor(self) -> None:
+        refused({"claim": self.GIVEN, "sigma_of_means": 0.48}, "and no divisor")
+        refused({"claim": self.GIVEN, "sigma_of_means": 0.48, "divisor": 0}, "divisor is 0")
+
+    def test_another_digest(self) -> None:
+        for other in (self.DIGEST[1:], "sha256:" + self.DIGEST[::-1], self.DIGEST.upper(), 5):
+            refused({"claim": self.GIVEN, "claim_digest": other}, "the claim hashes to sha256:")
+
+    def test_what_stands_beside_a_claim_that_is_not_held(self) -> None:
+        """A document with a protocol is the claim: what it holds under `claim` is a key too many."""
+        refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has the keys")
+        refused({"claim": [1]}, "the protocol 'None'")
+
+
+def test_numbers_on_their_own() -> None:
+    assert integer({"m": 2}, "m", 2, 2) == 2 and real({"x": (0.0).hex()}, "x", zero=True) == 0.0
+    for value in (1, 3, True, "2", 2.0, None):
+        with pytest.raises(ClaimRefused, match="it is an integer from 2 to 2"):
+            integer({"m": value}, "m", 2, 2)
+    for value in ("-0x0.0p+0", (-1.0).hex(), (0.0).hex()):
+        with pytest.raises(ClaimRefused, match="positive finite double"):
+            real({"x": value}, "x")
+    with pytest.raises(ClaimRefused, match="positive finite double"):
+        real({"x": (-1.0).hex()}, "x", zero=True)
+    assert integer({"m": 1}, "m", 0, 1) == 1
+    with pytest.raises(ClaimRefused, match="is True"):
+        integer({"m": True}, "m", 0, 1)

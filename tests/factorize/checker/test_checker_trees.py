@@ -1,0 +1,112 @@
+"""Trees of any length in the exact checker: from the nodes alone, against the whole matrix in fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import gram_in_fractions, parts, sealed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize import parse_spec, solvers
+from factorize.checker import check_factor_file
+from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.strategy import Strategy
+from factorize.checker.structures import tree as trees
+from factorize.errors import CorruptObject, TooLarge
+from factorize.structures.tree import TreeMatrix
+
+
+def random_tree(seed: int) -> TreeMatrix:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 21))
+    restart = int(rng.integers(1, n + 1))
+    levels = (restart - 1).bit_length()
+    nodes = rng.standard_normal((levels + 1, n)) * 2.0 ** rng.integers(-8, 9, (levels + 1, n))
+    nodes[0] = 0.5 + rng.random(n)
+    nodes[1:][(np.arange(n) % restart >> np.arange(levels)[:, None]) & 1 == 0] = 0.0
+    nodes[rng.random(nodes.shape) < 0.1 * (np.arange(levels + 1) > 0)[:, None]] = 0.0
+    return TreeMatrix(nodes, restart)
+
+
+@given(st.integers(0, 300))
+def test_columns_norms_and_reach_are_those_of_the_whole_matrix(seed: int) -> None:
+    matrix = random_tree(seed)
+    tree = trees.read(matrix.nodes, np.array([float(matrix.restart)]), matrix.n)
+    dense = matrix.dense()
+    assert np.array_equal(tree.whole(), dense)
+    assert np.array_equal(tree.columns(np.arange(matrix.n)), dense)
+    norms, gram = tree.column_norms(), gram_in_fractions(dense)
+    for j, value in enumerate(norms.values.tolist()):
+        assert abs(Fraction(value) - gram[j][j]) <= Fraction(norms.off) * gram[j][j]
+    rows, columns = np.nonzero(dense)
+    assert tree.bandwidth == (rows - columns).max() + 1
+
+
+@pytest.mark.parametrize(("power", "of_nodes"), [(-200, -200), (400, 200), (200, 400)])
+def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
+    """Two leaves, (p, 0 / 3 q, 2 p) with powers of two: norms p^2 + 9 q^2 and 4 p^2."""
+    nodes = np.array([np.ldexp([1.0, 2.0], power), np.ldexp([0.0, 3.0], of_nodes)])
+    norms, p, q = trees.read(nodes, np.array([2.0]), 2).column_norms(), Fraction(2) ** power, Fraction(2) ** of_nodes
+    for value, true in zip(norms.values.tolist(), (p**2 + 9 * q**2, 4 * p**2), strict=True):
+        assert abs(Fraction(value) - true) <= Fraction(norms.off) * true
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = random_tree(seed)
+    n, tensors = matrix.n, {name: array for name, array in matrix.tensors().items() if name}
+    epochs = next((k for k in range(2, n + 1) if n % k == 0), 1)
+    asked: list[dict[str, Any]] = [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": epochs}]
+    asked += [{"kind": "min_sep", "min_sep": min(n, matrix.bandwidth())}] if matrix.bandwidth() <= n else []
+    whole = [squared_sensitivity(Strategy("tree", tensors, n), participation) for participation in asked]
+    monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 0)
+    long = Strategy("tree", tensors, n)
+    assert long.array is None and long.signed == bool((matrix.nodes < 0).any())
+    assert [squared_sensitivity(long, participation) for participation in asked] == whole
+
+
+def test_overlapping_columns_of_a_long_tree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 4)
+    monkeypatch.setattr("factorize.checker.sensitivity.LARGEST", 4)
+    nodes = np.array([[1.0] * 8, [0.0, 1] * 4, [0, 0, 1, 1] * 2, [0] * 4 + [1] * 4])
+    long = Strategy("tree", {"tree.nodes": nodes, "tree.restart": np.array([8.0])}, 8)
+    with pytest.raises(TooLarge, match="up to n=4"):
+        squared_sensitivity(long, {"kind": "min_sep", "min_sep": 2})
+
+
+@pytest.mark.parametrize("restart", [None, 40])
+def test_a_tree_of_a_solver_is_verified(restart: int | None) -> None:
+    n = 260
+    mechanism = {"kind": "tree", "decoder": "honaker_online"} | ({"restart_every": restart} if restart else {})
+    document: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism}
+    if restart:
+        document["participation"] = {"kind": "min_sep", "min_sep": 64, "max_participations": 4}
+    manifest, tensors = parts(solvers.solve(parse_spec(document)))
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported, report.failed
+    assert report.sensitivity["kind"] == "exact"
+    value = report.sensitivity["lower"] * (1 - 1e-9)
+    manifest["certificate"]["sensitivity"] |= {"value": value, "hex": float(value).hex()}
+    assert any("understated" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_tensors_that_are_no_tree() -> None:
+    nodes, restart = random_tree(3).nodes, np.array([float(random_tree(3).restart)])
+    n = nodes.shape[1]
+    for wrong, other, message in (
+        (nodes[:-1], restart, "shape"),
+        (nodes, np.array([n + 1.0]), "tree.restart"),
+        (nodes, np.array([0.0]), "tree.restart"),
+        (nodes, restart + 0.5, "tree.restart"),
+        (nodes, np.array([1.0, 1.0]), "tree.restart"),
+    ):
+        with pytest.raises(CorruptObject, match=message):
+            trees.read(wrong, other, n)
+    spoilt = nodes.copy()
+    spoilt[1, 0] = 1e-300
+    with pytest.raises(CorruptObject, match="no block of that size"):
+        trees.read(spoilt, restart, n)

@@ -1,0 +1,475 @@
+"""Losses and bounds beside fractions and answers by hand: whatever the sizes of entries, enclosures hold the truth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import SOLVER, fractions, parts, sealed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specs import solved
+from whole_bounds import by_strategy, by_vectors
+
+from factorize import parse_spec, solvers
+from factorize.checker import check, check_factor_file, stored, utility
+from factorize.checker.arithmetic import machine
+from factorize.checker.arithmetic.integers import integers
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.doubles import nuclear_norms, whole
+from factorize.checker.file import read_factor_file
+from factorize.checker.losses import balls
+from factorize.checker.losses.widths import WIDEST
+from factorize.checker.report import (
+    ADDED_NOISE,
+    CLASS_BOUND,
+    CONVERGED,
+    DECODER,
+    GAP,
+    INVERSE,
+    LOSS,
+    LOWER_BOUND,
+    MECHANISM,
+    SENSITIVITY,
+    STRATEGY,
+    Status,
+)
+from factorize.checker.spec import weighing_of, workload_numbers
+from factorize.checker.strategy import Strategy
+from factorize.checker.utility import Utility
+from factorize.errors import CertificateError
+from factorize.factorization import Factorization
+from factorize.rounded import cast
+from factorize.solution import Outcome, Solution
+from factorize.structures.dense import DenseMatrix
+
+Rows = list[list[Fraction]]
+Ends = dict[str, tuple[float, float]]
+RATES = {"kind": "schedule", "n": 12, "learning_rates": [1.0, 0.3, 0.7] * 4}
+WORKLOADS: list[dict[str, Any]] = [
+    {"kind": "prefix", "n": 12},
+    {"kind": "identity", "n": 12},
+    {"kind": "decay", "n": 12, "rate": 0.7},
+    {"kind": "momentum", "n": 12, "momentum": 0.9, "nesterov": True, "learning_rates": RATES["learning_rates"]},
+    {"kind": "weight_decay", "n": 12, "rate": 0.1, "momentum": 0.5, "mode": "decoupled"},
+    {"kind": "srg", "n": 12, "decay": 0.3, "momentum": 0.9},
+    {"kind": "mu2", "n": 12, "output": "x"},
+    {"kind": "window", "n": 12, "width": 5},
+]
+OBJECTIVES: list[dict[str, Any]] = [
+    {"kind": "mean"},
+    {"kind": "max"},
+    {"kind": "lambda_tau", "tau": 5},
+    {"kind": "lambda_tau", "tau": 40},
+    {"kind": "weighted", "weights": [0.5, 0.0, 2.0] * 4},
+]
+
+
+def random_strategy(seed: int, n: int, spread: int, steep: float) -> np.ndarray:
+    """A lower-triangular matrix whose columns are 2^spread apart, and whose entries below the diagonal are steep."""
+    random = np.random.default_rng(seed)
+    array = np.tril(random.standard_normal((n, n)), -1) * steep + np.diag(random.uniform(0.5, 2.0, n))
+    return np.asarray(np.ldexp(array, random.integers(-spread, spread + 1, n)))
+
+
+def utility_of(
+    strategy: Strategy | np.ndarray,
+    workload: dict[str, Any],
+    objective: dict[str, Any] | None = None,
+    dual: dict[str, np.ndarray] | None = None,
+    participation: dict[str, Any] | None = None,
+    user: dict[str, np.ndarray] | None = None,
+) -> Utility:
+    if isinstance(strategy, np.ndarray):
+        strategy = Strategy("dense", {"": strategy}, len(strategy))
+    spec = {
+        "workload": workload,
+        "objective": objective or {"kind": "mean"},
+        "participation": participation or {"kind": "single"},
+        "mechanism": {"kind": "dense"},
+    }
+    return Utility(spec, strategy, dual or {}, user or {})
+
+
+def divided(target: Rows, lower: Rows) -> Rows:
+    """A C^-1 by substitution from the last column."""
+    n, out = len(lower), []
+    for row in target:
+        found = [Fraction(0)] * n
+        for j in range(n - 1, -1, -1):
+            rest = row[j] - sum((found[k] * lower[k][j] for k in range(j + 1, n)), Fraction(0))
+            found[j] = rest / lower[j][j]
+        out.append(found)
+    return out
+
+
+def rows_of(workload: dict[str, Any]) -> Rows:
+    numbers = workload_numbers(workload, {})
+    assert numbers is not None
+    return [[numbers.fraction(int(entry)) for entry in row] for row in numbers.values]
+
+
+def true_losses(decoder: Rows, objective: dict[str, Any]) -> dict[str, Fraction]:
+    errors = [sum((entry**2 for entry in row), Fraction(0)) for row in decoder]
+    m, tau = len(errors), objective.get("tau", 0)
+    chosen = {"mean": sum(errors) / m, "max": max(errors)}.get(objective["kind"], Fraction(0))
+    if objective["kind"] == "weighted":
+        chosen = sum((Fraction(w) * e for w, e in zip(objective["weights"], errors, strict=True)), Fraction(0))
+    for t in range(1, m + 1) if tau else ():
+        reference = t - tau if t % tau == 0 else t // tau * tau
+        before = decoder[reference - 1] if reference else [Fraction(0)] * len(decoder[0])
+        square = sum(((a - b) ** 2 for a, b in zip(decoder[t - 1], before, strict=True)), Fraction(0))
+        chosen += square if t % tau == 0 else square / tau
+    return {"total": sum(errors, Fraction(0)), "largest": max(errors), "last": errors[-1], "objective": chosen}
+
+
+def assert_hold(ends: Any, decoder: Rows, objective: dict[str, Any], width: float = WIDEST) -> None:
+    for name, true in true_losses(decoder, objective).items():
+        low, high = getattr(ends, name)
+        assert Fraction(low) * (1 - Fraction(1, 10**25)) <= true <= Fraction(high) * (1 + Fraction(1, 10**25)), name
+        assert high - low <= width * high, name
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda document: str(document["kind"]))
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda document: str(document["kind"]))
+def test_losses_hold_those_of_fractions(workload: dict[str, Any], objective: dict[str, Any]) -> None:
+    """Dense, with factors of its columns, Toeplitz by series, by its inverse, and of buffers."""
+    array, random = random_strategy(5, 12, 0, 0.3), np.random.default_rng(7)
+    column, scale = random_strategy(3, 12, 0, 0.3)[:, 0], random.uniform(0.3, 3.0, 12)
+    toeplitz = np.array([np.concatenate([column[i::-1], np.zeros(11 - i)]) for i in range(12)])
+    cases = [
+        (Strategy("dense", {"": array}, 12), array),
+        (Strategy("toeplitz", {"coefficients": column}, 12), toeplitz),
+        (Strategy("scaled", {"": array, "column_scale": scale}, 12), None),
+        (Strategy("scaled", {"coefficients": column, "column_scale": scale}, 12), None),
+    ]
+    for strategy, lower in cases:
+        rows = fractions(array if strategy.series is None else toeplitz) if lower is None else fractions(lower)
+        factors = [Fraction(1)] * 12 if strategy.scale is None else [Fraction(float(each)) for each in scale]
+        exact = [[entry * f for entry, f in zip(row, factors, strict=True)] for row in rows]
+        ends = utility_of(strategy, workload, objective).losses()
+        assert_hold(ends, divided(rows_of(workload), exact), objective)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 12),
+    st.sampled_from([0, 3, 40, 200, 480]),
+    st.sampled_from([0.0, 0.1, 1.0, 3.0]),
+    st.sampled_from(OBJECTIVES[:3]),
+)
+def test_losses_of_columns_far_apart(seed: int, n: int, spread: int, steep: float, objective: dict[str, Any]) -> None:
+    array, workload = random_strategy(seed, n, spread, steep), {"kind": "prefix", "n": n}
+    try:
+        ends = utility_of(array, workload, objective).losses()
+    except NotEnclosed:
+        assert spread > 0 or steep > 1
+        return
+    assert_hold(ends, divided(rows_of(workload), fractions(array)), objective, width=math.inf)
+
+
+def test_losses_of_a_recursion_are_those_of_whole_matrices() -> None:
+    """BLT of 40 steps by series, by covariances and by products of matrices."""
+    blt = {"theta": np.array([0.9, 0.5]), "omega": np.array([0.3, 0.2])}
+    for objective in ({"kind": "mean"}, {"kind": "lambda_tau", "tau": 7}):
+        one = utility_of(Strategy("blt", dict(blt), 40), {"kind": "prefix", "n": 40}, objective)
+        found = [one._losses_by_series(), one._losses_by_recursion(), one._losses_by_whole()]
+        for ends, other in itertools.combinations(found, 2):
+            for name in ("total", "largest", "last", "objective"):
+                (low, high), (least, most) = getattr(ends, name), getattr(other, name)
+                assert low <= most and least <= high and high - low <= 1e-10 * high
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 300))
+def test_a_priori_bounds_hold_for_products(seed: int, n: int, spread: int) -> None:
+    """B C - I beside fractions: rows are no longer than is stated."""
+    random = np.random.default_rng(seed)
+    left = np.tril(np.ldexp(random.standard_normal((n, n)), random.integers(-spread, spread + 1, (n, n))))
+    right = random_strategy(seed, n, spread, 1.0)
+    found = whole.residual(left, whole.entries_of(Strategy("dense", {"": right}, n)), None)
+    for i, bound in enumerate(found.norms):
+        columns = zip(*fractions(right), strict=True)
+        exact = [sum((x * y for x, y in zip(fractions(left)[i], c, strict=True)), Fraction(0)) for c in columns]
+        exact[i] -= 1
+        assert sum((entry**2 for entry in exact), Fraction(0)) <= Fraction(float(bound)) ** 2
+
+
+ONES = {"weights": np.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("objective", "dual", "workload", "true"),
+    [
+        ({"kind": "mean"}, {}, np.eye(2), 2**2 / 2 / 2),
+        ({"kind": "mean"}, {"weights": np.array([4.0, 1.0])}, np.eye(2), 3**2 / 5 / 2),
+        ({"kind": "weighted", "weights": [4.0, 1.0]}, {}, np.eye(2), 3**2 / 2),
+        ({"kind": "max"}, {"row_weights": np.array([4.0, 1.0])}, np.eye(2), 3**2 / 2 / 5),
+        ({"kind": "lambda_tau", "tau": 2}, {}, np.eye(2), (0.5**0.5 + 1) ** 2 / 2),
+        ({"kind": "lambda_tau", "tau": 1}, {}, np.eye(2), 5 / 2),  # W = 1 0; -1 1, of nuclear norm sqrt(3 + 2)
+        ({"kind": "mean"}, {}, np.diag([3.0, 4.0]), 49 / 4),
+        ({"kind": "mean"}, {}, np.array([[3.0, 4.0]]), 25 / 2),
+        ({"kind": "mean"}, {}, np.array([[1.0, 0], [1, 0], [0, 1]]), (2**0.5 + 1) ** 2 / 2 / 3),
+    ],
+)
+def test_lower_bounds_by_hand(objective: Any, dual: Any, workload: np.ndarray, true: float) -> None:
+    document = {"kind": "matrix", "sha256": "mine", "shape": list(workload.shape)}
+    one = utility_of(np.eye(2), document, objective, ONES | dual, user={"mine": workload})
+    assert true * (1 - 1e-11) <= one.lower_bound().objective <= true
+
+
+def test_lower_bounds_over_patterns_by_hand() -> None:
+    """One pattern of two steps: F = 2 I costs 4 (diagonal of F F^T), and W A F = 2 I has the nuclear norm 4."""
+    epochs, dual = {"kind": "fixed_epochs", "epochs": 2}, {"factors": 2 * np.eye(2)[None]}
+    one = utility_of(np.eye(2), {"kind": "identity", "n": 2}, dual=dual, participation=epochs)
+    assert one.lower_bound().objective == pytest.approx(4**2 / 4 / 2, rel=1e-11)
+
+
+BOUNDED: list[dict[str, Any]] = [
+    {"workload": {"kind": "prefix", "n": 12}},
+    {"workload": {"kind": "window", "n": 12, "width": 5}},
+    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "lambda_tau", "tau": 4}},
+    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "weighted", "weights": [1.0, 2.0, 0.5] * 4}},
+    {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}},
+    {"workload": RATES, "participation": {"kind": "fixed_epochs", "epochs": 2}},
+    {
+        "workload": RATES,
+        "participation": {"kind": "min_sep", "min_sep": 5},
+        "mechanism": {"kind": "banded", "bands": 4},
+    },
+]
+
+
+def of_file(document: dict[str, Any], dual: dict[str, np.ndarray] | None = None) -> tuple[Utility, dict[str, Any]]:
+    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
+    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
+    return Utility(file.manifest["spec"], strategy, file.dual if dual is None else dual, {}), dict(file.dual)
+
+
+def true_bound(one: Utility, dual: dict[str, np.ndarray]) -> float:
+    """(nuclear norm of W A F)^2 over the cost of F, by singular values."""
+    weighing = weighing_of(one._spec["objective"], 12)
+    scales = utility.rows_of(weighing, dual)
+    assert scales is not None
+    target = nuclear_norms.WeightedTarget(one._workload, weighing, scales[0]).column_block(np.arange(12)).values
+    pieces = utility.pieces_of(one._spec["participation"], dual, 12)
+    assert pieces is not None
+    norms = np.concatenate([target[:, p.steps] @ p.block[:, : len(p.steps)] for p in pieces], axis=1)
+    cost = sum(float((p.block[:, : len(p.steps)] ** 2).sum(axis=1).max()) for p in pieces)
+    rows = utility.rows_of(weighing_of(one._spec["objective"], 12), dual)
+    assert rows is not None
+    return float(np.linalg.svd(norms, compute_uv=False).sum() ** 2 / cost / float(rows[1]))
+
+
+@pytest.mark.parametrize("document", BOUNDED, ids=range(len(BOUNDED)))
+def test_lower_bounds_are_those_of_singular_values(document: dict[str, Any]) -> None:
+    """With and without help from C, and for evidence of any scale; random evidence proves something, nothing false."""
+    one, dual = of_file(document)
+    true = true_bound(one, dual)
+    bounds = [one.lower_bound().objective, by_vectors(one)] + ([] if "mechanism" in document else [by_strategy(one)])
+    for bound in bounds:
+        assert true * (1 - 1e-8) <= bound <= true * (1 + 1e-12)
+    name = next(iter(dual))
+    for power in (-300, 300):
+        scaled, _ = of_file(document, {**dual, name: np.ldexp(dual[name], power)})
+        assert by_vectors(scaled) == pytest.approx(true, rel=1e-9)
+    luck = np.random.default_rng(4)
+    for _ in range(5):
+        other = {**dual, name: np.abs(luck.standard_normal(dual[name].shape))}
+        assert 0 < by_vectors(of_file(document, other)[0]) <= true_bound(one, other) * (1 + 1e-12)
+
+
+def test_a_bad_guess_weakens_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any P gives a bound: never above the nuclear norm."""
+    one, dual = of_file(BOUNDED[4])
+    true, honest = true_bound(one, dual), nuclear_norms.guess_by_strategy
+    for seed in range(20):
+        noise = np.random.default_rng(seed).standard_normal((12, 12)) * 10.0 ** -(seed % 5 + 1)
+        monkeypatch.setattr(utility, "guess_by_strategy", lambda *given, e=noise: honest(*given) + e)
+        try:
+            assert by_strategy(one) <= true * (1 + 1e-12)
+        except NotEnclosed as reason:
+            assert "orthonormal" in str(reason)
+
+
+def test_evidence_that_is_none() -> None:
+    zero = {"factors": np.zeros((4, 3, 3))}
+    with pytest.raises(CertificateError, match="all zero"):
+        of_file(BOUNDED[4], zero)[0].lower_bound()
+    for other in ({"other": np.ones(3)}, {"weights": np.ones(12)}):
+        with pytest.raises(NotEnclosed, match="not evaluated"):
+            of_file(BOUNDED[4], other)[0].lower_bound()
+    for wrong in (np.ones((1, 2, 2)), np.full((4, 3, 3), np.nan)):
+        with pytest.raises(CertificateError, match=r"dual\.factors must be finite, not all zero, of shape \(4, 3, 3\)"):
+            of_file(BOUNDED[4], {"factors": wrong})[0].lower_bound()
+    for weights in ([1.0], [1.0, -1.0], [1.0, np.nan], [np.inf, 1.0]):
+        one = utility_of(np.eye(2), {"kind": "identity", "n": 2}, dual={"weights": np.array(weights)})
+        with pytest.raises(CertificateError, match=r"finite non-negative numbers"):
+            one.lower_bound()
+
+
+def test_what_is_a_millionth_off_is_refuted() -> None:
+    for document in [*BOUNDED, {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "blt", "buffers": 2}}]:
+        result = solvers.solve(parse_spec(document))
+        report = check_factor_file(sealed(*parts(result)))
+        assert report.supported, report.failed
+        for name, key, change in (("loss", "rmse", 1 - 1e-8), ("lower_bound", "objective", 1 + 1e-6)):
+            manifest, tensors = parts(result)
+            manifest["certificate"][name][key] *= change
+            assert check_factor_file(sealed(manifest, tensors)).failed, (name, document)
+
+
+def test_no_claim_rests_on_products_that_fail_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses of a dense C, its lower bound over epochs, a stored B and a stored C_inv."""
+    found = solved(8, participation={"kind": "fixed_epochs", "epochs": 2}).with_matrices(["C", "B", "C_inv"])
+    data = sealed(*parts(found))
+    assert not check_factor_file(data).unseen
+    monkeypatch.setattr(machine, "_fault", lambda: "a product loses bits")
+    monkeypatch.setattr(balls, "LARGEST", 0)
+    report = check_factor_file(data)
+    assert {LOSS, LOWER_BOUND, DECODER, INVERSE} <= set(report.unseen) and report.supported
+
+
+def test_no_claim_is_left_without_a_word_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_given: Any) -> Any:
+        raise MemoryError("Unable to allocate 2 GiB")
+
+    data = sealed(*parts(solved(8, participation={"kind": "fixed_epochs", "epochs": 2})))
+    monkeypatch.setattr(whole, "entries_of", short)
+    monkeypatch.setattr(balls, "LARGEST", 0)
+    report = check_factor_file(data)
+    assert report.supported and report.status(LOSS) is Status.NOT_LOOKED_AT
+    assert any("Unable to allocate" in text for text in report.not_checked)
+
+
+def residual_of(values: Any) -> whole.Residual:
+    array = np.array(values, dtype=float)
+    return whole.Residual(array, np.zeros(len(array)))
+
+
+def test_encoders_by_hand() -> None:
+    """B^-1 = 1/2 0; -1/2 1/2 takes 6 8 to 3 1; B = (1 0) and R = (0 7): B^+ has norm 1."""
+    found = whole.added_noise(np.array([[2.0, 0], [2.0, 2]]), residual_of([[6, 0], [8, 0]]), 1, Fraction(9))
+    assert not isinstance(found, str) and found[0] == pytest.approx(3 + math.sqrt(10), rel=1e-9)
+    assert found[0] >= 3 + math.sqrt(10) * (1 - 1e-15)
+    wide = whole.added_noise(np.array([[1.0, 0.0]]), residual_of([[0, 7]]), 2, Fraction(4))
+    assert not isinstance(wide, str) and 16 <= wide[0] <= 16 * (1 + 1e-9)
+    assert "more rows than columns" in whole.added_noise(np.ones((3, 2)), residual_of(np.zeros((3, 2))), 1, Fraction(1))
+    assert "singular" in whole.added_noise(np.diag([1.0, 0.0]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+    with pytest.raises(NotEnclosed, match="rank cannot be proved"):
+        whole.added_noise(np.array([[1.0, 0], [1e20, 1e-20]]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+
+
+def test_toeplitz_encoders_by_hand() -> None:
+    """B C - A = 3 0 4 for b = 1, 1/2 and c = 1: 1 / b = 1, -1/2, 1/4 has coefficients that sum to 7/4."""
+    column, target = integers(np.array([1.0, 0.0, 0.0])), integers(np.array([-2.0, 0.5, -4.0]))
+    largest, sums, encoder = stored._by_series(np.array([1.0, 0.5, 0.0]), column, target, 2, Fraction(1))
+    assert largest == pytest.approx(4, rel=1e-9) and sums == pytest.approx(6.5, rel=1e-9)
+    assert not isinstance(encoder, str) and 1 + 2 * 35 / 4 <= encoder[0] <= (1 + 2 * 35 / 4) * (1 + 1e-9)
+    assert "singular" in str(stored._by_series(np.array([0.0, 1.0, 0.0]), column, target, 1, Fraction(1))[2])
+    with pytest.raises(NotEnclosed, match="range of doubles"):
+        stored._by_series(np.array([1e-200, 1.0, 0.0]), column, target, 1, Fraction(1))
+
+
+N = 16
+
+
+def cancelling() -> tuple[np.ndarray, Fraction]:
+    """C = I but for a column of 1e-20 and six numbers that sum to 1 in doubles, and by how much they do not."""
+    rng = np.random.default_rng(0)
+    while True:
+        column = rng.random(6) / 6
+        column[5] = 1.0 - column[:5].sum()
+        left = 1 - sum(map(Fraction, column.tolist()), Fraction(0))
+        if abs(left) > Fraction(1, 10**17):
+            break
+    array = np.eye(N)
+    array[0, 0], array[1:7, 0] = 1e-20, column
+    return array, left
+
+
+def test_losses_that_cancel_in_doubles_are_not_proved() -> None:
+    """Rows from 6 on have (1 - sum c) / 1e-20 as first entry: about 2000, where doubles may say 0."""
+    array, left = cancelling()
+    document = {
+        "workload": {"kind": "prefix", "n": N},
+        "mechanism": {"kind": "dense"},
+        "objective": {"kind": "weighted", "weights": [0.0] * 6 + [1.0] * (N - 6)},
+    }
+    result = Factorization.from_solution(
+        parse_spec(document), Solution(DenseMatrix(array), Outcome.CLOSED_FORM, 0), solver=SOLVER
+    )
+    true = sum(i + (left / Fraction(1e-20)) ** 2 for i in range(6, N))
+    assert result.certificate.loss.objective == pytest.approx(float(true), rel=1e-9), "by balls"
+    manifest, tensors = parts(result)
+    manifest["certificate"]["loss"]["objective"] = float(sum(range(6, N)))
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.status(LOSS) is Status.FALSE
+    assert report.status(SENSITIVITY) is Status.PROVED, "1, whatever column spans many places"
+
+
+def test_losses_below_the_normal_numbers_are_not_proved() -> None:
+    """Rows of 1e-170 have squares that doubles round to 0."""
+    rows = (np.tril(np.ones((4, 4))) * 1e-170).tolist()
+    document = {"workload": {"kind": "matrix", "rows": rows}, "mechanism": {"kind": "dense"}}
+    spec = parse_spec(document)
+    result = Factorization.from_solution(spec, Solution(DenseMatrix(np.eye(4)), Outcome.CLOSED_FORM, 0), solver=SOLVER)
+    assert any("the middle is stated" in warning for warning in result.certificate.warnings)
+    own = spec.user_matrices()["workload"]
+    report = check_factor_file(sealed(*parts(result)), user={str(own.sha256): own.array})
+    assert report.status(LOSS) is Status.NOT_LOOKED_AT
+
+
+def test_losses_beside_a_b_in_single_precision_are_proved() -> None:
+    """They are those of A C^-1, whatever B is stored."""
+    for mechanism in ({"kind": "dense"}, {"kind": "square_root"}):
+        found = cast(solved(8, mechanism=mechanism), "float32").with_matrices(["C", "B"])
+        report = check_factor_file(sealed(*parts(found)))
+        assert report.supported and {LOSS, DECODER} <= set(report.stated) - set(report.unseen)
+
+
+FILE: dict[str, Any] = {
+    "mechanism": {"kind": "banded", "bands": 3},
+    "participation": {"kind": "fixed_epochs", "epochs": 2},
+    "tolerance": 1e-6,
+}
+WIDE = Fraction(1, 10**8)
+
+
+def _losses(found: Any) -> Any:
+    return found._replace(
+        **{name: (low * (1 - 1e-8), high * (1 + 1e-8)) for name, (low, high) in found._asdict().items()}
+    )
+
+
+WIDER: list[tuple[Any, str, Callable[[Any], Any]]] = [
+    (check, "squared_sensitivity", lambda b: b._replace(lower=b.lower * (1 - WIDE), upper=b.upper * (1 + WIDE))),
+    (Utility, "losses", _losses),
+    (Utility, "lower_bound", lambda bound: bound._replace(objective=bound.objective / 2)),
+    (Utility, "class_bound", lambda bound: bound._replace(objective=bound.objective / 2)),
+    (stored, "_whole", lambda found: (1.0, found[1], (2 * found[2][0], found[2][1]))),
+    (stored.noising, "in_doubles", lambda found: found._replace(distance=Fraction(1, 4))),
+]
+"""Where enclosures are made, and how their result is made wide."""
+
+
+def made_wider(real: Callable[..., Any], wider: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *given: wider(real(*given))
+
+
+def test_enclosures_made_wide_prove_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every claim that rests on numbers; what says of itself that it is finite and triangular has no enclosure."""
+    data = sealed(*parts(solved(8, **FILE).with_matrices(["C", "B", "C_inv"])))
+    report = check_factor_file(data)
+    numbers = {SENSITIVITY, LOSS, LOWER_BOUND, CLASS_BOUND, GAP, CONVERGED, DECODER, INVERSE, ADDED_NOISE}
+    assert report.supported and not report.unseen and set(report.stated) == numbers | {MECHANISM, STRATEGY}
+    for room, name, wider in WIDER:
+        monkeypatch.setattr(room, name, made_wider(getattr(room, name), wider))
+    report = check_factor_file(data)
+    assert [name for name in numbers if report.status(name) is Status.PROVED] == []

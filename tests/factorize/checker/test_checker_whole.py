@@ -1,0 +1,744 @@
+"""The exact checker's arithmetic and its sensitivities, against fractions and every pattern."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checker_files import claim, fractions, participation_of, parts, patterns_of, random_result, sealed, true_squares
+from hypothesis import given
+from hypothesis import strategies as st
+from specs import solved, spec_of
+from whole_bounds import by_vectors
+
+from factorize import parse_spec, solvers
+from factorize.checker import check_factor_file, check_strategy, read_array
+from factorize.checker.arithmetic import integers, series
+from factorize.checker.arithmetic.integers import Limbs, limbs, product, split, squares
+from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.bounds import resolvents
+from factorize.checker.losses import variances
+from factorize.checker.sensitivity import square_root_down, square_root_up, squared_sensitivity
+from factorize.checker.spec import toeplitz_column, weighing_of, workload_numbers
+from factorize.checker.strategy import Strategy
+from factorize.checker.structures import buffered
+from factorize.checker.utility import Utility
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParticipation,
+    InvalidStrategy,
+    TooLarge,
+)
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.workloads import UserMatrix
+
+N = 12
+RATES = [1.0] * 4 + [0.0] * 3 + [0.3] * 5
+WORKLOADS = {
+    "prefix": {"kind": "prefix", "n": N},
+    "identity": {"kind": "identity", "n": N},
+    "momentum": {"kind": "momentum", "n": N, "momentum": 0.9},
+    "momentum and rates": {"kind": "momentum", "n": N, "momentum": 0.9, "learning_rates": RATES},
+    "nesterov": {"kind": "momentum", "n": N, "momentum": 0.8, "nesterov": True, "learning_rates": RATES},
+    "schedule": {"kind": "schedule", "n": N, "learning_rates": {"kind": "cosine_to_last"}},
+    "decoupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "decoupled", "learning_rates": RATES},
+    "coupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
+    "decay": {"kind": "decay", "n": N, "rate": 0.7},
+    "window": {"kind": "window", "n": N, "width": 4},
+    "srg": {"kind": "srg", "n": N, "momentum": 0.9, "decay": 0.5},
+    "mu2 q": {"kind": "mu2", "n": N, "output": "q"},
+    "mu2 w": {"kind": "mu2", "n": N, "output": "w"},
+    "mu2 x": {"kind": "mu2", "n": N, "output": "x"},
+    "square": {"kind": "matrix", "rows": [[float((3 * i + j) % 7 - 2) * (j <= i) for j in range(N)] for i in range(N)]},
+    "wide": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(N)] for i in range(N // 2)]},
+}
+
+MATRICES = {
+    "toeplitz with signs": [1.0, -0.5, 0.25, 0.4, -0.1, 0.3],
+    "monotone toeplitz": [1.0, 0.5, 0.25, 0.2, 0.1, 0.05],
+    "toeplitz that rises": [0.6, 0.0, 0.6, 0.1, 0.0, 0.9],
+}
+
+
+def random_matrix(rng: np.random.Generator, n: int, spread: int) -> np.ndarray:
+    return rng.standard_normal((n, n)) * 2.0 ** rng.integers(-spread, spread + 1, (n, n))
+
+
+@pytest.mark.parametrize("spread", [0, 5, 20])
+def test_products_and_squares_are_exact(spread: int) -> None:
+    rng = np.random.default_rng(spread)
+    a, b = random_matrix(rng, 6, spread), random_matrix(rng, 6, spread)
+    found, norms = product(limbs(a), limbs(b)), squares(limbs(a))
+    assert found.radius == norms.radius == 0
+    exact_a, exact_b = fractions(a), fractions(b)
+    for i, j in itertools.product(range(6), range(6)):
+        assert found.fraction(found.values[i, j]) == sum(exact_a[i][k] * exact_b[k][j] for k in range(6))
+        assert norms.fraction(norms.values[j]) == sum(exact_a[k][j] ** 2 for k in range(6))
+
+
+def test_entries_of_every_size_are_enclosed() -> None:
+    rng = np.random.default_rng(0)
+    a = random_matrix(rng, 5, 0) * 10.0 ** rng.integers(-300, 100, (5, 5))
+    a[0, 0] = 5e-324
+    found = product(limbs(a), limbs(a))
+    assert found.radius > 0
+    exact = fractions(a)
+    for i, j in itertools.product(range(5), range(5)):
+        true = sum(exact[i][k] * exact[k][j] for k in range(5))
+        assert abs(found.fraction(found.values[i, j]) - true) <= found.fraction(found.radius)
+    whole = integers.integers(a)
+    assert [[whole.fraction(v) for v in row] for row in whole.values] == exact
+
+
+@given(st.lists(st.integers(-(2**200), 2**200), min_size=1, max_size=4))
+def test_integers_split_into_limbs(values: list[int]) -> None:
+    given_ = integers.Numbers(np.array(values, dtype=object), -7, 3)
+    found = split(given_).numbers()
+    for value, again in zip(values, found.values, strict=True):
+        assert abs(given_.fraction(value) - found.fraction(again)) <= found.fraction(found.radius)
+
+
+def test_a_wrong_product_is_noticed() -> None:
+    a = np.arange(1.0, 10).reshape(1, 3, 3)
+    integers._compare_with_vector(a, a, [a[0] @ a[0]])
+    with pytest.raises(CertificateError, match="matrix product of this machine"):
+        integers._compare_with_vector(a, a, [a[0] @ a[0] + np.eye(3)])
+
+
+def test_sums_that_could_be_rounded_are_refused() -> None:
+    long = Limbs(np.zeros((2, 1 << 17, 1)), 0)
+    with pytest.raises(TooLarge, match="2\\^53"):
+        squares(long)
+    with pytest.raises(TooLarge, match="2\\^53"):
+        product(long.transpose(), long)
+
+
+@given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))
+def test_square_roots_are_the_nearest_on_their_side(value: Fraction, shift: int) -> None:
+    value *= Fraction(2) ** shift
+    up, down = square_root_up(value), square_root_down(value)
+    assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
+    assert up in (down, math.nextafter(down, math.inf))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_agree_with_those_of_the_solvers(name: str) -> None:
+    spec = spec_of(WORKLOADS[name])
+    document, user = spec.document()["workload"], {}
+    if isinstance(spec.workload, UserMatrix):
+        user = {spec.workload.sha256: spec.workload.array}
+        assert workload_numbers(document, {}) is None
+    found = workload_numbers(document, user)
+    assert found is not None and float(found.fraction(found.radius)) < 1e-60
+    entries = [[float(found.fraction(v)) for v in row] for row in found.values]
+    assert np.allclose(entries, spec.workload.dense(), rtol=1e-14, atol=1e-14)
+
+
+def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
+    bracket = squared_sensitivity(strategy, participation)
+    signed, absolute = true_squares(dense, participation)
+    assert bracket.lower <= signed <= bracket.upper
+    assert bracket.pattern in patterns_of(participation, len(dense))
+    if "Gram blocks" in bracket.rule:
+        assert absolute <= bracket.upper <= absolute * (1 + Fraction(1, 10**12))
+    if bracket.exact:
+        assert bracket.upper <= signed * (1 + Fraction(1, 10**8))
+    columns = fractions(dense)
+    image = [sum(s * row[j] for j, s in zip(bracket.pattern, bracket.signs, strict=True)) for row in columns]
+    attained = sum(entry**2 for entry in image)
+    assert attained * (1 - Fraction(1, 10**12)) <= bracket.lower <= attained
+
+
+@pytest.mark.parametrize("structure", ["dense", "toeplitz", "banded"])
+def test_sensitivities_by_every_pattern(structure: str) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        strategy = random_result(rng, structure, {"kind": "single"}).strategy
+        n = strategy.n
+        exact = Strategy(strategy.structure, strategy.tensors(), n)
+        check_against_every_pattern(exact, strategy.dense(), participation_of(rng, n))
+        check_against_every_pattern(exact, strategy.dense(), {"kind": "single"})
+
+
+@pytest.mark.parametrize("coefficients", MATRICES.values(), ids=MATRICES)
+def test_toeplitz_by_every_pattern(coefficients: list[float]) -> None:
+    n = len(coefficients)
+    array = ToeplitzMatrix(np.array(coefficients), n).dense()
+    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
+        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
+        for structure, tensors in (("toeplitz", {"coefficients": np.array(coefficients)}), ("dense", {"": array})):
+            check_against_every_pattern(Strategy(structure, tensors, n), array, participation)
+
+
+def test_columns_with_factors() -> None:
+    rng = np.random.default_rng(3)
+    scale = 2.0 ** rng.integers(-2, 3, 6)
+    for structure in ("dense", "toeplitz", "banded"):
+        inner = random_result(rng, structure, {"kind": "single"}, 6).strategy
+        exact = Strategy("scaled", {**inner.tensors(), "column_scale": scale}, 6)
+        for participation in (
+            {"kind": "single"},
+            {"kind": "fixed_epochs", "epochs": 3},
+            {"kind": "min_sep", "min_sep": 2},
+        ):
+            check_against_every_pattern(exact, inner.dense() * scale, participation)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 2, 2), (6, 1, 2, 2)])
+def test_buffers_are_enclosed(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    middle, feeds, outputs = rng.random(shape), rng.standard_normal((6, 2)), rng.standard_normal((6, 2))
+    matrix = BufferedMatrix(1 + rng.random(6), middle, feeds, outputs)
+    exact = Strategy(matrix.structure, matrix.tensors(), 6)
+    dense = matrix.dense()
+    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 3}, {"kind": "min_sep", "min_sep": 2}):
+        bracket = squared_sensitivity(exact, participation)
+        signed, absolute = true_squares(dense, participation)
+        assert float(bracket.lower) <= float(signed) * (1 + 1e-13)
+        assert float(bracket.upper) >= float(signed) * (1 - 1e-13)
+        if participation["kind"] == "single":
+            assert bracket.exact
+            assert float(bracket.upper) == pytest.approx(float(absolute), rel=1e-14)
+
+
+def turning(n: int) -> dict[str, np.ndarray]:
+    """Buffers whose transitions rotate: their absolute values grow without end, and they themselves do not."""
+    angle, half = 0.3, np.full((n, 2), 0.5)
+    turn = 0.999 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return {"diagonal": np.ones(n), "transition": np.tile(turn, (n, 1, 1, 1)), "input": half, "output": half}
+
+
+def test_rotating_buffers_are_enclosed() -> None:
+    n = 1000
+    exact = Strategy("state_space", turning(n), n)
+    bracket = squared_sensitivity(exact, {"kind": "single"})
+    assert bracket.exact
+    assert float(bracket.upper) == pytest.approx(BufferedMatrix(*turning(n).values()).column_norms_squared().max())
+    n = 400
+    whole = Strategy("state_space", turning(n), n).numbers()
+    dense = BufferedMatrix(*turning(n).values()).dense()
+    assert float(whole.fraction(whole.radius)) < 1e-45
+    assert np.allclose([[float(whole.fraction(v)) for v in row] for row in whole.values], dense, rtol=0, atol=1e-12)
+
+
+DECAYS = {
+    "falling": ([0.9, 0.5, 0.0], [0.25, 0.5, 0.1]),
+    "first coefficient above 1": ([0.9, 0.5], [0.75, 0.5]),
+    "two bands": ([0.0], [0.5]),
+    "none": ([0.9], [0.0]),
+}
+
+
+@pytest.mark.parametrize("given", DECAYS.values(), ids=DECAYS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_decays_by_every_pattern(given: tuple[list[float], list[float]], scaled: bool) -> None:
+    """The entries of C need more bits than a double has, so they are compared as fractions."""
+    n, (theta, omega) = 6, given
+    terms = [[Fraction(w) * Fraction(d) ** t for t in range(n)] for d, w in zip(theta, omega, strict=True)]
+    column = [Fraction(1), *(sum((term[t] for term in terms), Fraction(0)) for t in range(n - 1))]
+    scale = [Fraction(1, j + 1 if scaled and j < 2 else 1) for j in range(n)]
+    gram = [[Fraction(0)] * n for _ in range(n)]
+    for i, j in itertools.product(range(n), range(n)):
+        shared = sum((column[t - i] * column[t - j] for t in range(max(i, j), n)), Fraction(0))
+        gram[i][j] = shared * scale[i] * scale[j]
+    parts_ = {"theta": np.array(theta), "omega": np.array(omega)}
+    exact = Strategy("blt", parts_, n)
+    if scaled:
+        exact = Strategy("scaled", parts_ | {"column_scale": np.array([float(s) for s in scale])}, n)
+    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
+        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
+        bracket = squared_sensitivity(exact, participation)
+        signed = max(
+            sum(
+                (u[i] * u[j] * gram[p][q] for (i, p), (j, q) in itertools.product(enumerate(pattern), repeat=2)),
+                Fraction(0),
+            )
+            for pattern in patterns_of(participation, n)
+            for u in itertools.product((1, -1), repeat=len(pattern))
+        )
+        slack = 1 + Fraction(1, 2**80)
+        assert bracket.lower <= signed * slack and signed <= bracket.upper * slack
+        assert bracket.exact or "Gram" in bracket.rule or "majorant" in bracket.rule
+
+
+def test_decays_that_are_none() -> None:
+    for theta, omega, error in (
+        ([0.5, 0.6], [0.5], CorruptObject),
+        ([], [], CorruptObject),
+        ([1.5], [0.5], InvalidStrategy),
+    ):
+        with pytest.raises(error):
+            Strategy("blt", {"theta": np.array(theta), "omega": np.array(omega)}, 4)
+
+
+def test_long_decays() -> None:
+    n = 100_000
+    exact = Strategy("blt", {"theta": np.array([0.9999, 0.9]), "omega": np.array([0.25, 0.5])}, n)
+    many = squared_sensitivity(exact, {"kind": "min_sep", "min_sep": 100})
+    assert many.exact and "leading" in many.rule
+
+
+def test_buffers_that_grow_are_refused() -> None:
+    n = 1500
+    ones = np.ones((n, 2))
+    parts_ = {"diagonal": np.ones(n), "transition": np.full((n, 2, 2), 0.75), "input": ones, "output": ones}
+    with pytest.raises(NotEnclosed, match="grow"):
+        squared_sensitivity(Strategy("state_space", parts_, n), {"kind": "single"})
+
+
+def test_long_structured_matrices() -> None:
+    n = 20_000
+    column = 0.9 ** np.arange(64.0)
+    bands = np.zeros((8, n))
+    for d in range(8):
+        bands[d, : n - d] = 0.5**d
+    twice = {"kind": "min_sep", "min_sep": 5_000, "max_participations": 2}
+    toeplitz = squared_sensitivity(Strategy("banded_toeplitz", {"coefficients": column}, n), twice)
+    banded = squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "fixed_epochs", "epochs": 4})
+    assert toeplitz.lower <= 2 * sum(Fraction(c) ** 2 for c in column) <= toeplitz.upper and toeplitz.exact
+    assert banded.lower <= 4 * sum(Fraction(1, 4**d) for d in range(8)) <= banded.upper and banded.exact
+    overlapping = squared_sensitivity(
+        Strategy("toeplitz", {"coefficients": np.resize([1.0, -0.5], n) / np.arange(1, n + 1)}, n), twice
+    )
+    assert not overlapping.exact and overlapping.lower < overlapping.upper
+    with pytest.raises(TooLarge, match="C\\^T C is formed up to"):
+        squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
+
+
+def test_participations_that_do_not_fit() -> None:
+    exact = Strategy("dense", {"": np.eye(4)}, 4)
+    for participation in (
+        {"kind": "fixed_epochs", "epochs": 3},
+        {"kind": "min_sep", "min_sep": 5},
+        {"kind": "poisson"},
+    ):
+        with pytest.raises(InvalidParticipation, match="does not fit"):
+            squared_sensitivity(exact, participation)
+
+
+SPECS = [
+    {"workload": {"kind": "prefix", "n": 24}},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "participation": {"kind": "fixed_epochs", "epochs": 4},
+        "tolerance": 1e-6,
+    },
+    {"workload": {"kind": "momentum", "n": 24, "momentum": 0.9}, "objective": {"kind": "lambda_tau", "tau": 4}},
+    {
+        "workload": {"kind": "decay", "n": 24, "rate": 0.9},
+        "objective": {"kind": "weighted", "weights": [1.0, 3.0] * 12},
+    },
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "mechanism": {"kind": "square_root"},
+        "participation": {"kind": "min_sep", "min_sep": 6},
+        "objective": {"kind": "max"},
+    },
+    {"workload": {"kind": "window", "n": 24, "width": 5}, "mechanism": {"kind": "nu_toeplitz", "nu": "tune"}},
+    {"workload": {"kind": "prefix", "n": 24}, "objective": {"kind": "max"}, "tolerance": 1e-6},
+    {"workload": {"kind": "prefix", "n": 24}, "participation": {"kind": "min_sep", "min_sep": 6}, "tolerance": 1e-6},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "buffered_linear", "buffers": 2}, "tolerance": 0.1},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "mechanism": {"kind": "square_root", "normalization": "columns"},
+        "participation": {"kind": "fixed_epochs", "epochs": 3},
+    },
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_results_of_solvers_are_supported(spec: dict) -> None:
+    result = solvers.solve(parse_spec(spec))
+    for made in (result, result.with_matrices(["C", "C_inv", "B"])):
+        report = check_factor_file(sealed(*parts(made)))
+        assert report.supported, report.failed
+    bound = result.certificate.lower_bound
+    if bound is not None:
+        manifest, tensors = parts(result)
+        manifest["certificate"]["lower_bound"]["objective"] *= 1 + 1e-6
+        failed = check_factor_file(sealed(manifest, tensors)).failed
+        assert any("is not supported: the dual evidence proves" in text for text in failed)
+
+
+def test_losses_that_are_claimed_too_small_fail() -> None:
+    result = random_result(np.random.default_rng(1), "dense", {"kind": "single"})
+    for name in result.manifest["certificate"]["loss"]:
+        manifest, tensors = parts(result)
+        manifest["certificate"]["loss"][name] *= 1 - 1e-7
+        assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_claims_that_are_no_numbers(value: float) -> None:
+    manifest, tensors = parts(random_result(np.random.default_rng(1), "dense", {"kind": "single"}))
+    claim(manifest, 1.0)
+    manifest["certificate"]["sensitivity"]["hex"] = value.hex()
+    with pytest.raises(CorruptObject, match="the sensitivity is stated as"):
+        check_factor_file(sealed(manifest, tensors))
+
+
+def test_a_strangers_matrix() -> None:
+    rng = np.random.default_rng(2)
+    array = np.tril(rng.random((16, 16))) + np.eye(16)
+    array /= np.linalg.norm(array, axis=0)
+    once, twice = {"kind": "single"}, {"kind": "min_sep", "min_sep": 4}
+    report = check_strategy(array, once, claim=1 + 1e-15)
+    assert report.supported and report.sensitivity["kind"] == "exact" and not report.warnings
+    assert not check_strategy(array, twice).supported
+    assert check_strategy(array, twice, claim=4.0).supported
+
+
+def warnings_of(array: np.ndarray, participation: dict) -> str:
+    return "; ".join(check_strategy(array, participation, claim=100.0).warnings)
+
+
+def test_warnings_about_a_strangers_matrix() -> None:
+    twice = {"kind": "min_sep", "min_sep": 2}
+    lower = np.tril(np.ones((6, 6)))
+    assert "negative entries" in warnings_of(2 * np.eye(6) - lower * 0.5, twice)
+    assert "6 bands, more than min_sep=2" in warnings_of(lower, twice)
+    by_rows = lower / np.linalg.norm(lower, axis=1)[:, None]
+    assert "rows of C have equal norms" in warnings_of(by_rows, {"kind": "single"})
+    assert "rows of C" not in warnings_of(lower / np.linalg.norm(lower, axis=0), {"kind": "single"})
+    rising = ToeplitzMatrix(np.array([0.6, 0.0, 0.6]), 3).dense()
+    assert "not monotone" in warnings_of(rising, {"kind": "min_sep", "min_sep": 1, "max_participations": 2})
+    assert warnings_of(np.eye(6), twice) == ""
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.triu(np.ones((3, 3))), "transposed"),
+        (np.ones((3, 3)), "above the diagonal"),
+        (np.ones((3, 2)), "square"),
+        (-np.eye(3), "not positive"),
+        (np.diag([1.0, 0.0]), "not positive"),
+    ],
+)
+def test_matrices_that_are_no_strategies(array: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidStrategy, match=message):
+        check_strategy(array, {"kind": "single"})
+
+
+def test_arrays_from_files(tmp_path) -> None:
+    from safetensors.numpy import save_file
+
+    array = np.tril(np.random.default_rng(1).random((4, 4)))
+    np.save(tmp_path / "C.npy", array)
+    save_file({"C": array, "more": np.ones(2)}, tmp_path / "C.safetensors")
+    save_file({"mine": array.astype(np.float32)}, tmp_path / "float.safetensors")
+    assert (read_array(tmp_path / "C.npy") == array).all()
+    assert (read_array(tmp_path / "C.safetensors") == array).all()
+    assert (read_array(tmp_path / "float.safetensors") == array.astype(np.float32)).all()
+    with pytest.raises(InvalidStrategy, match="none of them is named"):
+        save_file({"a": array, "b": array}, tmp_path / "two.safetensors")
+        read_array(tmp_path / "two.safetensors")
+    for name, refused in (("o", np.array([[None]])), ("s", np.array([["a"]])), ("c", array + 1j), ("v", array[0])):
+        np.save(tmp_path / f"{name}.npy", refused, allow_pickle=True)
+        with pytest.raises((InvalidStrategy, CorruptObject)):
+            read_array(tmp_path / f"{name}.npy")
+    np.save(tmp_path / "big.npy", np.array([[2**53 + 1]]))
+    with pytest.raises(InvalidStrategy, match="above 2"):
+        read_array(tmp_path / "big.npy")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "C.npy").read_bytes()[:-8])
+    with pytest.raises(CorruptObject, match="not a .npy file"):
+        read_array(tmp_path / "cut.npy")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04nothing", b"\x93NUMPY\x01\x00\x64\x00" + b"(" * 99 + b"\n", b"\x93NUMPY\x09\x00", "archive"],
+)
+def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path, content) -> None:
+    path = tmp_path / "C.npy"
+    if content == "archive":
+        np.savez(tmp_path / "C.npz", C=np.eye(2))
+        (tmp_path / "C.npz").rename(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(CorruptObject, match="not a .npy file"):
+        read_array(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_entries_whose_squares_overflow_are_checked_without_a_warning() -> None:
+    assert not check_strategy(np.eye(3) * 1e150, {"kind": "single"}, claim=1.0).supported
+    assert check_strategy(np.eye(3) * 1e150, {"kind": "single"}, claim=1.1e150).supported
+    with pytest.raises(CertificateError, match="scale C"):
+        check_strategy(np.eye(3) * 1e200, {"kind": "single"}, claim=1.1e200)
+
+
+def test_spoilt_headers_end_in_a_sentence(tmp_path) -> None:
+    from safetensors.numpy import save
+
+    data = save({"C": np.eye(3), "more": np.ones(2)}, {"manifest": "{}"})
+    header = 8 + int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(4)
+    path = tmp_path / "C.safetensors"
+    refused = 0
+    for _ in range(300):
+        broken = bytearray(data)
+        broken[int(rng.integers(header))] = int(rng.integers(32, 127))
+        path.write_bytes(bytes(broken))
+        for read in (lambda: read_array(path), lambda: check_factor_file(path.read_bytes())):
+            try:
+                read()
+            except FactorizeError as error:
+                refused += 1
+                assert str(error)
+    assert refused >= 300
+
+
+def test_the_checker_shares_the_reader_and_no_other_code_with_what_it_checks() -> None:
+    allowed = {"factorize.errors", "factorize.spec", "factorize.numbers.compiling"}
+    for path in Path(check_factor_file.__code__.co_filename).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(name.name.startswith(("factorize", "solvers", "api")) for name in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                assert node.level == 0 and module != "factorize" and "import_module" not in {n.name for n in node.names}
+                if module.startswith(("factorize", "solvers", "api")):
+                    assert module in allowed or module.startswith(("factorize.checker", "factorize.format")), path
+
+
+SERIES = [
+    {"workload": {"kind": "prefix", "n": 48}, "mechanism": {"kind": "square_root"}},
+    {
+        "workload": {"kind": "momentum", "n": 48, "momentum": 0.9},
+        "mechanism": {"kind": "banded_square_root", "bands": 5},
+        "objective": {"kind": "max"},
+    },
+    {
+        "workload": {"kind": "window", "n": 48, "width": 5},
+        "mechanism": {"kind": "nu_toeplitz", "nu": 0.1},
+        "objective": {"kind": "weighted", "weights": [float(i % 3) for i in range(48)]},
+    },
+    {"workload": {"kind": "prefix", "n": 48}, "mechanism": {"kind": "blt", "buffers": 2}},
+    {"workload": {"kind": "mu2", "n": 48, "output": "w"}, "mechanism": {"kind": "identity"}},
+]
+
+
+@pytest.mark.parametrize("document", SERIES)
+def test_power_series_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done beyond n = 2048 is done here for small n, and both ways give the same enclosures."""
+    result = solvers.solve(parse_spec(document))
+    for made in (result, result.with_matrices(["C", "B"])):
+        data = sealed(*parts(made))
+        whole = check_factor_file(data)
+        with monkeypatch.context() as patch:
+            patch.setattr("factorize.checker.doubles.whole.LARGEST", 8)
+            long = check_factor_file(data)
+            assert long.supported, long.failed
+            assert any("every loss enclosed" in text for text in long.checked)
+            assert not any("every loss" in text for text in long.not_checked)
+            for name in result.manifest["certificate"]["loss"]:
+                manifest, tensors = parts(made)
+                manifest["certificate"]["loss"][name] *= 1 + 1e-7
+                assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+        assert whole.supported
+    manifest, tensors = parts(result.with_matrices(["C", "B"]))
+    tensors["B.coefficients"][1] += 1e-6
+    assert any("differs from A" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+COSINE = {"kind": "linear_cooldown", "steps": 8, "final": 0.1}
+RECURSIONS = [
+    {"workload": {"kind": "prefix", "n": 40}},
+    {"workload": {"kind": "identity", "n": 40}},
+    {"workload": {"kind": "decay", "n": 40, "rate": 0.9}, "objective": {"kind": "max"}},
+    {"workload": {"kind": "momentum", "n": 40, "momentum": 0.9, "learning_rates": COSINE}},
+    {"workload": {"kind": "momentum", "n": 40, "momentum": 0.8, "nesterov": True}},
+    {"workload": {"kind": "srg", "n": 40, "momentum": 0.9, "decay": 0.5}},
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "coupled", "momentum": 0.5}},
+    {
+        "workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "decoupled", "learning_rates": COSINE},
+        "objective": {"kind": "weighted", "weights": [float(i % 3) for i in range(40)]},
+    },
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "decoupled"}},
+    {"workload": {"kind": "identity", "n": 40}, "objective": {"kind": "lambda_tau", "tau": 7}},
+    {
+        "workload": {"kind": "momentum", "n": 40, "momentum": 0.9, "learning_rates": COSINE},
+        "objective": {"kind": "lambda_tau", "tau": 8},
+    },
+    {"workload": {"kind": "prefix", "n": 40}, "objective": {"kind": "lambda_tau", "tau": 1}},
+]
+
+
+def long_strategies() -> list[Matrix]:
+    """Bands with signs, buffers with one decay each, buffers that rotate, and a Toeplitz matrix with few diagonals."""
+    rng, n = np.random.default_rng(8), 40
+    bands = 0.4 * rng.standard_normal((4, n))
+    bands[0], bands[2] = 1 + rng.random(n), 0.0
+    bands[np.arange(n) + np.arange(4)[:, None] >= n] = 0.0
+    decays = BufferedMatrix(1 + rng.random(n), rng.random((n, 3)), *(0.3 * rng.random((2, n, 3))))
+    toeplitz = ToeplitzMatrix(np.array([1.0, -0.4, 0.0, 0.2]), n)
+    return [BandedMatrix(bands), decays, BufferedMatrix(*turning(n).values()), toeplitz]
+
+
+@pytest.mark.parametrize("document", RECURSIONS)
+def test_recursions_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond n = 2048 covariances are carried along; at small n both ways give the same enclosures."""
+    spec = parse_spec({**document, "mechanism": {"kind": "dense"}})  # whose class holds every C
+    for strategy in long_strategies():
+        solution = Solution(strategy, Outcome.CLOSED_FORM, 0)
+        result = Factorization.from_solution(spec, solution, solver={"mechanism": "identity"})
+        data = sealed(*parts(result))
+        assert check_factor_file(data).supported
+        with monkeypatch.context() as patch:
+            patch.setattr("factorize.checker.doubles.whole.LARGEST", 8)
+            report = check_factor_file(data)
+            assert report.supported, report.failed
+            assert any("every loss enclosed" in text for text in report.checked)
+            for name in result.manifest["certificate"]["loss"]:
+                for factor in (1 - 1e-7, 1 + 1e-7):
+                    manifest, tensors = parts(result)
+                    manifest["certificate"]["loss"][name] *= factor
+                    assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
+    """Powers of two that move from outputs to inputs change no entry of C."""
+    n, rng = 300, np.random.default_rng(9)
+    parts = {
+        "diagonal": np.ones(n),
+        "decay": np.full((n, 2), 0.99),
+        "input": rng.random((n, 2)),
+        "output": rng.random((n, 2)),
+    }
+    moved = parts | {"input": parts["input"] * [1.0, 2.0**60], "output": parts["output"] * [1.0, 2.0**-60]}
+    prefix, mean = {"kind": "prefix", "n": n}, {"kind": "mean"}
+    found = [variances.losses(Strategy("buffered", given, n), prefix, mean) for given in (parts, moved)]
+    assert found[0] is not None and found[0] == found[1]
+    # Bits would be lost, so nothing is moved.
+    tiny = parts | {"input": np.full((n, 2), 2.0**-1070), "output": np.full((n, 2), 1.7 * 2.0**-1060)}
+    inputs, outputs = (tiny[name].reshape(n, 2, 1) for name in ("input", "output"))
+    given_ = buffered.Buffers(np.ones(n), np.ones((n, 2, 1, 1)), inputs, outputs)
+    assert given_.balanced() is given_
+
+
+def test_recursions_that_grow_are_refused() -> None:
+    n = 400
+    bands = np.ones((2, n))
+    bands[1] = -1e3
+    bands[1, -1] = 0.0
+    with pytest.raises(NotEnclosed, match="grows too much"):
+        variances.losses(Strategy("banded", {"bands": bands}, n), {"kind": "prefix", "n": n}, {"kind": "mean"})
+    growing = {
+        "diagonal": np.ones(n),
+        "decay": np.ones((n, 1)),
+        "input": np.ones((n, 1)),
+        "output": -np.full((n, 1), 1e3),
+    }
+    with pytest.raises(NotEnclosed, match="grows too much"):
+        variances.losses(Strategy("buffered", growing, n), {"kind": "prefix", "n": n}, {"kind": "mean"})
+
+
+def test_a_series_whose_inverse_grows_is_refused() -> None:
+    column = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(62)]))
+    found = series.losses(column, column, weighing_of({"kind": "mean"}, 64))  # A = C, so that B is the identity
+    assert found.total == pytest.approx((64, 64), rel=1e-12)
+    long = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(998)]))
+    with pytest.raises(NotEnclosed, match="grows too much"):
+        series.losses(long, integers.integers(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_first_columns_of_workloads(name: str) -> None:
+    document = spec_of(WORKLOADS[name]).document()["workload"]
+    column, whole = toeplitz_column(document), workload_numbers(document, {})
+    if column is not None:
+        assert whole is not None and (column.values == whole.values[:, 0]).all()
+        for i, j in itertools.combinations(range(N), 2):
+            assert abs(whole.values[j, i] - column.values[j - i]) <= 2 * (whole.radius + column.radius)
+    else:
+        assert name in ("momentum and rates", "nesterov", "schedule", "decoupled", "mu2 x", "square", "wide")
+
+
+BIDIAGONAL = [
+    {"workload": {"kind": "prefix", "n": 40}},
+    {
+        "workload": {"kind": "decay", "n": 40, "rate": 0.9},
+        "objective": {"kind": "weighted", "weights": [1.0, 3.0] * 20},
+    },
+    {"workload": {"kind": "schedule", "n": 40, "learning_rates": COSINE}},
+    {"workload": {"kind": "prefix", "n": 40}, "objective": {"kind": "max"}, "tolerance": 1e-4},
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "coupled", "learning_rates": COSINE}},
+]
+
+
+@pytest.mark.parametrize("document", BIDIAGONAL)
+def test_resolvents_agree_with_whole_matrices(document: dict) -> None:
+    result = solvers.solve(parse_spec(document))
+    spec = result.spec.document()
+    strategy = Strategy("dense", {"": result.strategy.dense()}, 40)
+    long, whole = (
+        resolvents.lower_bound(spec, result.dual),
+        by_vectors(Utility(spec, strategy, result.dual, {})),
+    )
+    assert long is not None and float(long) == pytest.approx(float(whole), rel=1e-11)
+    manifest, tensors = parts(result)
+    assert any(
+        "no strategy matrix has an objective below" in t for t in check_factor_file(sealed(manifest, tensors)).checked
+    )
+    manifest["certificate"]["lower_bound"]["objective"] *= 1 + 1e-7
+    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@given(st.integers(1, 8), st.integers(0, 60))
+def test_bounds_by_resolvents_never_exceed_singular_values(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates, weights = 0.1 + rng.random(n), 10.0 ** rng.uniform(-6, 3, n)
+    workload = {"kind": "schedule", "n": n, "learning_rates": rates.tolist()}
+    spec = {"workload": workload, "participation": {"kind": "single"}, "objective": {"kind": "mean"}}
+    found = resolvents.lower_bound(spec, {"weights": weights})
+    norm = np.linalg.svd(np.tri(n) * rates * np.sqrt(weights), compute_uv=False).sum()
+    assert found is not None
+    assert norm**2 / weights.sum() / n * (1 - 1e-11) <= float(found) <= norm**2 / weights.sum() / n * (1 + 1e-12)
+
+
+def test_resolvents_of_what_has_none() -> None:
+    spec = {"workload": {"kind": "prefix", "n": 4}, "participation": {"kind": "single"}, "objective": {"kind": "mean"}}
+    ones = {"weights": np.ones(4)}
+    for changed in (
+        {"participation": {"kind": "fixed_epochs", "epochs": 2}},
+        {"workload": {"kind": "momentum", "n": 4, "momentum": 0.9}},
+        {"workload": {"kind": "window", "n": 4, "width": 2}},
+    ):
+        assert resolvents.lower_bound(spec | changed, ones) is None
+    for weights in (np.ones(3), -np.ones(4), np.array([1.0, 1.0, 1.0, np.nan])):
+        with pytest.raises(CertificateError, match="non-negative"):
+            resolvents.lower_bound(spec, {"weights": weights})
+
+
+def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotEnclosed("too much")
+
+    data = sealed(*parts(solved(4)))
+    for name in (
+        "losses.variances.losses",
+        "losses.balls.losses",
+        "bounds.resolvents.lower_bound",
+        "doubles.whole.entries_of",
+        "utility.grouped",
+        "utility.determinants.lower_bound",
+        "doubles.whole.losses",
+        "arithmetic.series.losses",
+    ):
+        monkeypatch.setattr(f"factorize.checker.{name}", refuse)
+    report = check_factor_file(data)
+    assert report.supported and {"certificate.loss", "certificate.lower_bound"} <= set(report.unseen)
+    assert all("too much" in text for text in report.not_checked if text.startswith(("losses", "the lower bound")))

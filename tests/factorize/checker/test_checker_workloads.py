@@ -1,0 +1,271 @@
+"""Workloads and objectives of the exact checker beside their definitions, followed step by step in fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.checker.arithmetic.intervals import Interval
+from factorize.checker.spec import (
+    objectives,
+    program_of,
+    programs,
+    toeplitz_column,
+    weighing_of,
+    workload_numbers,
+    workloads,
+)
+from factorize.checker.spec.programs import Program, X
+from factorize.errors import CertificateError
+
+N = 5
+ONE = Fraction(1)
+RATES = [1.0, 0.5, 0.75, 0.25, 2.0]
+ETA = [Fraction(rate) for rate in RATES]
+MU, RATE = Fraction(3, 4), Fraction(1, 8)
+Vector = list[Fraction]
+
+
+def sums(values: Vector) -> Vector:
+    return [sum(values[: i + 1], Fraction(0)) for i in range(len(values))]
+
+
+def averages(g: Vector, factor: Fraction) -> Vector:
+    """m_i = factor m_{i-1} + g_i."""
+    found, m = [], Fraction(0)
+    for each in g:
+        m = factor * m + each
+        found.append(m)
+    return found
+
+
+def stepped(g: Vector, eta: list[Fraction], mu: Fraction, *, nesterov: bool = False) -> Vector:
+    m = averages(g, mu)
+    moves = [x + mu * y for x, y in zip(g, m, strict=True)] if nesterov else m
+    return sums([e * move for e, move in zip(eta, moves, strict=True)])
+
+
+def decayed(g: Vector, eta: list[Fraction], mu: Fraction, *, coupled: bool) -> Vector:
+    """Coupled, the gradient loses rate times the iterate; decoupled, the iterate shrinks by eta times rate itself."""
+    found, s, m = [], Fraction(0), Fraction(0)
+    for each, e in zip(g, eta, strict=True):
+        m = mu * m + each - (RATE * s if coupled else 0)
+        s = s + e * m if coupled else (1 - e * RATE) * s + e * m
+        found.append(s)
+    return found
+
+
+def corrections() -> Vector:
+    """w_i: one over 1 + beta + ... + beta^i, in doubles."""
+    return [Fraction(1.0 / sum(0.5**k for k in range(i + 1))) for i in range(N)]
+
+
+def weighted(g: Vector) -> Vector:
+    return [w * m for w, m in zip(corrections(), averages(g, Fraction(1, 2)), strict=True)]
+
+
+def anchored(g: Vector) -> Vector:
+    """2 (j + 2) w_j / ((i + 2) (i + 3)) over j <= i, where w sums the sums of g."""
+    w = sums(sums(g))
+    return [sum((2 * (j + 2) * w[j] for j in range(i + 1)), Fraction(0)) / ((i + 2) * (i + 3)) for i in range(len(g))]
+
+
+def recursive(g: Vector) -> Vector:
+    """Sums of m_i = 3/4 m_{i-1} + e_i of the estimates e_i = e_{i-1} / 8 + g_i."""
+    return sums(averages(averages(g, RATE), MU))
+
+
+FLAT = [ONE] * N
+NESTEROV = {"momentum": 0.75, "nesterov": True}
+DEFINITIONS: list[tuple[dict[str, Any], Callable[[Vector], Vector]]] = [
+    ({"kind": "identity"}, lambda g: g),
+    ({"kind": "prefix"}, sums),
+    ({"kind": "decay", "rate": 0.125}, lambda g: averages(g, RATE)),
+    ({"kind": "momentum", "momentum": 0.75}, lambda g: stepped(g, FLAT, MU)),
+    ({"kind": "momentum", "momentum": 0.75, "nesterov": False}, lambda g: stepped(g, FLAT, MU)),
+    ({"kind": "momentum", **NESTEROV}, lambda g: stepped(g, FLAT, MU, nesterov=True)),
+    ({"kind": "momentum", **NESTEROV, "learning_rates": RATES}, lambda g: stepped(g, ETA, MU, nesterov=True)),
+    ({"kind": "schedule", "learning_rates": RATES}, lambda g: stepped(g, ETA, Fraction(0))),
+    *(
+        (
+            {"kind": "weight_decay", "rate": 0.125, "mode": mode, "momentum": 0.75} | more,
+            lambda g, eta=eta, mode=mode: decayed(g, eta, MU, coupled=mode == "coupled"),
+        )
+        for mode in ("coupled", "decoupled")
+        for eta, more in ((FLAT, {}), (ETA, {"learning_rates": RATES}))
+    ),
+    ({"kind": "adam", "beta": 0.5}, weighted),
+    ({"kind": "adam", "beta": 0.5, "output": "moment"}, weighted),
+    ({"kind": "adam", "beta": 0.5, "output": "iterate"}, lambda g: sums(weighted(g))),
+    ({"kind": "srg", "momentum": 0.75, "decay": 0.125}, recursive),
+    ({"kind": "mu2", "output": "q"}, lambda g: sums(g)),
+    ({"kind": "mu2", "output": "w"}, lambda g: sums(sums(g))),
+    ({"kind": "mu2", "output": "x"}, anchored),
+    ({"kind": "window", "width": 2}, lambda g: [sum(g[max(i - 1, 0) : i + 1], Fraction(0)) for i in range(N)]),
+]
+CONSTANT = [d for d, _ in DEFINITIONS if "learning_rates" not in d and d["kind"] != "adam" and d.get("output") != "x"]
+
+
+def matrix(definition: Callable[[Vector], Vector]) -> list[Vector]:
+    columns = [definition([Fraction(int(i == j)) for i in range(N)]) for j in range(N)]
+    return [[column[i] for column in columns] for i in range(N)]
+
+
+@pytest.mark.parametrize(("document", "definition"), DEFINITIONS, ids=[str(document) for document, _ in DEFINITIONS])
+def test_a_workload_is_its_definition(document: dict[str, Any], definition: Callable[[Vector], Vector]) -> None:
+    given, wanted = document | {"n": N}, matrix(definition)
+    found = workload_numbers(given, {})
+    assert found is not None
+    radius = found.fraction(found.radius)
+    assert radius < Fraction(1, 2**200)
+    for row, true in zip(found.values.tolist(), wanted, strict=True):
+        assert all(abs(found.fraction(value) - each) <= radius for value, each in zip(row, true, strict=True))
+    column = toeplitz_column(given)
+    assert (column is not None) == (document in CONSTANT)
+    if column is not None:
+        assert len(column.values) == N
+        radius = column.fraction(column.radius)
+        for value, row in zip(column.values.tolist(), wanted, strict=True):
+            assert abs(column.fraction(value) - row[0]) <= radius < Fraction(1, 2**200)
+
+
+def test_only_plain_sums_take_the_column_of_ones() -> None:
+    ones = [str(document) for document, definition in DEFINITIONS if {row[0] for row in matrix(definition)} == {ONE}]
+    programs = {str(document): program_of(document | {"n": N}) for document in CONSTANT}
+    summing = [name for name, program in programs.items() if program is not None and program.sums]
+    assert str({"kind": "prefix"}) in summing and set(summing) <= set(ones)
+    near = {"kind": "decay", "rate": float(np.nextafter(1.0, 0.0)), "n": N}
+    column, program = toeplitz_column(near), program_of(near)
+    assert column is not None and len(set(column.values.tolist())) == N and program is not None and not program.sums
+
+
+def test_matrices_of_a_user() -> None:
+    given, array = {"kind": "matrix", "sha256": "a"}, np.array([[1.0, 0.5]])
+    found = workload_numbers(given, {"a": array, "b": np.ones((2, 2))})
+    assert found is not None and [found.fraction(v) for v in found.values[0]] == [1, Fraction(1, 2)]
+    assert workload_numbers(given, {}) is None and toeplitz_column(given) is None
+
+
+def test_kinds_that_are_not_known() -> None:
+    for kind in ("other", "x" * 99):
+        for read in (lambda given: workload_numbers(given, {}), program_of, workloads.check_known):
+            with pytest.raises(CertificateError, match=f"knows no workload '{kind[:40]}'.*known are identity, prefix"):
+                read({"kind": kind, "n": N})
+        assert toeplitz_column({"kind": kind, "n": N}) is None
+    assert program_of({"kind": "window", "n": N}) is None and program_of({"kind": "matrix"}) is None
+    for rates in (RATES[:-1], [*RATES, 1.0], []):
+        with pytest.raises(CertificateError, match=f"states {len(rates)} learning rates for n=5"):
+            program_of({"kind": "schedule", "n": N, "learning_rates": rates})
+
+
+def test_a_kind_has_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(workloads.PROGRAMS)
+    monkeypatch.setattr(workloads, "PROGRAMS", known)
+
+    def first(_document: Any) -> Program:
+        return Program([], X)
+
+    def second(_document: Any) -> Program:
+        return Program([], X)
+
+    assert workloads.defines("new", "newer")(first) is first
+    assert known["new"] is known["newer"] is first and workloads.defines("new")(first) is first
+    with pytest.raises(TypeError, match="the workload 'new' has two programs, first and this one"):
+        workloads.defines("new")(second)
+    assert known["new"] is first
+
+
+class TestObjectives:
+    def test_weights(self) -> None:
+        mean, most = weighing_of({"kind": "mean"}, 4), weighing_of({"kind": "max"}, 4)
+        assert mean.doubles.tolist() == most.doubles.tolist() == [1.0] * 4
+        assert (mean.divisor, most.divisor, most.weights) == (4, None, None)
+        own = weighing_of({"kind": "weighted", "weights": [0.5, 2.0]}, 2)
+        assert own.weights == [Fraction(1, 2), 2] and own.doubles.tolist() == [0.5, 2.0] and own.divisor is None
+        restarted = weighing_of({"kind": "lambda_tau", "tau": 2}, 5)
+        assert restarted.weights == [Fraction(1, 2), 1, Fraction(1, 2), 1, Fraction(1, 2)]
+        assert restarted.references == [-1, -1, 1, 1, 3] and restarted.tau == 2
+        assert mean.references == [-1] * 4 and mean.tau is None
+
+    def test_refusals(self) -> None:
+        for kind in ("other", "x" * 99):
+            for read in (lambda given: weighing_of(given, 2), objectives.check_known_objective):
+                with pytest.raises(CertificateError, match=f"knows no objective '{kind[:40]}'$"):
+                    read({"kind": kind})
+        for weights in ([1.0], [1.0] * 3):
+            with pytest.raises(CertificateError, match=f"states {len(weights)} weights for 2 rows"):
+                weighing_of({"kind": "weighted", "weights": weights}, 2)
+
+
+def run(program: Program, g: Vector, states: int = 9) -> Vector:
+    """The output at each step for an input."""
+    held, found = dict.fromkeys(range(states), Fraction(0)), []
+    for i, held[X] in enumerate(g):
+        for target, terms in program.statements:
+            held[target] = sum(((f[i] if isinstance(f, list) else f) * held[s] for s, f in terms.items()), Fraction(0))
+        found.append(held[program.output])
+    return found
+
+
+class TestPrograms:
+    G = [Fraction(k) for k in (1, -2, 4, 8, 16)]
+
+    @pytest.mark.parametrize("tau", [1, 2, 3, 5, 7])
+    def test_since_the_last_restart(self, tau: int) -> None:
+        for document in ({"kind": "prefix", "n": N}, {"kind": "mu2", "n": N, "output": "w"}):
+            program = program_of(document)
+            assert program is not None
+            plain = run(program, self.G)
+            wanted = [x - (plain[i // tau * tau - 1] if i >= tau else 0) for i, x in enumerate(plain)]
+            found = program.since_reference(N, tau)
+            assert run(found, self.G) == wanted
+            assert sorted(target for target, _ in found.statements) == list(range(len(found.statements)))
+
+    def test_of_another_input(self) -> None:
+        program = program_of({"kind": "momentum", "n": N, "momentum": 0.75})
+        assert program is not None
+        doubled = program.fed([(5, {X: Fraction(2)})], 5)
+        assert run(doubled, self.G) == [2 * x for x in run(program, self.G)]
+        assert run(Program([], X).fed([(5, {X: Fraction(2)})], 5), self.G) == [2 * x for x in self.G]
+        assert doubled.output == program.output and Program([], X).fed([], 5).output == 5
+
+    def test_steps(self) -> None:
+        for document, definition in DEFINITIONS:
+            program = program_of(document | {"n": N})
+            steps = None if program is None else program.steps(N)
+            if steps is not None:
+                s, found = Fraction(0), []
+                for (kept, added), x in zip(steps, self.G, strict=True):
+                    s = kept * s + added * x
+                    found.append(s)
+                assert len(steps) == N and found == definition(self.G)
+        two = Program([(0, {0: Fraction(1, 2), X: ONE})], 0)
+        assert two.steps(3) == [(Fraction(1, 2), ONE)] * 3
+
+    def test_arrays(self) -> None:
+        program = Program([(0, {0: Fraction(1, 3), X: ONE}), (2, {2: [ONE, Fraction(1, 2), Fraction(5)]})], 2)
+        targets, sources, counts, factors = program.arrays()
+        assert targets.tolist() == [0, 2] and sources.tolist() == [[0, X], [2, 0]] and counts.tolist() == [2, 1]
+        assert factors.shape == (3, 2, 2, 2)
+        assert factors[:, 1, 0, 0].tolist() == [1.0, 0.5, 5.0] and (factors[:, 0, 1, 0] == 1).all()
+        assert abs(sum(map(Fraction, factors[2, 0, 0].tolist())) - Fraction(1, 3)) < Fraction(1, 2**104)
+        nothing = Program([], X).arrays()
+        assert [part.shape for part in nothing[:3]] == [(0,), (0, 1), (0,)] and nothing[3].shape == (1, 0, 1, 2)
+        uneven = Program([(0, {0: [ONE] * 3}), (1, {0: [ONE] * 3, X: ONE})], 1).arrays()
+        assert uneven[3].shape == (3, 2, 2, 2)
+
+    def test_factors_of_every_kind(self) -> None:
+        """A double cuts once, and another rational number divides what it multiplied; 1 does nothing."""
+        one = Interval.of_integers(np.array([3], dtype=np.int64))
+        assert programs._times(one, ONE) is one
+        for factor, cut in ((Fraction(2), 0), (Fraction(-5, 8), 0), (Fraction(3, 7), 1), (Fraction(-2, 3), 1)):
+            found = programs._times(one, factor)
+            low, high = Fraction(int(found.low[0]), 2**256), Fraction(int(found.high[0]), 2**256)
+            assert low <= 3 * factor <= high and int(found.high[0]) - int(found.low[0]) <= cut
+        tiny = Interval.of_integers(np.array([1], dtype=np.int64))
+        found = programs._times(tiny, Fraction(1, 2**300))
+        assert (found.low[0], found.high[0]) == (0, 1)
