@@ -29,6 +29,8 @@ SMALL_SECONDS, SMALL_MB = 5.0, 512
 PUBLISHERS = 8
 """Threads beside those of places, for what has given its place back and waits for a disk."""
 IDLE_SECONDS = 120.0
+WARM_SECONDS = 120.0
+"""For each question of a warm-up: a solver that never answers must not keep calls from a pair of their own."""
 _AGED = MOST_ANSWERS * 3 // 4
 _WARM_MECHANISMS: tuple[dict[str, str], ...] = (
     {"kind": "dense"},
@@ -66,8 +68,8 @@ class Pair:
             about = {"path": f"{folder}/file", "store": open_store(f"{folder}/store").url}
             for mechanism in _WARM_MECHANISMS:
                 spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
-                self.solver.ask("solve", {**about, "spec": spec})
-                self.prover.ask("check", {**about, "strict": False})
+                self.solver.ask("solve", {**about, "spec": spec}, seconds=WARM_SECONDS)
+                self.prover.ask("check", {**about, "strict": False}, seconds=WARM_SECONDS)
 
     def kill(self) -> None:
         """End both, whatever they do."""

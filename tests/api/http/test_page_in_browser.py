@@ -262,7 +262,7 @@ def test_mechanisms_are_compared(view: Watched) -> None:
 def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     page = view.page
     view.go("recommend")
-    for name, text in {"examples": "6", "batch size": "2", "max seconds": "0.5", "samplings": "fixed"}.items():
+    for name, text in {"examples": "6", "batch size": "2", "seconds": "0.5", "samplings": "fixed"}.items():
         if not page.get_by_label(name, exact=True).is_visible():
             page.get_by_text("More fields").click()
         page.get_by_label(name, exact=True).fill(text)
