@@ -14,27 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property
 from numbers import Integral
 from typing import Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.format.claims import CertifiedFactors
-from factorize.format.claims import CertifiedSensitivity as CertifiedSensitivity
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified_value, differing
 from factorize.numbers.gaussian import (
-    check_delta,
     gaussian_delta,
     gaussian_epsilon,
     mu_of,
-    noise_multiplier_for_epsilon,
-    noise_multiplier_for_mu,
-    noise_multiplier_for_rho,
     rho_of,
 )
-from factorize.numbers.scalars import double_above, finite_real
+from factorize.numbers.scalars import double_above, finite_real, multiplier_of, within_scale
+from factorize.privacy_question import PrivacyTarget as PrivacyTarget
+from factorize.privacy_question import Question
 
-SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
-"""Of clip norms and of sigma: noise is drawn in float32, and norms of clipped vectors are sums of squares."""
 _LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
 _ROUNDED = 1e-12  # relative: more than doubles lose of an attack's rates
 
@@ -76,56 +70,6 @@ class Adjacency(StrEnum):
             f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE)",
             field="adjacency",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivacyTarget:
-    """What privacy is asked for: exactly one of (epsilon, delta), rho or mu.
-
-    Args:
-        epsilon: of (epsilon, delta)-differential privacy; needs `delta`.
-        delta: in (0, 1). Beside rho or mu it is optional, and the answer then has the exact epsilon at it.
-        rho: of rho-zCDP, equal to mu^2 / 2 for a Gaussian mechanism.
-        mu: of mu-GDP. Some papers call this number rho (Renyi divergence alpha rho^2 / 2).
-
-    Raises:
-        InvalidParameter: no target, more than one, epsilon without delta, or a value out of range.
-    """
-
-    epsilon: float | None = None
-    delta: float | None = None
-    rho: float | None = None
-    mu: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no target, and keep plain doubles."""
-        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise InvalidParameter(
-                f"{len(given)} privacy targets given ({', '.join(given) or 'none'}), exactly one is needed;"
-                " give epsilon with delta, or rho, or mu",
-                field=given[1] if given else "epsilon",
-            )
-        if self.epsilon is not None and self.delta is None:
-            raise InvalidParameter(
-                f"epsilon={self.epsilon} has no delta, and a Gaussian mechanism is never (epsilon, 0)-DP;"
-                " give delta in (0, 1), well below 1 / (number of users)",
-                field="delta",
-            )
-        if self.delta is not None:
-            object.__setattr__(self, "delta", check_delta(self.delta))
-        _ = self.noise_multiplier  # refuses a target out of range now rather than at its first use
-        object.__setattr__(self, given[0], float(getattr(self, given[0])))
-
-    @cached_property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier that reaches the target: never below the true one, 2e-12 above it at most."""
-        if self.rho is not None:
-            return noise_multiplier_for_rho(self.rho)
-        if self.mu is not None:
-            return noise_multiplier_for_mu(self.mu)
-        assert self.epsilon is not None and self.delta is not None  # by __post_init__; narrows the types
-        return noise_multiplier_for_epsilon(self.epsilon, self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,33 +245,19 @@ def check_own(calibration: object, factors: CertifiedFactors) -> None:
     calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)
 
 
-def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
-    """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree.
-
-    What states them may be of any class: a certificate's in memory, a manifest's in a training job.
-    """
-    for name in ("value", "kind", "rule", "participation"):
-        theirs, ours = getattr(one, name), getattr(other, name)
-        if name == "participation":
-            theirs, ours = dict(theirs), dict(ours)
-        if theirs != ours:
-            return name, theirs, ours
-    return None
-
-
 def calibrate(
     sensitivity: CertifiedSensitivity,
-    target: PrivacyTarget,
+    asked: Question,
     *,
     clip_norm: float = 1.0,
     divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> Calibration:
-    """Return the noise that makes C G + Z as private as asked.
+    """Return the noise that makes C G + Z as private as asked, or what a given noise is worth.
 
     Args:
         sensitivity: certified sensitivity of the strategy (`certificate.sensitivity`), never a bare number.
-        target: the privacy asked for.
+        asked: the privacy; or a `GivenNoise`, whose epsilon or delta is found on the mechanism's exact curve.
         clip_norm: bound on the norm of one user's contribution to one step; the training job must enforce it.
         divisor: the fixed public divisor where steps are means; never the size of a random batch.
         adjacency: `zero_out` or `replace_one`; the latter needs twice the sigma.
@@ -340,42 +270,35 @@ def calibrate(
         Denisov et al. 2022, theorem 2.1 (the mechanism); Balle, Wang 2018, theorem 8 (its privacy).
     """
     relation = Adjacency.parse(adjacency)
-    sens = certified_value(sensitivity)
+    largest = Fraction(certified_value(sensitivity)) * relation.factor
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
-    z = target.noise_multiplier
-    mu = mu_of(z) if target.mu is None else target.mu
-    delta, epsilon = target.delta, target.epsilon
-    if epsilon is None and delta is not None:
-        epsilon = gaussian_epsilon(delta, mu)
-    sigma = Fraction(z) * relation.factor * Fraction(clip) * Fraction(sens)
+    if isinstance(asked, PrivacyTarget):
+        z = asked.noise_multiplier
+        exact = Fraction(z) * Fraction(clip) * largest
+        sigma = within_scale("sigma", double_above(exact, "sigma"))
+        rho = rho_of(z) if asked.rho is None else asked.rho
+        mu = mu_of(z) if asked.mu is None else asked.mu
+        epsilon, delta = asked.epsilon, asked.delta
+        if epsilon is None and delta is not None:
+            epsilon = gaussian_epsilon(delta, mu)
+    else:
+        sigma = asked.sigma
+        z = multiplier_of(sigma, clip_norm=clip, sensitivity=largest)
+        rho, mu = rho_of(z), mu_of(z)
+        epsilon, delta = asked.level(lambda d: gaussian_epsilon(d, mu), lambda e: gaussian_delta(e, mu))
     return Calibration(
         noise_multiplier=z,
-        sigma_of_sums=within_scale("sigma", double_above(sigma, "sigma")),
+        sigma_of_sums=sigma,
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=relation,
         epsilon=epsilon,
         delta=delta,
-        rho=rho_of(z) if target.rho is None else target.rho,
+        rho=rho,
         mu=mu,
         divisor=divisor,
     )
-
-
-def within_scale(name: str, value: float) -> float:
-    """Return a clip norm or a sigma, if single precision holds numbers of its size.
-
-    Raises:
-        InvalidParameter: outside [1e-30, 1e30]: noise in float32 would be zero or infinite, and norms underflow.
-    """
-    if not SMALLEST_SCALE <= value <= LARGEST_SCALE:
-        raise InvalidParameter(
-            f"{name}={value!r} is outside [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}], where noise in float32 is neither "
-            "zero nor infinite; check the units of the clip norm",
-            field=name,
-        )
-    return value
 
 
 def check_divisor(divisor: object) -> None:
@@ -392,20 +315,3 @@ def check_divisor(divisor: object) -> None:
             " or leave it out for sums",
             field="divisor",
         )
-
-
-def certified_value(sensitivity: object) -> float:
-    """Return the value of a sensitivity that states its kind, rule and participation."""
-    remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
-    if not isinstance(sensitivity, CertifiedSensitivity):
-        raise InvalidParameter(
-            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}",
-            field="sensitivity",
-        )
-    if sensitivity.kind not in ("exact", "upper_bound") or not sensitivity.participation:
-        raise InvalidParameter(
-            f"sensitivity of kind {sensitivity.kind!r} for participation {sensitivity.participation!r} proves"
-            f" no privacy (it must be exact or upper_bound, for a stated participation); {remedy}",
-            field="sensitivity",
-        )
-    return finite_real("sensitivity", sensitivity.value, remedy=remedy)

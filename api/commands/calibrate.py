@@ -101,7 +101,7 @@ def calibrate(
 def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, Any]:
     """Work it out in this process."""
     from factorize.accounting import calibrate_sampling
-    from factorize.accounting.levels.given_noise import question_of
+    from factorize.privacy_question import question_of
 
     wanted = question_of(**{name: asked.pop(name) for name in ("epsilon", "delta", "rho", "mu", "sigma")})
     factorization = open_target(target, store)

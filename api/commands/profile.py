@@ -45,8 +45,8 @@ def profile(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
-    from factorize.accounting.laws.sampling_scheme import SamplingOptions
-    from factorize.accounting.levels.privacy_profile import privacy_profile
+    from factorize.accounting.privacy_profile import privacy_profile
+    from factorize.accounting.sampling_scheme import SamplingOptions
 
     if plot is not None:
         from factorize.api.pictures.factorization_plot import check_format

@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem, extras_named
-from factorize.format.claims import CertifiedFactors, certified
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.falling import descend, descend_near
 from factorize.numbers.gaussian import check_delta, mu_of, rho_of
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, within_scale
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.privacy_question import GivenNoise
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 

@@ -13,12 +13,12 @@ from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law
-from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of, question_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
-from factorize.format.claims import CertifiedFactors, certified
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.gaussian import mu_of, rho_of
-from factorize.numbers.scalars import finite_real
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
+from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
+from factorize.privacy import Adjacency, Calibration
+from factorize.privacy_question import GivenNoise, question_of
 from factorize.structures.endless import AnyStrategy
 
 Method = Literal["verified", "deterministic"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorize.accounting.levels.given_noise import level_without_sampling, question_of
 from factorize.errors import InvalidParameter, extras_named
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.privacy_question import question_of
 
 
 class CalibratedFactors:
@@ -47,8 +47,7 @@ class CalibratedFactors:
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
         asked = question_of(**numbers) if target is None else target
         if sampling == "fixed" and (dataset_size, batch_size, bins) == (None, None, None):
-            plain: Any = calibrate if isinstance(asked, PrivacyTarget) else level_without_sampling
-            return plain(factors.sensitivity, asked, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
+            return calibrate(factors.sensitivity, asked, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
         from factorize.accounting.schemes import calibrate_sampling
 
         with extras_named(f"a calibration for {sampling}"):

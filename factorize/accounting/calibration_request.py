@@ -73,8 +73,8 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
     Raises:
         See `factorize.accounting.calibrate_sampling`.
     """
-    from factorize.accounting.levels.given_noise import question_of
     from factorize.accounting.schemes import calibrate_sampling
+    from factorize.privacy_question import question_of
 
     numbers = {name: getattr(request, name) for name in ("epsilon", "delta", "rho", "mu", "sigma")}
     found = calibrate_sampling(

@@ -19,14 +19,14 @@ from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, Direction, Evidence, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import LARGEST_EPSILON, MARGIN, Bound, Law
-from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.numbers.gaussian import gaussian_epsilon
-from factorize.numbers.scalars import double_above
+from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import GivenNoise, Question
 
 MOST_ATTEMPTS = 16
 MOST_SAMPLES = 1 << 30

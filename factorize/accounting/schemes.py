@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
+from factorize.accounting.binned_schemes import AllocationScheme, BinsScheme
 from factorize.accounting.bins_calibration import Method
-from factorize.accounting.laws.binned_schemes import AllocationScheme, BinsScheme
-from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
-from factorize.accounting.levels.given_noise import GivenNoise, Question, level_without_sampling
+from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration, calibrate
+from factorize.privacy_question import Question
 from factorize.structures.base import Matrix
 
 
@@ -33,12 +33,8 @@ class FixedScheme(SamplingScheme):
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
-        given: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor}
-        given["adjacency"] = asked.adjacency
-        sensitivity = certified(factorization).sensitivity
-        if isinstance(target, GivenNoise):
-            return level_without_sampling(sensitivity, target, **given)
-        return calibrate(sensitivity, target, **given)
+        given: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor, "adjacency": asked.adjacency}
+        return calibrate(certified(factorization).sensitivity, target, **given)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse bins and the sizes of a sampling."""

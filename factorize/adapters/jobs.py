@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.accounting.amplification import calibrate_amplified
-from factorize.accounting.moments.joint_moments import JointMoments, calibrate_moments
+from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.adaptive.joint_plan import second_workload
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
@@ -24,7 +24,7 @@ from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_keys import derived_key
 from factorize.training.draws.bin_sizes import capacity_for
-from factorize.training.memory.noise_memory import spec_within, warn_of_dense
+from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation
 from factorize.training.sampling import CyclicPoisson
 

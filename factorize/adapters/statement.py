@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from factorize.accounting.moments.joint_moments import JointMoments
+from factorize.accounting.joint_moments import JointMoments
 from factorize.privacy import Calibration
 
 

@@ -1,6 +1,6 @@
 """The sensitivity of first and second moments that are released together, from the bytes of both strategies.
 
-It shares no code with `factorize.accounting.moments.joint_moments`: both squared sensitivities are bracketed by
+It shares no code with `factorize.accounting.joint_moments`: both squared sensitivities are bracketed by
 rationals, and the pair's is derived from them by the theorem in docs/privacy.md.
 """
 

@@ -117,7 +117,7 @@ class Checkpointed(ABC):
     def _advance_to(self, step: int) -> None:
         """Go on to a later step, whose noise then comes next."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:  # noqa: B027  noise on a device has neither
         """End threads and connections; the next step opens them again."""
 
     def _refuse_past(self, step: int) -> None:

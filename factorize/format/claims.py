@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.format.certificates import check_fields
+from factorize.numbers.scalars import finite_real
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +84,37 @@ def certified(given: object) -> CertifiedFactors:
             f"a {type(given).__name__} is no factorization; pass what load or solve gave", field="factors"
         )
     return given
+
+
+def certified_value(sensitivity: object) -> float:
+    """Return the value of a sensitivity that states its kind, rule and participation."""
+    remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
+    if not isinstance(sensitivity, CertifiedSensitivity):
+        raise InvalidParameter(
+            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}",
+            field="sensitivity",
+        )
+    if sensitivity.kind not in ("exact", "upper_bound") or not sensitivity.participation:
+        raise InvalidParameter(
+            f"sensitivity of kind {sensitivity.kind!r} for participation {sensitivity.participation!r} proves"
+            f" no privacy (it must be exact or upper_bound, for a stated participation); {remedy}",
+            field="sensitivity",
+        )
+    return finite_real("sensitivity", sensitivity.value, remedy=remedy)
+
+
+def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
+    """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree.
+
+    What states them may be of any class: a certificate's in memory, a manifest's in a training job.
+    """
+    for name in ("value", "kind", "rule", "participation"):
+        theirs, ours = getattr(one, name), getattr(other, name)
+        if name == "participation":
+            theirs, ours = dict(theirs), dict(ours)
+        if theirs != ours:
+            return name, theirs, ours
+    return None
 
 
 @dataclass(frozen=True)

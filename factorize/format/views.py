@@ -30,7 +30,7 @@ class ViewedFactors(ABC):
         """Return rows start..stop-1 of a matrix, shape (stop - start, n), float64."""
 
     @cached_property
-    def C(self) -> np.ndarray:  # noqa: N802
+    def C(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
         """The strategy matrix, shape (n, n), read-only; kept once it was asked for.
 
         Raises:
@@ -40,12 +40,12 @@ class ViewedFactors(ABC):
         return self._whole("C")
 
     @cached_property
-    def C_inv(self) -> np.ndarray:  # noqa: N802
+    def C_inv(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
         """The noising matrix C^-1, shape (n, n), read-only; it raises as `C`."""
         return self._whole("C_inv")
 
     @cached_property
-    def B(self) -> np.ndarray:  # noqa: N802
+    def B(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
         """The decoder A C^-1, one row for each output of the workload, read-only; it raises as `C`."""
         return self._whole("B")
 

@@ -13,6 +13,8 @@ from factorize.errors import InvalidParameter
 
 MAX_STEPS = 100_000_000
 """Steps of a run, at most."""
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+"""Of clip norms and of sigma: noise is drawn in float32, and norms of clipped vectors are sums of squares."""
 
 
 def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
@@ -34,6 +36,21 @@ def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = Tr
     return number
 
 
+def within_scale(name: str, value: float) -> float:
+    """Return a clip norm or a sigma, if single precision holds numbers of its size.
+
+    Raises:
+        InvalidParameter: outside [1e-30, 1e30]: noise in float32 would be zero or infinite, and norms underflow.
+    """
+    if not SMALLEST_SCALE <= value <= LARGEST_SCALE:
+        raise InvalidParameter(
+            f"{name}={value!r} is outside [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}], where noise in float32 is neither "
+            "zero nor infinite; check the units of the clip norm",
+            field=name,
+        )
+    return value
+
+
 def double_above(value: Fraction, name: str) -> float:
     """Return the smallest double that is not below an exact positive value."""
     try:
@@ -49,6 +66,12 @@ def root_above(square: Fraction | int, name: str) -> float:
     """Return a double that is not below the root of an exact positive value, and at most 2 ulp above it."""
     root = math.sqrt(double_above(Fraction(square), name))
     return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
+
+
+def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float | Fraction = 1.0) -> float:
+    """Return sigma / (clip_norm * sensitivity), rounded down."""
+    exact = Fraction(sigma) / Fraction(clip_norm) / Fraction(sensitivity)
+    return float(exact) * (1 - 2.0**-51)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.format.claims import CertifiedFactors, certified
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
 INDEPENDENT = (1.0,)
 """C^-1 = I: fresh noise for each gradient (DP-SGD)."""

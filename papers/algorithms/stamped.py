@@ -10,8 +10,8 @@ import numpy as np
 
 from factorize.checker.sensitivity import square_root_up
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors, certified
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.correlated_noise import FactorizationNoise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.accounting.laws.sampling_scheme import SamplingOptions
+from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.accounting.schemes import SCHEMES
 from factorize.errors import ConditionNotMet, FactorizeError
 from factorize.factorization import Factorization

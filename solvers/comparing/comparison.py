@@ -10,7 +10,8 @@ from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.factorization import Factorization
-from factorize.privacy import Calibration, CertifiedSensitivity
+from factorize.format.claims import CertifiedSensitivity
+from factorize.privacy import Calibration
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory
 

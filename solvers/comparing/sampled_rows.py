@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.laws.binned_schemes import BinsScheme
+from factorize.accounting.binned_schemes import BinsScheme
 from factorize.accounting.schemes import SAMPLINGS, SCHEMES, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization

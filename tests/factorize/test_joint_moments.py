@@ -11,7 +11,7 @@ import pytest
 from checker_files import parts, sealed
 from specs import solved
 
-from factorize.accounting.moments.joint_moments import (
+from factorize.accounting.joint_moments import (
     BOTH,
     FREE,
     REPLACED,

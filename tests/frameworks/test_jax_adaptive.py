@@ -12,7 +12,7 @@ from handmade import handmade
 from jax import numpy as jnp
 from test_jax_private import CLIP, EPOCHS, SIZE, N, X, Y, factors, fixed, job, loss
 
-from factorize.accounting.moments.joint_moments import calibrate_moments
+from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam
 from factorize.adapters.adaptive.joint_plan import second_seed
 from factorize.adapters.jax import correlated_noise

@@ -12,7 +12,7 @@ from opacus import GradSampleModule
 from test_adaptive import flat, gradients
 from test_private import EPOCHS, SIZE, N, data, network
 
-from factorize.accounting.moments.joint_moments import calibrate_moments
+from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.torch import NoiseGenerator

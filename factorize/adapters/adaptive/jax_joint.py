@@ -9,7 +9,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from factorize.accounting.moments.joint_moments import JointMoments
+from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.adaptive.joint_plan import check_floor, second_seed
 from factorize.adapters.jax import Precision, correlated_noise
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import torch
 
-from factorize.accounting.moments.joint_moments import JointMoments
+from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.adaptive.joint_plan import check_floor, second_seed
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.opacus import CorrelatedOptimizer

@@ -14,13 +14,13 @@ from specs import solved
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sampling
 from factorize.accounting.amplification import amplified_multiplier
 from factorize.accounting.claim_search import LEAST_EPSILON
-from factorize.accounting.levels.given_noise import GivenNoise, level_without_sampling, question_of
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.factors import Factors
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.privacy_question import GivenNoise, question_of
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_fixed_order_has_the_exact_curve(base: Factorization) -> None:
     for adjacency in ("zero_out", "replace_one"):
         there = calibrate(sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-6), clip_norm=3.0, adjacency=adjacency)
         given: dict[str, Any] = {"clip_norm": 3.0, "adjacency": adjacency}
-        back = level_without_sampling(sensitivity, GivenNoise(sigma=there.sigma_of_sums, delta=1e-6), **given)
+        back = calibrate(sensitivity, GivenNoise(sigma=there.sigma_of_sums, delta=1e-6), **given)
         assert back.epsilon == pytest.approx(2.0, rel=1e-9) and back.sigma_of_sums == there.sigma_of_sums
         found = calibrate_sampling(base, GivenNoise(sigma=there.sigma_of_sums, epsilon=2.0), sampling="fixed", **given)
         assert found.delta == pytest.approx(1e-6, rel=1e-8) and found.rho >= 0.999999 * there.rho

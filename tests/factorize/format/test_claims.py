@@ -12,8 +12,8 @@ from factorize import load as load_whole
 from factorize.client import Factors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
-from factorize.format.claims import CertifiedFactors, StatedSensitivity, certified
-from factorize.privacy import PrivacyTarget, calibrate, check_own, differing
+from factorize.format.claims import CertifiedFactors, StatedSensitivity, certified, differing
+from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
 

@@ -15,8 +15,8 @@ from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.mechanisms import DenseNoise
 from factorize.solvers import solve
-from factorize.training.memory import noise_memory
-from factorize.training.memory.noise_memory import spec_within
+from factorize.training import noise_memory
+from factorize.training.noise_memory import spec_within
 
 TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 SINGLE = {"kind": "single"}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from factorize.accounting.bins_calibration import Method
-from factorize.accounting.levels.given_noise import GivenNoise, Question
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
+from factorize.privacy_question import GivenNoise, Question
 from factorize.structures.base import Matrix
 
 

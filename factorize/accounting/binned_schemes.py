@@ -7,11 +7,11 @@ from typing import Any
 
 from factorize.accounting.bins_calibration import BinsCalibration, bounded_deltas, calibrate_bins
 from factorize.accounting.gram_matrix import LARGEST_BINS
-from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
-from factorize.accounting.levels.given_noise import Question
+from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.format.claims import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
+from factorize.privacy_question import Question
 from factorize.structures.base import Matrix
 
 

@@ -18,9 +18,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
-from factorize.numbers.scalars import double_above, finite_real, root_above
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, differing, within_scale
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified, differing
+from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
 FREE = "joint moments: the second is free"
 BOTH = "joint moments: both sensitivities"

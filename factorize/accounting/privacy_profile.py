@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from factorize.accounting.laws.sampling_scheme import SamplingOptions
-from factorize.accounting.levels.given_noise import GivenNoise
+from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.accounting.schemes import scheme_of
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real
+from factorize.privacy_question import GivenNoise
 
 MOST_POINTS = 1000
 

@@ -1,22 +1,69 @@
-"""Given noise: a sigma that is there already, and which of epsilon and delta is asked for."""
+"""The question that a calibration answers: how much noise gives this privacy, or how much privacy this noise gives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import cached_property
 
 from factorize.errors import InvalidParameter
-from factorize.numbers.gaussian import check_delta, gaussian_delta, gaussian_epsilon, mu_of, rho_of
-from factorize.numbers.scalars import finite_real
-from factorize.privacy import (
-    Adjacency,
-    Calibration,
-    CertifiedSensitivity,
-    PrivacyTarget,
-    certified_value,
-    within_scale,
+from factorize.numbers.gaussian import (
+    check_delta,
+    noise_multiplier_for_epsilon,
+    noise_multiplier_for_mu,
+    noise_multiplier_for_rho,
 )
+from factorize.numbers.scalars import finite_real, within_scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTarget:
+    """What privacy is asked for: exactly one of (epsilon, delta), rho or mu.
+
+    Args:
+        epsilon: of (epsilon, delta)-differential privacy; needs `delta`.
+        delta: in (0, 1). Beside rho or mu it is optional, and the answer then has the exact epsilon at it.
+        rho: of rho-zCDP, equal to mu^2 / 2 for a Gaussian mechanism.
+        mu: of mu-GDP. Some papers call this number rho (Renyi divergence alpha rho^2 / 2).
+
+    Raises:
+        InvalidParameter: no target, more than one, epsilon without delta, or a value out of range.
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    rho: float | None = None
+    mu: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no target, and keep plain doubles."""
+        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidParameter(
+                f"{len(given)} privacy targets given ({', '.join(given) or 'none'}), exactly one is needed;"
+                " give epsilon with delta, or rho, or mu",
+                field=given[1] if given else "epsilon",
+            )
+        if self.epsilon is not None and self.delta is None:
+            raise InvalidParameter(
+                f"epsilon={self.epsilon} has no delta, and a Gaussian mechanism is never (epsilon, 0)-DP;"
+                " give delta in (0, 1), well below 1 / (number of users)",
+                field="delta",
+            )
+        if self.delta is not None:
+            object.__setattr__(self, "delta", check_delta(self.delta))
+        _ = self.noise_multiplier  # refuses a target out of range now rather than at its first use
+        object.__setattr__(self, given[0], float(getattr(self, given[0])))
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier that reaches the target: never below the true one, 2e-12 above it at most."""
+        if self.rho is not None:
+            return noise_multiplier_for_rho(self.rho)
+        if self.mu is not None:
+            return noise_multiplier_for_mu(self.mu)
+        assert self.epsilon is not None and self.delta is not None  # by __post_init__; narrows the types
+        return noise_multiplier_for_epsilon(self.epsilon, self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,55 +128,3 @@ def question_of(
             field="sigma",
         )
     return GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
-
-
-def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float = 1.0) -> float:
-    """Return sigma / (clip_norm * sensitivity), rounded down."""
-    exact = Fraction(sigma) / Fraction(clip_norm) / Fraction(sensitivity)
-    return float(exact) * (1 - 2.0**-51)
-
-
-def level_without_sampling(
-    sensitivity: CertifiedSensitivity,
-    noise: GivenNoise,
-    *,
-    clip_norm: float = 1.0,
-    divisor: int | None = None,
-    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-) -> Calibration:
-    """Return what a given noise is worth without sampling: the Gaussian mechanism's exact curve, rounded up.
-
-    Args:
-        sensitivity: certified sensitivity of the strategy.
-        noise: sigma, and which of epsilon and delta is asked for.
-        clip_norm: bound on one contribution.
-        divisor: the fixed public divisor of means; None for sums.
-        adjacency: `zero_out` or `replace_one`.
-
-    Raises:
-        InvalidParameter: a value out of range.
-        UnsupportedAdjacency: add/remove, or an unknown name.
-
-    Reference:
-        Balle, Wang 2018, theorem 8.
-    """
-    relation = Adjacency.parse(adjacency)
-    clip = within_scale(
-        "clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
-    )
-    size = certified_value(sensitivity) * relation.factor
-    z = multiplier_of(noise.sigma, clip_norm=clip, sensitivity=size)
-    mu = mu_of(z)
-    epsilon, delta = noise.level(lambda d: gaussian_epsilon(d, mu), lambda e: gaussian_delta(e, mu))
-    return Calibration(
-        noise_multiplier=z,
-        sigma_of_sums=noise.sigma,
-        sensitivity=sensitivity,
-        clip_norm=clip,
-        adjacency=relation,
-        epsilon=epsilon,
-        delta=delta,
-        rho=rho_of(z),
-        mu=mu,
-        divisor=divisor,
-    )

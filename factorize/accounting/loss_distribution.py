@@ -15,10 +15,9 @@ import numpy as np
 
 from factorize.accounting.bins_calibration import OpenedFactors, bins_of, law_of
 from factorize.accounting.law import Law
-from factorize.accounting.levels.given_noise import multiplier_of
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.claims import CertifiedFactors, certified
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.scalars import finite_real, multiplier_of
 
 _NEGLIGIBLE = math.log(1e-30)
 """Of a delta: beyond the epsilon that has it, the loss counts as infinite."""

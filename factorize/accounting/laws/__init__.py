@@ -1,1 +1,0 @@
-"""Laws of participation as schemes: the base, and those in which an example draws bins."""

@@ -1,1 +1,0 @@
-"""Levels: what a noise that is given is worth, in epsilon and delta."""

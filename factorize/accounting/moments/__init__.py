@@ -1,1 +1,0 @@
-"""First and second moments of gradients: the privacy of both together."""
