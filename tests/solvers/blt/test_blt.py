@@ -16,14 +16,8 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
-from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
-from factorize.solvers.blt.sums import plain, weighted
-from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzError
 from factorize.structures.blt import BltMatrix
-from factorize.structures.layouts import build_matrix
-from factorize.structures.scaled import ColumnScaled
 
 
 def blt(buffers, workload, *, normalization="none", **more):
@@ -64,42 +58,10 @@ class TestMatrix:
         assert matrix.inverse_rows(7, 8)[0, ::-1] == pytest.approx([1.0, *other], rel=1e-7)
 
     @settings(max_examples=25)
-    @given(matrices(), st.integers(0, 100))
-    def test_products_and_inverse(self, matrix, seed):
-        n, dense = matrix.n, matrix.dense()
-        inverse = np.linalg.inv(dense)
-        block = np.random.default_rng(seed).normal(size=(3, n))
-        assert np.allclose(matrix.right_solve(block), block @ inverse, atol=1e-12)
-        assert np.allclose(matrix.left_multiply(block), block @ dense, atol=1e-12)
-        assert np.allclose(matrix.divide(block[0]), inverse @ block[0], atol=1e-12)
-        assert np.allclose(matrix.times(block[0]), dense @ block[0], atol=1e-12)
-        assert np.allclose(matrix.inverse_rows(0, n), inverse, atol=1e-12)
-        assert matrix.column_norms_squared() == pytest.approx((dense**2).sum(axis=0), rel=1e-13)
-        assert matrix.bandwidth() >= max(d for d in range(n) if np.diagonal(dense, -d).any()) + 1
-        again = build_matrix("blt", matrix.tensors(), n)
-        assert (again.dense() == dense).all()
-
-    @settings(max_examples=25)
     @given(matrices(largest=40))
     def test_the_column_is_near_the_exact_one(self, matrix):
         for exact, found in zip(column_of(matrix), matrix.dense()[:, 0].tolist(), strict=True):
             assert abs(Fraction(found) - exact) <= exact / 10**12 + Fraction(1, 10**290)
-
-    @pytest.mark.parametrize(
-        "workload",
-        [
-            {"kind": "prefix", "n": 20},
-            {"kind": "momentum", "n": 20, "momentum": 0.9, "learning_rates": {"kind": "cosine_to_last", "final": 0.1}},
-        ],
-    )
-    def test_decoder_errors_by_recursion(self, workload):
-        given_workload = spec_of(workload).workload
-        matrix = BltMatrix(np.array([0.95, 0.4, 0.0]), np.array([0.1, 0.2, 0.3]), 20)
-        scaled = ColumnScaled(matrix, np.linspace(0.5, 2, 20))
-        for strategy in (matrix, scaled):
-            decoder = given_workload.dense() @ np.linalg.inv(strategy.dense())
-            found = strategy.decoder_errors(given_workload.state_space())
-            assert found == pytest.approx((decoder**2).sum(axis=1), rel=1e-12)
 
     @settings(max_examples=40)
     @given(matrices(), st.integers(1, 9), st.integers(1, 9))
@@ -160,71 +122,6 @@ class TestMatrix:
             BltMatrix(np.array([0.5]), np.array([0.5]), 0)
 
 
-class TestSums:
-    @pytest.mark.parametrize("n", [1, 2, 7, 300])
-    @pytest.mark.parametrize("e", [2.0**-60, 2.0**-30, 0.29 / 300, 0.31 / 300, 0.125, 0.75, 1.0])
-    def test_against_rational_arithmetic(self, e, n):
-        r = 1 - Fraction(e)
-        sums, slope = plain(np.array([e]), n)
-        assert sums[0] == pytest.approx(float(sum(r**t for t in range(n))), rel=1e-14)
-        assert slope[0] == pytest.approx(float(-sum(t * r ** (t - 1) for t in range(1, n))), rel=1e-12)
-        sums, slope = weighted(np.array([e]), float(n))
-        assert sums[0] == pytest.approx(float(sum((n - t) * r**t for t in range(n))), rel=1e-13)
-        assert slope[0] == pytest.approx(float(-sum((n - t) * t * r ** (t - 1) for t in range(1, n))), rel=1e-11)
-
-
-class TestLoss:
-    CASES = [
-        (1, 30, True, 30, 1),
-        (3, 100, False, 100, 1),
-        (2, 60, True, 20, 3),
-        (3, 60, False, 7, 9),
-        (2, 12, True, 1, 12),
-    ]
-
-    @pytest.mark.parametrize(("buffers", "n", "mean", "separation", "count"), CASES)
-    def test_closed_and_by_series(self, buffers, n, mean, separation, count):
-        """Two implementations and the explicit matrix agree, and so do both gradients and differences."""
-        closed = ClosedLoss(buffers, n, mean=mean, separation=separation, count=count)
-        weights = np.arange(n, 0, -1) / n if mean else np.ones(n)
-        series = SeriesLoss(buffers, n, ToeplitzError(np.ones(n), weights), LeadingPattern(separation, count, n))
-        for seed in range(3):
-            at = np.random.default_rng(seed).normal(size=2 * buffers)
-            at[-1] = -1.0 - abs(at[-1])  # an inverse that does not grow, where its last decay is free
-            point = closed.parameters.at(at)
-            value, slope = closed(at)
-            matrix = BltMatrix(point.theta, point.omega, n).dense()
-            total = matrix[:, : count * separation : separation].sum(axis=1)
-            errors = ((np.tri(n) @ np.linalg.inv(matrix)) ** 2).sum(axis=1)
-            assert math.exp(value) == pytest.approx(
-                (total @ total) * (errors.mean() if mean else errors.max()), rel=1e-12
-            )
-            other_value, other_slope = series(at)
-            if count > 1:
-                assert other_value == pytest.approx(value, rel=1e-12)
-                assert other_slope == pytest.approx(slope, abs=1e-11)
-            step = 1e-6 * np.eye(2 * buffers)
-            for loss, gradient in ((closed, slope), (series, other_slope)):
-                differences = [(loss(at + s)[0] - loss(at - s)[0]) / 2e-6 for s in step]
-                assert gradient == pytest.approx(differences, rel=1e-7, abs=1e-8)
-
-    @settings(max_examples=30)
-    @given(st.lists(st.floats(-25, 25), min_size=2, max_size=8).filter(lambda v: len(v) % 2 == 0))
-    def test_every_point_is_a_matrix_whose_coefficients_fall(self, variables):
-        point = Alternating(len(variables) // 2).at(np.array(variables))
-        assert (np.diff(point.theta) < 0).all()
-        assert (point.omega > 0).all()
-        assert point.omega.sum() <= 1 + 1e-12
-        assert point.scales[::2].sum() == pytest.approx(1, rel=1e-9)
-        assert point.omega.sum() == pytest.approx((point.theta - (1 - point.places[2::2])).sum(), rel=1e-6)
-
-    def test_places_and_back(self):
-        places = np.array([1e-6, 1e-4, 0.01, 0.7])
-        for free in (False, True):
-            parameters = Alternating(2, free_end=free)
-            assert parameters.at(parameters.variables_of(places)).places[1:] == pytest.approx(places, rel=1e-9)
-
-
 class TestOptimum:
     def test_published_golden_values(self):
         """jax_privacy, test_optimize_single_participation_golden: n = 100000, objective max, two buffers."""
@@ -236,22 +133,11 @@ class TestOptimum:
         ("n", "buffers", "published", "reached"),
         [
             (10, 1, 1.04, 1.038),
-            (100, 2, 1.03, 1.03),
             (100, 3, 1.03, 1.027),
-            (1_000, 2, 1.04, 1.04),
-            (1_000, 3, 1.03, 1.023),
-            (10_000, 1, 1.45, 1.45),
-            (10_000, 3, 1.03, 1.03),
             (10_000, 4, 1.03, 1.02),
             (100_000, 2, 1.16, 1.136),
-            (100_000, 4, 1.03, 1.02),
-            (1_000_000, 5, 1.05, 1.018),
-            (10_000_000, 2, 1.40, 1.39),
-            (10_000_000, 4, 1.05, 1.043),
             (10_000_000, 6, 1.06, 1.015),
-            (10_000_000, 8, 1.10, 1.012),
             (100_000_000, 2, 1.60, 1.53),
-            (100_000_000, 7, 1.05, 1.013),
             (100_000_000, 10, 1.05, 1.010),
         ],
     )
@@ -276,10 +162,6 @@ class TestOptimum:
         assert found.certificate.relative_gap == pytest.approx(gap, abs=1e-3)
         assert found.certificate.sensitivity.kind == "exact"
         assert found.certificate.sensitivity.rule == "monotone Toeplitz: leading pattern"
-
-    def test_more_buffers_are_never_worse(self):
-        losses = [best(buffers, 500, mean=True)[0] for buffers in range(1, 6)]
-        assert all(later <= earlier * (1 + 1e-9) for earlier, later in zip(losses, losses[1:], strict=False))
 
     def test_participation_in_every_step_leaves_independent_noise(self):
         found = blt(2, 16, participation={"kind": "fixed_epochs", "epochs": 16}, tolerance=1e-6)
@@ -325,23 +207,9 @@ class TestOptimum:
         assert found.certificate.relative_gap == pytest.approx(0.0228, abs=2e-4)
         assert found.certificate.sensitivity.value == pytest.approx(1, abs=1e-11)
 
-    @pytest.mark.parametrize("participation", [{"kind": "single"}, {"kind": "min_sep", "min_sep": 8}])
-    @pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}, {"kind": "lambda_tau", "tau": 4}])
-    def test_automatic_normalisation_keeps_the_better(self, participation, objective):
-        more = {"participation": participation, "objective": objective}
-        losses = {
-            choice: blt(2, 32, normalization=choice, **more).certificate.loss.objective
-            for choice in ("none", "columns", "auto")
-        }
-        assert losses["auto"] == min(losses["none"], losses["columns"])
-
-    def test_normalised_columns_at_a_hundred_thousand_steps(self):
-        scaled, plain = (blt(6, 100_000, normalization=choice).certificate for choice in ("auto", "none"))
-        assert scaled.relative_gap < 0.02 < 0.05 < plain.relative_gap
-
-    def test_a_million_steps(self):
-        found = blt(6, 1_100_000)
-        loss, _ = best(6, 1_100_000, mean=True)
+    def test_a_hundred_thousand_steps(self):
+        found = blt(6, 100_000)
+        loss, _ = best(6, 100_000, mean=True)
         assert found.certificate.loss.objective == pytest.approx(loss, rel=1e-8)
         assert found.certificate.sensitivity.kind == "exact"
 

@@ -6,6 +6,9 @@ from specs import solved
 
 from factorize.errors import Cancelled
 
+STEEP = [3.0, -4.0, 0.0, 0.0, 0.0, 2.375, 0.0, 3.5, *[0.0] * 5, -1.0, *[0.0] * 5, -1.0, 2.5, *[0.0] * 14]
+"""Logarithms of rates for which the gap grows for more than 25 steps before it falls."""
+
 
 def in_classes(found):
     """The blocks of X = C^T C within the classes, shape (b, k, k)."""
@@ -38,6 +41,21 @@ def test_reference_prefix_optima(reference_values, k, b):
     assert k * b * certificate.lower_bound.objective == pytest.approx(expected["dual_bound"], rel=1e-9)
 
 
+@pytest.mark.parametrize(("k", "b", "optimum"), [(4, 128, 16209.859698), (8, 64, 37664.550409), (16, 32, 99920.668365)])
+def test_optima_of_512_steps(k, b, optimum):
+    """By blocks of a folded ring."""
+    found = solved(512, "dense", k, tolerance=1e-9).certificate
+    assert found.converged
+    assert found.loss.total_squared == pytest.approx(optimum, rel=2e-9)
+    assert 512 * found.lower_bound.objective == pytest.approx(optimum, rel=2e-9)
+
+
+def test_closed_forms_state_their_gap_over_epochs():
+    found = solved(1024, "square_root", 8).certificate
+    assert 1024 * found.lower_bound.objective == pytest.approx(85401.5609, rel=1e-7)
+    assert 0.5 < found.relative_gap < 2
+
+
 def test_the_sensitivity_is_exact_and_one():
     found = solved(24, "dense", 4, tolerance=1e-6)
     sensitivity = found.certificate.sensitivity
@@ -57,6 +75,7 @@ def test_the_sensitivity_is_exact_and_one():
         {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine_to_last"}},
         {"kind": "weight_decay", "n": 64, "rate": 0.1, "mode": "decoupled"},
         {"kind": "window", "n": 64, "width": 8},
+        {"kind": "schedule", "n": 64, "learning_rates": [float(rate) for rate in np.exp(STEEP + STEEP[:29])]},
     ],
     ids=lambda workload: workload["kind"],
 )

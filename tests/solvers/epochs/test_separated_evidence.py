@@ -1,4 +1,4 @@
-"""Evidence under `min_sep`: against the conic program, formulas, decompositions with Newton's method, and dense algebra."""
+"""Evidence under `min_sep`: against the conic program and formulas."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from specs import spec_of
 from factorize.checker.utility import lower_bound
 from factorize.solution import Progress
 from factorize.solvers.epochs import separated_evidence
-from factorize.solvers.epochs.blocks import Ring
-from factorize.solvers.epochs.correlation_blocks import start
-from factorize.solvers.epochs.decompositions import DecompositionSearch
-from factorize.solvers.epochs.pieces import PieceRing, start_of
 from factorize.solvers.epochs.separated_evidence import banded_evidence, disjoint_patterns
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
@@ -90,44 +86,3 @@ def test_who_may_take_part_in_every_step_has_a_diagonal_optimum(
     spec = apart(workload, 1)
     optimum = np.linalg.norm(Problem(spec).target, axis=0).sum() ** 2 * spec.objective.scale(spec.workload.m)
     assert optimum * (1 - 3e-4) < bound_of(spec) < optimum * (1 + 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("workload", "b", "most"),
-    [
-        ("prefix", 9, None),
-        ("prefix", 16, 3),
-        ("prefix", 7, 12),
-        ("prefix", 3, None),
-        ("momentum", 9, None),
-        ("momentum", 16, 3),
-        ("window", 12, None),
-    ],
-)
-def test_certifies_what_decompositions_and_newtons_method_do(workload: str, b: int, most: int | None) -> None:
-    more = {"momentum": {"momentum": 0.9}, "window": {"width": 20}}.get(workload, {})
-    spec = apart({"kind": workload, "n": 100} | more, b, most)
-    patterns, target = patterns_of(spec), Problem(spec).target
-    order = patterns.ravel().copy()
-    missing = order < 0
-    order[missing] = len(target) + np.arange(missing.sum())
-    wide = np.hstack([target, np.zeros((len(target), int(missing.sum())))])
-    search = DecompositionSearch(start(wide, order, patterns.shape[1]), lambda _step, _gap: None)
-    search.run(1e-3)
-    other = lower_bound(spec.document(), {"factors": search.dual.factors}, {})
-    assert other is not None
-    assert other.objective * (1 - 1e-4) < bound_of(spec) < other.objective * (1 + 1e-3)
-
-
-def test_few_epochs_of_patterns_that_none_of_them_meets_get_the_least_weight() -> None:
-    p, q = np.ones((2, 60))
-    q[0] = 0.0
-    places = np.full((5, 17), -1)
-    places[0, :15] = np.arange(0, 60, 4)
-    places[1, :15] = np.arange(1, 60, 4)
-    places[2, :13] = np.arange(2, 54, 4)
-    places[3, :15] = np.arange(3, 60, 4)
-    places[4, :2] = [54, 58]
-    pieces = PieceRing(Ring(p, q, 15), places)
-    weights = start_of(pieces, lambda _step, _gap: None)[:, 0, 0]
-    assert weights.sum() == pytest.approx(1) and weights[4] == weights.min() > 0 and weights[0] == weights.max()

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from specs import solved, spec_of
 
-from factorize import solvers
 from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.utility import lower_bound
-from factorize.errors import CertificateError, UnsupportedProblem
+from factorize.errors import CertificateError
 from factorize.factorization import Factorization
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single import max_error
@@ -81,31 +80,6 @@ def test_agrees_with_a_conic_solver(workload: dict[str, Any]) -> None:
     found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [
-        {"kind": "momentum", "n": 48, "momentum": 0.9},
-        {"kind": "momentum", "n": 48, "momentum": 0.9, "learning_rates": {"kind": "cosine_to_last"}},
-        {"kind": "schedule", "n": 64, "learning_rates": WARM},
-        {"kind": "window", "n": 32, "width": 5},
-        {"kind": "mu2", "n": 32, "output": "x"},
-        {"kind": "identity", "n": 16},
-        {"kind": "matrix", "rows": np.tril(np.random.default_rng(0).standard_normal((24, 24))).tolist()},
-        {"kind": "matrix", "rows": np.diag([1.0, 0.5, 0.2]).tolist()},
-    ],
-    ids=lambda workload: workload["kind"],
-)
-def test_rows_and_columns_that_are_not_tight(workload: dict[str, Any]) -> None:
-    found = solved(workload, "dense", objective=MAX)
-    assert found.certificate.converged, found.certificate.warnings
-    assert found.certificate.lower_bound is not None
-    assert found.certificate.lower_bound.rule.startswith("nuclear norm dual, by ")
-    assert 1 - 1e-14 * len(found.dual["weights"]) < found.certificate.sensitivity.value <= 1
-    for weights in found.dual.values():
-        assert weights.sum() == pytest.approx(1)
-        assert (weights >= 0).all()
 
 
 STRUCTURED = [
@@ -181,12 +155,3 @@ def test_the_scale_of_the_evidence_does_not_matter() -> None:
         for a, b in ((1.0, 1.0), (1e6, 1e-3))
     ]
     assert bounds[0].objective == pytest.approx(bounds[1].objective, rel=1e-13)
-
-
-def test_automatic_means_dense_for_single_participation_only() -> None:
-    chosen = solvers.choose(spec_of(6, "auto", objective=MAX))
-    assert chosen.mechanism.kind == "dense"
-    for mechanism in ("auto", "dense"):
-        for participation in ({"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 2}):
-            with pytest.raises(UnsupportedProblem, match="nu_toeplitz"):
-                solvers.choose(spec_of(6, {"kind": mechanism}, participation, MAX))
