@@ -35,7 +35,7 @@ test-cluster: $(STAMP)
 	  tests/api/http/test_comparisons.py tests/factorize/client/test_client.py tests/factorize/client/test_events.py \
 	  tests/factorize/accounting/test_calibrations.py
 
-# Every mechanism on every small spec with every objective, four times what `make test` takes of them.
+# Every mechanism on every small spec with every objective, twenty times what `make test` takes of them.
 test-products: $(STAMP)
 	WHOLE_PRODUCTS=1 $(BIN)/python -m pytest tests/contract/test_mechanism_contract.py $(SIDE_BY_SIDE)
 
@@ -87,7 +87,7 @@ openapi: $(STAMP)
 	$(BIN)/python tests/support/kept_openapi.py
 
 # 100,000 requests made from the OpenAPI document, most of them a little wrong, with and without keys, and those of
-# Schemathesis; `make test` sends 2,600.
+# Schemathesis; `make test` sends 1,300.
 fuzz: $(STAMP)
 	FUZZED_REQUESTS=77000 $(BIN)/python -m pytest tests/contract/test_openapi.py
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -98,11 +97,9 @@ def test_the_shadows_are_real(folder: Folder) -> None:
     assert (folder.path / "marks").read_text() == "numpy\n"
 
 
-def test_solve_verify_and_compare_import_nothing_of_the_user(folder: Folder) -> None:
+def test_solve_and_verify_import_nothing_of_the_user(folder: Folder) -> None:
     folder("solve", SPEC, "--to", "root.safetensors")
     folder("verify", "root.safetensors")
-    table = json.loads(folder("compare", SPEC, "--output", "json"))
-    assert {row["mechanism"] for row in table["rows"]} >= {"dense", "identity"}
     folder.right("root.safetensors")
 
 
@@ -116,10 +113,6 @@ def test_batch_imports_nothing_of_the_user(folder: Folder) -> None:
 def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -> None:
     with folder.serve() as url:
         folder("get", SPEC, "--to", "root.safetensors", "--service", url)
-        asked = json.dumps({"spec": json.loads(SPEC)}).encode()
-        request = urllib.request.Request(f"{url}/v1/compare", asked, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=600) as answer:
-            assert {row["mechanism"] for row in json.load(answer)["rows"]} >= {"dense", "identity"}
     folder.right("root.safetensors")
 
 

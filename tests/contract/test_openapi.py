@@ -24,8 +24,8 @@ from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
-REQUESTS = int(os.environ.get("FUZZED_REQUESTS", "2000"))
-WITH_KEYS, LONG = REQUESTS * 3 // 10, REQUESTS > 2000
+REQUESTS = int(os.environ.get("FUZZED_REQUESTS", "1000"))
+WITH_KEYS, LONG = REQUESTS * 3 // 10, REQUESTS > 1000
 _WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
 
 

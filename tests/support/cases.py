@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from specs import spec_of
 from factorize.spec import Spec
 
 N = 12
-"""Steps of the cases of which there is every one; those of `SIZES` cover each two names once."""
+"""Steps of the cases in which every mechanism meets every workload."""
 
 SIZES = {144: (3, 8), 320: (4, 10), 2100: (3, 10)}
 """Larger counts of steps, each with two counts of epochs."""
@@ -124,8 +125,19 @@ def in_turn(mechanism: str, workload: str, participation: str) -> list[str]:
     return [name for name in names[first:] + names[:first] if fits(workload, name)]
 
 
+def small(participations: int = 1) -> Iterator[tuple[str, str, str, str]]:
+    """Names of cases of 12 steps: each mechanism and workload with the participations whose turn it is, from one to all."""
+    for (i, mechanism), (j, workload) in itertools.product(enumerate(FAST), enumerate(WORKLOADS)):
+        for k, participation in enumerate(PARTICIPATIONS):
+            if (k - i - j) % len(PARTICIPATIONS) < participations:
+                yield mechanism, workload, participation, in_turn(mechanism, workload, participation)[0]
+
+
 def covering(n: int) -> Iterator[tuple[str, str, str, str]]:
-    """Names of cases: at 144 steps every two kinds have met, at 320 half of them, at 2,100 a few with a recursion."""
+    """Names of cases: at 12 steps every two kinds have met; at more, few with each mechanism, at 2,100 some with a recursion."""
+    if n == N:
+        yield from small()
+        return
     if n == 2100:
         yield "auto", "prefix", "single", "mean"
         yield "toeplitz", "decay", "fixed epochs", "mean"
@@ -139,7 +151,7 @@ def covering(n: int) -> Iterator[tuple[str, str, str, str]]:
         yield mechanism, "prefix", "single", "mean"
         for k, participation in enumerate(PARTICIPATIONS):
             workload, objective = workloads[(5 * i + 7 * k) % len(workloads)], objectives[(i + k) % len(objectives)]
-            if n == 144 or k in (i % 5, (i + 2) % 5):
+            if k in ((i % 5, (i + 2) % 5) if n == 144 else (i % 5,)):
                 yield mechanism, workload, participation, objective if fits(workload, objective) else "mean"
                 if not fits(workload, objective):
                     yield mechanism, "momentum", participation, objective

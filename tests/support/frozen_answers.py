@@ -7,12 +7,11 @@ tolerance of the cases, 1e-6, and its sensitivity and lower bound, which are of 
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
-from cases import FAST, PARTICIPATIONS, SIZES, WORKLOADS, N, case_of, covering, in_turn
+from cases import PARTICIPATIONS, SIZES, N, case_of, covering, small
 
 from factorize import solvers
 from factorize.errors import CertificateError, UnsupportedProblem
@@ -30,8 +29,7 @@ Case = tuple[str, str, str, str]
 
 def every_case() -> list[tuple[int, Case]]:
     """Return all cases, each with its number of steps."""
-    small = itertools.product(FAST, WORKLOADS, PARTICIPATIONS)
-    cases = [(N, (*names, in_turn(*names)[0])) for names in small]
+    cases = [(N, case) for case in small(len(PARTICIPATIONS))]
     return cases + [(n, case) for n in SIZES for case in covering(n)]
 
 

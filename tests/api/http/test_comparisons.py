@@ -16,6 +16,7 @@ from factorize.solvers import compare
 from factorize.spec import parse_spec
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 12}}
+OWN = {"workload": {"kind": "matrix", "rows": [[1, 0, 0], [1, 2, 0], [1, 2, 3]]}}
 ROW = {
     "mechanism",
     "parameters",
@@ -39,24 +40,22 @@ def losses(table: dict[str, Any]) -> list[tuple[str, float]]:
     return [(row["mechanism"], row["loss"]["objective"]) for row in table["rows"]]
 
 
-def test_the_command_line_gives_the_table(factorize: CommandLine, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[str, float]]:
+    return losses(compare(parse_spec(OWN), buffers=2).to_dict())
+
+
+def test_the_command_line_gives_the_table_of_a_matrix_that_is_not_stored(
+    factorize: CommandLine, tmp_path: Path, expected: list[tuple[str, float]]
+) -> None:
     picture = tmp_path / "table.png"
-    done = factorize("compare", json.dumps(SPEC), "--buffers", 2, "--output", "json", "--plot", picture)
+    done = factorize("compare", json.dumps(OWN), "--buffers", 2, "--output", "json", "--plot", picture)
     assert done.code == 0, done.err
     table = done.json()
-    assert losses(table) == losses(compare(parse_spec(SPEC), buffers=2).to_dict())
+    assert losses(table) == expected
     assert all(row.keys() >= ROW for row in table["rows"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / ".local").rglob("*.safetensors")) == []  # nothing is stored
-
-
-OWN = {"workload": {"kind": "matrix", "rows": [[1, 0, 0], [1, 2, 0], [1, 2, 3]]}}
-
-
-def test_a_matrix_of_ones_own_need_not_be_stored_for_the_command_line(factorize: CommandLine) -> None:
-    done = factorize("compare", json.dumps(OWN), "--output", "json")
-    assert done.code == 0, done.err
-    assert losses(done.json()) == losses(compare(parse_spec(OWN)).to_dict())
 
 
 def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> None:
@@ -86,18 +85,13 @@ def test_options_that_do_not_fit_are_refused(factorize: CommandLine, options: An
     assert word in factorize("compare", json.dumps(SPEC), *options).error(2)
 
 
-def test_http_gives_the_table(live_service: LiveService) -> None:
-    answer = live_service.send("POST", "/v1/compare", {"spec": SPEC, "buffers": 2})
+def test_http_gives_the_table_of_a_matrix_of_ones_own(
+    live_service: LiveService, expected: list[tuple[str, float]]
+) -> None:
+    answer = live_service.send("POST", "/v1/compare", {"spec": OWN, "buffers": 2})
     assert answer.status == 200, answer.body
-    table = answer.json()
-    expected = losses(compare(parse_spec(SPEC), buffers=2).to_dict())
-    assert dict(losses(table)) == pytest.approx(dict(expected), rel=1e-6)
-    assert table["recommendation"]
-
-
-def test_http_compares_for_a_matrix_of_ones_own(live_service: LiveService) -> None:
-    table = live_service.send("POST", "/v1/compare", {"spec": OWN}).json()
-    assert losses(table) == losses(compare(parse_spec(OWN)).to_dict())
+    assert dict(losses(answer.json())) == pytest.approx(dict(expected), rel=1e-6)
+    assert answer.json()["recommendation"]
     unknown = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [3, 3]}}
     problem = live_service.send("POST", "/v1/compare", {"spec": unknown}).problem(422, "invalid-spec")
     assert [entry["pointer"] for entry in problem["errors"]] == ["/spec/workload/sha256"]
