@@ -245,15 +245,6 @@ def test_the_index_built_anew_names_what_was_solved(tmp_path: Path, first: bool)
     assert store.digest_of(base.spec_digest) == base.digest
 
 
-def test_get_writes_a_cast(tmp_path: Path) -> None:
-    run = CommandLine(tmp_path)
-    spec = '{"workload": {"kind": "prefix", "n": 12}}'
-    wide = run("solve", spec, "--output", "json").json()
-    narrow = run("get", spec, "--dtype", "float32", "--to", "f.safetensors", "--output", "json").json()
-    assert narrow["solver"]["cast_from"] == wide["digest"] and load(tmp_path / "f.safetensors").dtype == "float32"
-    assert run("get", spec, "--to", "g.safetensors", "--output", "json").json()["digest"] == wide["digest"]
-
-
 def test_noise_is_that_of_c_and_not_of_a_stored_inverse(tmp_path: Path) -> None:
     """The claim is that of C, and says nothing of a C_inv beside it."""
     base = solved(SPECS[0]).with_matrices(["C_inv"])

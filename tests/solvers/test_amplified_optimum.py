@@ -97,7 +97,6 @@ def momentum(n, beta):
     return np.array([[sum(beta**i for i in range(t - s + 1)) if s <= t else 0.0 for s in range(n)] for t in range(n)])
 
 
-@pytest.mark.parametrize("normalization", ["none", "fitted"])
 @pytest.mark.parametrize(
     ("workload", "matrix"),
     [
@@ -109,8 +108,8 @@ def momentum(n, beta):
     ],
     ids=["momentum", "schedule"],
 )
-def test_other_workloads_are_optimised_for_their_own_error(workload, matrix, normalization):
-    found = solvers.solve(asked({"kind": "toeplitz", "normalization": normalization}, workload=workload))
+def test_other_workloads_are_optimised_for_their_own_error(workload, matrix):
+    found = solvers.solve(asked({"kind": "toeplitz", "normalization": "fitted"}, workload=workload))
     strategy, gram = found.strategy.dense(), bin_gram(found.strategy, BINS)
     error = np.linalg.norm(np.linalg.solve(strategy.T, matrix.T)) / math.sqrt(N)
     certified = found.certificate.loss.rmse / found.certificate.sensitivity.value

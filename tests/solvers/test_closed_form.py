@@ -12,7 +12,6 @@ from factorize import solvers
 from factorize.errors import UnsupportedProblem
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
 
 
 def nu_toeplitz(nu, **more):
@@ -44,7 +43,7 @@ def test_published_values_at_a_million_steps(vectors, nu):
     assert certificate.loss.mean_squared == pytest.approx(expected["mean_n1e6"], rel=1e-9)
 
 
-@pytest.mark.parametrize("n", [8, 64, 600, 2000, 6000])
+@pytest.mark.parametrize("n", [8, 600, 6000])
 def test_published_tuned_values(vectors, n):
     expected = vectors[f"G.tune_prefix.n{n}"]
     tuned = solved(n, nu_toeplitz("tune"))
@@ -80,19 +79,6 @@ def test_the_square_root_of_sixty_four_steps(reference_values):
     assert tuned.certificate.loss.total_squared == pytest.approx(expected["best_nu_loss"], rel=1e-9)
 
 
-def test_the_square_root_under_every_participation(vectors):
-    expected = vectors["C.sqrt.n8"]
-    patterns = {
-        "single": {"kind": "single"},
-        "fixed_k2_b4": {"kind": "fixed_epochs", "epochs": 2},
-        "minsep_b2_k3": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
-    }
-    for name, participation in patterns.items():
-        sensitivity = solved(8, "square_root", participation).certificate.sensitivity
-        assert sensitivity.value == pytest.approx(expected[name], rel=1e-9)
-        assert sensitivity.kind == "exact"
-
-
 def test_column_normalisation(vectors):
     expected = vectors["H.colnorm_sqrt.n8"]
     raw = solved(8, "square_root")
@@ -102,17 +88,6 @@ def test_column_normalisation(vectors):
     assert isinstance(scaled.strategy, ColumnScaled)
     best = solved(8, {"kind": "square_root", "normalization": "auto"})
     assert best.certificate.loss == scaled.certificate.loss
-
-
-def test_automatic_normalisation_keeps_what_lowers_the_loss():
-    """Over fixed epochs the scaled matrix is no longer Toeplitz, and its sensitivity may be a bound only."""
-    participation = {"kind": "min_sep", "min_sep": 2}
-    losses = {
-        choice: solved(16, {"kind": "square_root", "normalization": choice}, participation)
-        for choice in ("none", "columns", "auto")
-    }
-    values = {choice: found.certificate.loss.objective for choice, found in losses.items()}
-    assert values["auto"] == min(values["none"], values["columns"])
 
 
 def test_the_identity_is_plain_sgd():
@@ -142,7 +117,7 @@ def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, work
         return found.certificate.loss.objective
 
     tuned = loss("tune")
-    others = [loss(nu) for nu in [0, *np.geomspace(1e-9, 0.9, 25)]]
+    others = [loss(nu) for nu in [0, *np.geomspace(1e-9, 0.9, 9)]]
     assert tuned <= min(others) * (1 + 1e-9)
 
 
@@ -167,22 +142,6 @@ def test_tiny_damping_is_not_rounded_away():
     nu, t = 1.1e-9, 100_000
     ratio = strategy_coefficients(t + 1, nu)[t] / strategy_coefficients(t + 1, 0.0)[t]
     assert ratio == pytest.approx(math.exp(-t * nu), rel=1e-13)
-
-
-def test_products_with_the_decoder_match_brute_force():
-    found = solved({"kind": "momentum", "n": 12, "momentum": 0.5}, nu_toeplitz(0.3))
-    strategy, workload = found.strategy.dense(), found.spec.workload.dense()
-    decoder = workload @ np.linalg.inv(strategy)
-    assert found.rows("B", 0, 12) == pytest.approx(decoder, abs=1e-12)
-    sensitivity = np.linalg.norm(strategy, axis=0).max()
-    assert found.certificate.loss.total_squared == pytest.approx(sensitivity**2 * (decoder**2).sum(), rel=1e-12)
-
-
-def test_one_step():
-    found = solved(1, nu_toeplitz("tune"))
-    assert isinstance(found.strategy, ToeplitzMatrix)
-    assert found.certificate.loss.objective == pytest.approx(1, rel=1e-12)
-    assert found.certificate.relative_gap < 1e-12
 
 
 def banded_root(bands, *, inverse=False, **more):
@@ -239,14 +198,6 @@ def test_signed_bands_are_never_called_exact_without_a_rule():
     assert narrow.certificate.sensitivity.kind == "exact"
     assert wide.certificate.sensitivity.kind == "upper_bound"
     assert "upper bound" in wide.certificate.warnings[0]
-
-
-def test_normalised_bands():
-    for inverse in (False, True):
-        plain = solved(32, banded_root(4, inverse=inverse))
-        scaled = solved(32, banded_root(4, inverse=inverse, normalization="auto"))
-        assert isinstance(scaled.strategy, ColumnScaled)
-        assert scaled.certificate.loss.objective < plain.certificate.loss.objective
 
 
 @pytest.mark.parametrize(

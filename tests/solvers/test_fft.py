@@ -28,14 +28,6 @@ def fft(n, decoder="circulant", **more):
     return solved({**document_of(n, {"kind": "fft", "decoder": decoder}), **more})
 
 
-@pytest.mark.parametrize("column", [np.ones(7), 0.8 ** np.arange(6), np.array([1.0, 1.0, 1.0, 0.0, 0.0])])
-def test_the_encoder_and_decoder_factor_the_workload(column):
-    encoder, decoder = published(column)
-    n = len(column)
-    workload = np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
-    assert np.allclose(decoder @ encoder, workload, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 33])
 def test_the_published_noise_has_the_covariance_of_the_square_matrix(n):
     _, decoder = published(np.ones(n))
@@ -98,21 +90,6 @@ def test_repeated_participation_covers_every_choice_of_signs(decoder, participat
     assert stated.value**2 <= worst * 1.05
     if stated.kind == "exact":
         assert stated.value**2 == pytest.approx(worst, rel=1e-10)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_other_toeplitz_workloads(decoder):
-    found = solved({"kind": "momentum", "n": 24, "momentum": 0.9}, {"kind": "fft", "decoder": decoder})
-    found.verify()
-    own = fft(24, decoder, workload={"kind": "momentum", "n": 24, "momentum": 0.9}, optimize_for=None)
-    assert own.digest == found.digest
-    borrowed = fft(
-        24,
-        decoder,
-        workload={"kind": "momentum", "n": 24, "momentum": 0.9},
-        optimize_for={"kind": "prefix", "n": 24},
-    )
-    assert np.array_equal(borrowed.strategy.dense(), square_equivalent(np.ones(24), optimal=decoder == "optimal"))
 
 
 def test_refusals():

@@ -62,8 +62,8 @@ def test_two_bands_are_lambda_cgd_and_damped_differences() -> None:
 
 
 @pytest.mark.parametrize("participation", [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": 3}, MIN_SEP])
-@pytest.mark.parametrize("gamma", [0.2, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("bands", [1, 2, 3, 7])
+@pytest.mark.parametrize("gamma", [0.2, 1.0])
+@pytest.mark.parametrize("bands", [2, 7])
 def test_on_prefix_sums_the_sensitivity_is_exact(bands: int, gamma: float, participation: dict[str, Any]) -> None:
     """docs/notes/mechanisms.md proves that the coefficients fall; here the certificate finds that they do."""
     assert solved(30, bifr(bands, gamma), participation).certificate.sensitivity.kind == "exact"
@@ -103,7 +103,7 @@ def test_no_other_power_is_better_than_the_best(
     def loss(gamma: float | str) -> float:
         return float(solved(workload, bifr(3, gamma), participation, objective).certificate.loss.objective)
 
-    assert loss("tune") <= min(loss(float(gamma)) for gamma in np.linspace(0, 1, 21)) * (1 + 1e-9)
+    assert loss("tune") <= min(loss(float(gamma)) for gamma in np.linspace(0, 1, 11)) * (1 + 1e-9)
 
 
 def test_correlated_noise_only_costs_on_the_identity() -> None:

@@ -10,7 +10,6 @@ from specs import solved, spec_of
 
 from factorize import load, solvers
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.checker import check_factor_file
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge, UnsupportedProblem
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
@@ -104,16 +103,6 @@ def test_published_errors_of_the_decoders(n, decoder, name):
     assert certificate.loss.max_error**2 == pytest.approx(expected["max"], rel=1e-9)
 
 
-@pytest.mark.parametrize(("n", "squared"), [(4, 2.7142857142857144), (8, 3.4941176470588236)])
-def test_the_online_estimates_need_less_noise_than_the_depth_of_the_tree(n, squared):
-    certificate = tree(n, "honaker_online").certificate
-    expected = VECTORS[f"H.tree.T{n}"]["online_honaker"]
-    assert certificate.sensitivity.value**2 == pytest.approx(squared, rel=1e-12)
-    # The published loss charges the tree's depth; the error of the decoder is the same.
-    error = certificate.loss.mean_squared / certificate.sensitivity.value**2
-    assert error * expected["sens2"] == pytest.approx(expected["mean"], rel=1e-9)
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("restart", [None, 3, 4])
 def test_every_participation_against_enumeration(decoder, restart):
@@ -140,35 +129,6 @@ def test_every_participation_against_enumeration(decoder, restart):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_large_trees_keep_their_exact_rules(decoder):
-    matrix = matrix_of(3000, decoder, 700)
-    fixed = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=10))
-    steps = np.zeros((300, 3000))
-    for pattern, row in zip(FixedEpochs(kind="fixed_epochs", epochs=10).patterns(3000), steps, strict=True):
-        row[pattern] = 1.0
-    true = _products(matrix, steps)
-    assert fixed.kind == "exact" and fixed.value**2 == pytest.approx((true**2).sum(axis=0).max(), rel=1e-11)
-
-
-def _products(matrix, patterns):
-    return np.concatenate([matrix.rows(i, min(i + 500, matrix.n)) @ patterns.T for i in range(0, matrix.n, 500)])
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(("n", "restart"), [(9, 9), (16, 16), (21, 6)])
-def test_rows_products_and_inverse_agree(n, restart, decoder):
-    matrix, rng = matrix_of(n, decoder, restart), np.random.default_rng(1)
-    whole, block = matrix.dense(), rng.normal(size=(4, n))
-    assert np.array_equal(matrix.rows(2, 7), whole[2:7])
-    assert np.allclose(matrix.left_multiply(block), block @ whole, rtol=0, atol=1e-12)
-    assert np.allclose(matrix.right_solve(block) @ whole, block, rtol=0, atol=1e-12)
-    assert np.allclose(matrix.inverse_rows(0, n) @ whole, np.eye(n), rtol=0, atol=1e-12)
-    assert np.allclose(matrix.column_norms_squared(), (whole**2).sum(axis=0), rtol=1e-13)
-    reach = [i - np.flatnonzero(whole[i])[0] + 1 for i in range(n)]
-    assert matrix.bandwidth() == max(reach)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(
     "workload",
     [
@@ -186,24 +146,6 @@ def test_error_recursion(workload, decoder):
         assert np.allclose(matrix.decoder_errors(asked.state_space()), (decoded**2).sum(axis=1), rtol=1e-10)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_noise_comes_from_sums_over_blocks_alone(decoder):
-    """The recursion of the class docstring: a binary counter of at most log2(n) sums."""
-    n, restart = 22, 9
-    matrix, z = matrix_of(n, decoder, restart), np.random.default_rng(2).normal(size=22)
-    blocks, out = {}, np.empty(n)
-    for i in range(n):
-        p = i % restart
-        blocks = blocks if p else {}
-        out[i] = (z[i] - sum(matrix.nodes[j + 1, i] * s for j, s in blocks.items())) / matrix.nodes[0, i]
-        carry, j = out[i], 0
-        while j in blocks:
-            carry, j = carry + blocks.pop(j), j + 1
-        blocks[j] = carry
-        assert len(blocks) <= 4
-    assert np.allclose(matrix.dense() @ out, z, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("n", [30, LARGEST_WHOLE_TREE + 40])
 def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     from safetensors.numpy import load_file
@@ -217,15 +159,6 @@ def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     again.verify()
     assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"
     assert np.array_equal(again.rows("C", 0, n), found.rows("C", 0, n))
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_the_exact_checker_reads_trees(tmp_path, decoder):
-    found = tree(20, decoder, restart_every=13, participation={"kind": "fixed_epochs", "epochs": 4})
-    found.save(tmp_path / "tree.safetensors")
-    report = check_factor_file((tmp_path / "tree.safetensors").read_bytes())
-    assert report.supported and report.sensitivity["kind"] == "exact"
-    assert report.sensitivity["upper"] <= found.certificate.sensitivity.value
 
 
 def test_damaged_trees_are_refused():

@@ -76,7 +76,7 @@ def test_gram_takes_the_absolute_value_before_the_sum(index: int) -> None:
 
 
 def test_long_toeplitz_strategies_need_no_square_array() -> None:
-    n, bins = 50_000, 64
+    n, bins = 8_000, 64
     blt = BltMatrix(np.array([0.7, 0.99]), np.array([0.3, 0.1]), n)
     dense_part = bin_gram(BltMatrix(blt.theta, blt.omega, 640), bins)
     long = bin_gram(blt, bins)

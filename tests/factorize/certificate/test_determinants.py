@@ -12,22 +12,6 @@ from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.utility import lower_bound
 
-COOLDOWN = {"kind": "linear_cooldown", "steps": 2000, "final": 0.05}
-
-
-def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
-    from factorize.solvers.single.momentum import MomentumFilters
-    from factorize.solvers.single.newton import maximise
-
-    n = 9000
-    case = spec_of({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n=n)
-    form = case.workload.momentum_form()
-    assert form is not None
-    optimum = maximise(MomentumFilters(*form), tolerance=1e-9)
-    bound = lower_bound(case.document(), {"weights": optimum.v}, {})
-    assert bound.rule == "nuclear norm dual, by log-determinants"
-    assert optimum.upper_bound * (1 - 1e-9) <= n * bound.objective <= optimum.upper_bound
-
 
 @pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda objective: objective["kind"])
 @pytest.mark.parametrize("workload", ["momentum", "prefix"])

@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 from specs import solved
 
 from factorize.checker import Report, check_factor_file
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.integers import Numbers, integers
 from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.bounds import classes
@@ -142,21 +141,13 @@ def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["toeplitz", {"kind": "banded_toeplitz", "bands": 6}], ids=["whole", "banded"])
-@pytest.mark.parametrize("n", [8, 64, 300])
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("n", [8, 300])
+@pytest.mark.parametrize("rate", [0.01, 0.5])
 def test_a_workload_that_fades_has_a_bound_that_supports_the_claim(rate: float, n: int, mechanism: Any) -> None:
     """The entries of the singular vector fall by many places, so that a rounding relative to the largest hides some."""
     result = solved({"kind": "decay", "n": n, "rate": rate}, mechanism)
     report = check_factor_file(sealed(*parts(result)))
     assert report.supported and proved(report), report.failed
-
-
-def test_the_vector_of_a_bound_has_relative_digits_in_all_entries() -> None:
-    multipliers = 0.1 ** np.arange(14.0) / (1 + np.arange(14.0))
-    whole = np.array([np.concatenate([multipliers[i:], np.zeros(i)]) for i in range(14)])
-    vector = classes._vector(multipliers, np.ones(14), np.ones(14), multipliers)
-    ratios = (whole @ whole @ vector) / vector
-    assert ratios.max() == pytest.approx(np.linalg.eigvalsh(whole)[-1] ** 2, rel=1e-9)
 
 
 def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,20 +216,6 @@ class TestByHand:
             with np.errstate(all="ignore"), pytest.raises(NotEnclosed, match=reason):
                 self.bound(column, asked[1], **changes)
 
-    def test_multipliers_of_both_signs_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked = [1.0, 0.9, 0.0], [1.0, -0.5, 0.25]
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 3)
-        assert self.bound(*asked) > 0
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
-        with pytest.raises(NotEnclosed, match="both signs"):
-            self.bound(*asked)
-
-    def test_a_workload_that_is_rounded_counts_for_less(self) -> None:
-        """Multipliers 2 and -1, entries 3 and 1 that are off by up to 1: 5 less 3; with 1 and -2 less than nothing."""
-        workload = Numbers(np.array([3, 1], dtype=object), 0, 1)
-        assert classes._attained(np.array([2.0, -1.0]), workload) == 4
-        assert classes._attained(np.array([1.0, -2.0]), workload) == 0
-
     def test_ratios_are_those_of_a_good_vector_rounded_up(self) -> None:
         """N x over x in fractions for multipliers 8, 7, .., 1; near the largest eigenvalue from a start far from it."""
         n, bands = 8, 5
@@ -255,30 +232,6 @@ class TestByHand:
         assert max(ratios) <= found <= max(ratios) * (1 + Fraction(1, 2**50))
         top = max(np.linalg.eigvals(dense).real)
         assert top * (1 - 1e-12) <= found <= top * (1 + 1e-11)
-
-    def test_ratios_of_one_number(self) -> None:
-        """1 / 3 of the unit of the weight, rounded up, over the count 7 and x = 1."""
-        for exponent in (0, -8, 8):
-            weights, counts = Numbers(np.array([3], dtype=object), exponent), np.array([7], dtype=object)
-            found = classes._largest_ratio(np.array([1.0]), weights, counts, np.array([1.0]))
-            true = Fraction(1, 21) / Fraction(2) ** exponent
-            assert true < found <= true * (1 + Fraction(1, 2**50))
-
-    def test_ratios_of_weights_of_many_digits(self) -> None:
-        """1 / 3, the weight a double of 53 bits: the quotient has places of its own."""
-        counts = np.array([7], dtype=object)
-        found = classes._largest_ratio(np.array([1.0]), integers(np.array([3.0])), counts, np.array([1.0]))
-        assert Fraction(1, 21) < found <= Fraction(1, 21) * (1 + Fraction(1, 2**50))
-
-    def test_multipliers_are_scaled_to_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """C = (2, 0, 0), A = (4, 2, 6) and W = (1, 2, 3): b = (2, 1, 3), W b = (2, 2, 9), over c_0 the same."""
-        workload, weights, column = np.array([4.0, 2.0, 6.0]), np.array([1.0, 2.0, 3.0]), np.array([2.0, 0.0, 0.0])
-        found = classes._multipliers(workload, weights, column)
-        assert found == pytest.approx([2 / 9, 2 / 9, 1], rel=1e-12)
-        for outcome in ([1.0, np.inf, 2.0], [1.0, -np.inf, 2.0], [np.nan, 1.0, 2.0], [0.0, 0.0, 0.0]):
-            with monkeypatch.context() as patched, pytest.raises(NotEnclosed, match="grows too much"):
-                patched.setattr(series, "approximate_product", lambda *_, found=outcome: np.array(found))
-                classes._multipliers(workload, weights, column)
 
     def test_multipliers_that_are_zero_are_not_of_both_signs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)

@@ -228,16 +228,6 @@ def test_two_steps_tell_a_parameter() -> None:
     assert "power -0.375" in belongs(short("banded_inverse_fractional_root", 2.0, 0.75, bands=2, gamma="tune"))
 
 
-def test_norms_that_differ_by_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Squares of 4 and 1, and twice 3/8 of the largest."""
-    monkeypatch.setattr(mechanism, "_NEAR", 0.375 - 4 * N * 2.0**-53)
-    scale = np.array([2.0, *[1.0] * (N - 1)])
-    parts = {"coefficients": np.eye(N)[0], "column_scale": scale}
-    proved(given("scaled", parts, "toeplitz", normalization="columns"), "it is Toeplitz, its columns of equal norm")
-    scale[1] = 0.99
-    refused(given("scaled", parts, "toeplitz", normalization="columns"), "its columns have different norms")
-
-
 def test_one_step_fits_every_formula() -> None:
     for kind, more in (
         ("nu_toeplitz", {"nu": "tune"}),
@@ -266,40 +256,6 @@ def test_banded_square_roots() -> None:
             proved(made, words)
         else:
             refused(made, "its coefficients differ from the formula by 1.02e-09")
-
-
-def test_differences_of_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechanism, "_NEAR", 0.0625 - 4 * N * 2.0**-53)
-    mechanism._same(column(ROOT, "x"), np.array([0.5625]), np.array([0.5]))
-    with pytest.raises(Contradiction, match="differ from the formula by 0.0635"):
-        mechanism._same(column(ROOT, "x"), np.array([0.5635]), np.array([0.5]))
-    words = "C^-1 has at most 3 diagonals, and their square is the inverse of the workload's series"
-    proved(inverse([1.0, -0.5, -0.125, -0.0625], "banded_inverse_square_root", bands=3), words)
-    undecided(inverse([1.0, -0.5, -0.125, -0.0626], "banded_inverse_square_root", bands=3), "more diagonals of C^-1")
-    monkeypatch.setattr(mechanism, "_TINY", 0.0)
-    proved(column([1, 1, 1, 1, 1.0625, 1], "anti_pgd"), "its coefficients are powers of 1.0")
-    refused(column([1, 1.0625, 1, 1, 1.07, 1], "anti_pgd"), "its coefficient 4 differs from the formula")
-    for off, holds in ((4.0, True), (4.03, False)):  # 64 times as much
-        nodes = np.array(TestTrees.ONLINE) + off * np.eye(3, N)
-        if holds:
-            assert belongs(tree(nodes, 4, "online", restart_every=4))
-        else:
-            refused(tree(nodes, 4, "online", restart_every=4), "it differs from the decoder online by 4.03")
-
-
-def test_formulas_of_large_coefficients_are_compared_by_the_largest() -> None:
-    named = column(ROOT, "x")
-    mechanism._same(named, np.array([1000 * (1 + NEAR * 0.99), 1.0]), np.array([1000.0, 1.0]))
-    mechanism._same(named, np.array([1000.0, 1.0 + 990 * NEAR, 77.0]), np.array([1000.0, 1.0]))
-    mechanism._same(named, np.array([0.5 + 0.99 * NEAR]), np.array([0.5]))
-    for found, wanted in (
-        ([1000 * (1 + NEAR * 1.01)], [1000.0]),
-        ([-1000 * (1 + NEAR * 1.01)], [-1000.0]),
-        ([0.5 + 1.01 * NEAR], [0.5]),
-        ([1000.0, 1 - 1010 * NEAR], [1000.0, 1.0]),
-    ):
-        with pytest.raises(Contradiction, match="differ from the formula"):
-            mechanism._same(named, np.array(found), np.array(wanted))
 
 
 def test_what_is_not_finite_differs_from_every_formula(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,28 +367,6 @@ def test_roots_of_another_workload(workload: dict[str, Any], first: list[float])
             made = inverse_column(series_power(a, -0.3)[:bands])
             words = f"C^-1 has at most {bands} diagonals, those of the workload's series to the power -0.3"
             proved(column(7 * made, "banded_inverse_fractional_root", bands=bands, gamma=gamma, spec=spec), words)
-
-
-def test_powers_of_a_workload_that_is_no_prefix() -> None:
-    """a = 1 / ((1 - x) (1 - x / 2)), and m = a^(-1/2) by a m' = -m a' / 2, coefficient by coefficient."""
-    spec = {"workload": {"kind": "momentum", "n": N, "momentum": 0.5}}
-    named = column(ROOT, "banded_inverse_fractional_root", bands=3, gamma=0.5, spec=spec)
-    a = named.workload / named.workload[0]
-    few = [1.0]
-    for t in range(1, 3):  # t m_t = -sum_k (gamma k a_k m_(t-k) + (t - k) m_(t-k) a_k), k >= 1
-        few.append(-sum((0.5 * k + t - k) * a[k] * few[t - k] for k in range(1, t + 1)) / t)
-    words = "C^-1 has at most 3 diagonals, those of the workload's series to the power -0.5"
-    made = column(inverse_column(few), "banded_inverse_fractional_root", bands=3, gamma=0.5, spec=spec)
-    proved(made, words)
-    for at in (1, 2):
-        for off, holds in ((0.9, True), (1.1, False)):
-            moved = np.array(few)
-            moved[at] += NEAR * off * (1 if at == 2 else 8 / 9)  # which moves the slope at 2 by 9/8 of it
-            made = column(inverse_column(moved), "banded_inverse_fractional_root", bands=3, gamma=0.5, spec=spec)
-            if holds:
-                proved(made, words)
-            else:
-                refused(made, "differ from the formula")
 
 
 def test_banded_inverse_toeplitz() -> None:
@@ -547,26 +481,11 @@ class TestFourier:
                     else:
                         refused(dense(array, "fft", **more), "the covariance of its noise differs")
 
-    def test_an_inverse_that_is_not_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The decoder is then solved for at once."""
-
-        def none(_: np.ndarray) -> np.ndarray:
-            raise NotEnclosed("ill-conditioned")
-
-        monkeypatch.setattr(mechanism, "inverse_of", none)
-        self.test_both_decoders()
-
     def test_another_workload(self) -> None:
         spec = {"workload": {"kind": "decay", "n": N, "rate": 0.5}}
         circulant = np.linalg.solve(np.linalg.cholesky(self.covariance(0.5)), lower(0.5 ** np.arange(N)))
         proved(dense(circulant, "fft", spec=spec), "the covariance of its noise is the transform's")
         refused(dense(circulant, "fft"), "the covariance of its noise differs")
-
-    def test_long_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mechanism, "LARGEST_WHOLE", N)
-        refused(column(ROOT, "fft"), "the covariance of its noise differs")
-        monkeypatch.setattr(mechanism, "LARGEST_WHOLE", N - 1)
-        undecided(column(ROOT, "fft"), "is formed up to n=5")
 
 
 def test_mechanisms_without_end() -> None:

@@ -17,7 +17,7 @@ from factorize.errors import CorruptObject
 from factorize.factor_file import from_container, load
 from factorize.format.container import Container
 
-COUNT, SHARES = 800, 4
+COUNT, SHARES = 300, 2
 """`python -m benchmarks.soak readers` goes through 50,000."""
 
 

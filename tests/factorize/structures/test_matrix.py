@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidStrategy, TooLarge
-from factorize.numbers.series import _fft_quotient, series_product, series_product_rows, series_quotient
+from factorize.numbers.series import _fft_quotient, series_quotient
+from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import check_dense
+from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -35,6 +37,46 @@ def test_what_cannot_be_a_strategy(array: np.ndarray, message: str) -> None:
 def test_what_cannot_be_a_toeplitz_column(column: list[float]) -> None:
     with pytest.raises(InvalidStrategy):
         ToeplitzMatrix(np.array(column), 2)
+
+
+@pytest.mark.parametrize(
+    "bands",
+    [
+        np.ones(3),
+        np.ones((0, 3)),
+        np.ones((4, 3)),
+        np.array([[1.0, 1.0], [0.5, 0.5]]),
+        np.array([[1.0, 0.0], [0.5, 0.0]]),
+        np.array([[1.0, np.nan], [0.5, 0.0]]),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_bands(bands: np.ndarray) -> None:
+    with pytest.raises(InvalidStrategy):
+        BandedMatrix(bands)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"diagonal": np.array([1.0, 0.0, 1.0])},
+        {"diagonal": np.array([1.0, np.nan, 1.0])},
+        {"transition": np.ones((2, 2))},
+        {"transition": np.ones((3, 2, 3))},
+        {"transition": np.ones((3, 2, 1, 2))},
+        {"transition": np.ones((3, 3))},
+        {"inputs": np.ones((3, 3))},
+        {"inputs": np.ones((3, 0)), "outputs": np.ones((3, 0))},
+        {"outputs": np.full((3, 2), np.inf)},
+        {"diagonal": np.ones(0)},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_buffers(change: dict[str, np.ndarray]) -> None:
+    good = {"diagonal": np.ones(3)} | dict.fromkeys(("transition", "inputs", "outputs"), np.ones((3, 2)))
+    BufferedMatrix(**good)
+    with pytest.raises(InvalidStrategy):
+        BufferedMatrix(**(good | change))
 
 
 @pytest.mark.parametrize("scale", [[1.0], [1.0, 0.0], [1.0, np.nan]])
@@ -65,16 +107,6 @@ def test_quotients_undo_products(n: int, bands: int, seed: int) -> None:
     quotient = series_quotient(numerator, denominator)
     np.testing.assert_allclose(np.convolve(quotient, denominator)[:n], numerator, atol=1e-11)
     np.testing.assert_allclose(_fft_quotient(numerator, denominator), quotient, atol=1e-11)
-
-
-def test_products_by_fft_and_directly_agree() -> None:
-    rng = np.random.default_rng(0)
-    series, rows = rng.normal(size=2050), rng.normal(size=(3, 2050))
-    by_fft = series_product_rows(rows, series)
-    for row, product in zip(rows, by_fft, strict=True):
-        np.testing.assert_allclose(product, np.convolve(row, series)[:2050], atol=1e-10)
-    np.testing.assert_allclose(series_product(rows[0], series), by_fft[0], atol=1e-10)
-    np.testing.assert_allclose(series_product_rows(rows[:, :40], series[:40]), by_fft[:, :40], atol=1e-10)
 
 
 def test_large_toeplitz_inverse_by_fft_matches_the_closed_form() -> None:

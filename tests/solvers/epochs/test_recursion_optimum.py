@@ -68,16 +68,6 @@ def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         recursion_optimum.solve(Problem(spec), lambda _step: None)
 
 
-@pytest.mark.parametrize("k", [1, 8])
-@pytest.mark.parametrize("name", ["coupled", "cooldown"])
-def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
-    spec = asked(WORKLOADS[name], k, n=192)
-    assert recursion_optimum.supports(spec) is None
-    found = solvers.solve(spec)
-    assert found.certificate.converged
-    assert found.certificate.loss.objective == pytest.approx(inverted(spec, found.strategy), rel=1e-8)
-
-
 def test_large_ones_are_certified_in_linear_time() -> None:
     certificate: Any = solvers.solve(asked(WORKLOADS["coupled"], 1, n=768)).certificate
     assert 0 <= certificate.relative_gap <= 1e-9
