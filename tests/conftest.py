@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # further threads of BLAS would only wait for each other, seven times as long as the work takes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("repeatable")
 # Hypothesis also draws the constants that it reads in the modules loaded so far. Those differ with the order of the tests,
 # and so would the examples of a repeatable profile.

@@ -49,7 +49,7 @@ def orchestrated() -> tuple[list[str], dict[str, str], list[str]]:
     return api["args"], environment, ["python", "-c", code]
 
 
-@pytest.mark.parametrize("manifest", ["api", "api-1", "api-2", "kubernetes"])
+@pytest.mark.parametrize("manifest", ["api", "api-1", "kubernetes"])
 def test_a_service_of_a_manifest_becomes_ready_by_its_probe(manifest: str, tmp_path: Path) -> None:
     """Only places are others: folders, ports, the database and the store; the host is this machine."""
     command, environment, probe = orchestrated() if manifest == "kubernetes" else composed(manifest)

@@ -42,7 +42,7 @@ def checked(path: Path, store: Store) -> dict[str, Any]:
     return answer | {"seconds": 0.0}
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_is_published_at_the_smallest_sizes(name: str, n: int, tmp_path: Path) -> None:
     store = open_store(tmp_path)
@@ -59,11 +59,10 @@ def test_every_mechanism_is_published_at_the_smallest_sizes(name: str, n: int, t
             assert again.rows("C", 0, 1)[0, 0] * again.rows("B", 0, 1)[0, 0] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("mechanism", [{"kind": "anti_pgd"}, {"kind": "blt", "buffers": 1}])
-def test_one_step_of_decays_passes_the_process_that_proves(mechanism: dict[str, Any], tmp_path: Path) -> None:
+def test_one_step_of_decays_passes_the_process_that_proves(tmp_path: Path) -> None:
     """C = 1 has sensitivity 1 and no rounding: an enclosure of its series is no reason to refuse that."""
     store = open_store(tmp_path)
-    found = solved(1, mechanism)
+    found = solved(1, {"kind": "blt", "buffers": 1})
     assert found.certificate.sensitivity.value == 1.0
     manifest = store.put(found, check=partial(prove, store=store.url))
     proof = manifest["files"][0]["proof"]

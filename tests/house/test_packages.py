@@ -10,31 +10,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from house import PACKAGES, ROOT
+from house import ROOT
 
 
 def python(code: str, *arguments: str, cwd: Path = ROOT) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git holds, in a folder of its own: a build writes beside its sources."""
-    folder = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        source, target = ROOT / name, folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_symlink():
-            target.symlink_to(source.readlink())
-        elif source.exists():
-            target.write_bytes(source.read_bytes())
-    return folder
 
 
 def wheel_of(folder: Path, to: Path) -> Path:
@@ -45,8 +27,8 @@ def wheel_of(folder: Path, to: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel_of(checkout, tmp_path_factory.mktemp("wheel"))
+def wheel(built: Path) -> Path:
+    return next(built.glob("*.whl"))
 
 
 PAGE_FILES = {".html", ".css", ".js", ".svg"}
@@ -64,10 +46,8 @@ def test_a_wheel_has_one_name(wheel: Path) -> None:
     assert {f"factorize/{path}" for path in page} < names(wheel)
 
 
-def test_a_source_distribution_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
-    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    python(code, str(tmp_path), cwd=checkout)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+def test_a_source_distribution_makes_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     again = wheel_of(next((tmp_path / "unpacked").iterdir()), tmp_path / "again")
     assert names(again) == names(wheel)

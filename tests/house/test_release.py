@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from house import ROOT
 
+from factorize.encoding import sha256
 from release import advisories, distributions
 from release.bill_of_materials import bill, components
 from release.provenance import statement
@@ -22,10 +22,9 @@ LOCK = ROOT / "requirements.lock"
 SECOND = 1_700_000_000
 
 
-def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
+def test_two_builds_have_the_same_bytes(built: Path, tmp_path: Path) -> None:
     """The second has other modes and other times of its files, and stands elsewhere."""
-    folders = tmp_path / "one", tmp_path / "two"
-    copy = tmp_path / "checkout"
+    copy, again = tmp_path / "checkout", tmp_path / "again"
     for name in distributions.tracked():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_symlink():
@@ -37,12 +36,9 @@ def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
     run = {"cwd": copy, "check": True, "capture_output": True}
     subprocess.run(["git", "init", "-q"], **run)
     subprocess.run(["git", "add", "-A"], **run)
-    for folder, root in zip(folders, (ROOT, copy), strict=True):
-        folder.mkdir()
-        distributions.build(folder, second=SECOND, root=root)
-    found = [
-        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()} for folder in folders
-    ]
+    again.mkdir()
+    distributions.build(again, second=SECOND, root=copy)
+    found = [{path.name: sha256(path.read_bytes()) for path in folder.iterdir()} for folder in (built, again)]
     assert found[0] == found[1]
     assert sorted(name.rpartition(".")[2] for name in found[0]) == ["gz", "whl"]
 
@@ -74,10 +70,10 @@ def test_the_statement_names_files_commit_and_locks(tmp_path: Path) -> None:
     file = tmp_path / "factorize.whl"
     file.write_bytes(b"bytes")
     made: Any = statement([file], commit="c" * 40, second=SECOND, inputs=[LOCK])
-    assert made["subject"] == [{"name": "factorize.whl", "digest": {"sha256": hashlib.sha256(b"bytes").hexdigest()}}]
+    assert made["subject"] == [{"name": "factorize.whl", "digest": {"sha256": sha256(b"bytes")}}]
     definition = made["predicate"]["buildDefinition"]
     assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": "c" * 40}
-    assert definition["resolvedDependencies"][1]["digest"] == {"sha256": hashlib.sha256(LOCK.read_bytes()).hexdigest()}
+    assert definition["resolvedDependencies"][1]["digest"] == {"sha256": sha256(LOCK.read_bytes())}
     assert json.loads(json.dumps(made)) == made
 
 

@@ -1,11 +1,11 @@
-"""What the tests of the training algorithms share: data without gradients, noise of one unit row per step, digits."""
+"""What the tests of the training algorithms share: data without gradients, noise of one unit row per step."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from factorize.privacy import PrivacyTarget
-from factorize.training import INDEPENDENT, FilteredNoise, PrivateSums, SoftmaxRegression
+from factorize.training import INDEPENDENT, FilteredNoise, PrivateSums
 
 
 def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
@@ -31,11 +31,3 @@ def unit_door(n: int) -> PrivateSums:
     target = PrivacyTarget(epsilon=2.0, delta=1e-5)
     made = FilteredNoise(INDEPENDENT, target, n, steps=n, participation=every_step, divisor=1, seed=0)
     return PrivateSums(UnitNoise(n), made.calibration)
-
-
-def digits(count: int = 1440, *, first: int = 0) -> SoftmaxRegression:
-    """Logistic regression on scikit-learn's digits, in their own order."""
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    return SoftmaxRegression(x[first : first + count] / 16, y[first : first + count], 10)

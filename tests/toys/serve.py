@@ -1,4 +1,4 @@
-"""Everything that serves a spec of the toys, asked in a process that has them: prints what it has found as JSON."""
+"""Solving, checking and training with the toys, in a process that has them: prints what it has found as JSON."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import described_answers
-import kept_openapi
 import numpy as np
-from servers import serving
 
 import factorize
 from factorize import certify, parse_spec, solvers
-from factorize.api.settings import Settings
 from factorize.auditor import ParticipationAuditor
 from factorize.checker import check_factor_file
 from factorize.client import load
@@ -82,8 +78,6 @@ def in_training() -> dict[str, Any]:
     except InvalidParticipation:
         refused = True
     return {
-        "first": rows[0].tolist(),
-        "sigma": calibration.sigma_of_sums,
         "vectors": source.cost.vectors,
         "steps": len(rows),
         "off": off,
@@ -91,40 +85,11 @@ def in_training() -> dict[str, Any]:
     }
 
 
-def over_http() -> dict[str, Any]:
-    """Post the spec, and take the factors and the rows as a training job does; every answer is as it is described."""
-    described_answers.KEPT = FOLDER / "openapi.json"
-    kept_openapi.keep(described_answers.KEPT)
-    with serving(Settings(store=str(FOLDER / "store"))) as live:
-        manifest = live.solve(SPEC)
-        schema = live.get("/openapi.json").json()["components"]["schemas"]
-        theirs = load(manifest["digest"], url=live.url)
-        drawn = next(iter(theirs.noise(theirs.calibrate(epsilon=2.0, delta=1e-6), 5, seed=3))).tolist()
-        bad = live.post(SPEC | {"workload": {**SPEC["workload"], "first": 2}})
-        listed = live.get("/v1/factorizations?workload=two_decays").json()
-    return {
-        "digest": manifest["digest"],
-        "schema": sorted({"TwoDecays", "Halves", "Neighbours"} & set(schema)),
-        "bad": bad.status,
-        "drawn": drawn,
-        "listed": [item["workload"] for item in listed["items"]],
-    }
-
-
-def compared() -> dict[str, float]:
-    """Losses of every mechanism that serves the workload and the participation."""
-    table = solvers.compare(parse_spec(SPEC), buffers=1).to_dict()
-    return {row["mechanism"]: row["loss"]["objective"] for row in table["rows"]}
-
-
 if __name__ == "__main__":
-    (FOLDER / "spec.json").write_text(json.dumps(SPEC))
     answers = {
         "from": str(Path(factorize.__file__).parents[1]),
         "by_hand": by_hand(),
         "process": in_this_process(),
         "training": in_training(),
-        "http": over_http(),
-        "compared": compared(),
     }
     print(json.dumps(answers))

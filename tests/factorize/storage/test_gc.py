@@ -252,30 +252,14 @@ def test_a_put_waits_for_a_sweep_and_a_sweep_for_a_put(store):
     thread = threading.Thread(target=sweep)
     thread.start()
     try:
-        for n in range(2, 30):
+        for n in range(2, 12):
             put = factorization(of=spec_of({"kind": "matrix", "rows": [[1.0, 0.0], [float(n), 1.0]]}, "identity"))
             store.put(put)
             assert store.load(put.digest).digest == put.digest
     finally:
         stop.set()
         thread.join()
-    assert fsck(store).clean and len(list(store.items())) == 28
-
-
-def test_two_of_three_holders_share_the_lock(store):
-    """Shared holders go together, an exclusive one alone."""
-    entered = threading.Event()
-
-    def exclusive() -> None:
-        with open_store(store.url).objects.lock("store.json", exclusive=True):
-            entered.set()
-
-    with store.objects.lock("store.json", exclusive=False), store.objects.lock("store.json", exclusive=False):
-        thread = threading.Thread(target=exclusive)
-        thread.start()
-        assert not entered.wait(0.1)
-    thread.join()
-    assert entered.is_set()
+    assert fsck(store).clean and len(list(store.items())) == 10
 
 
 class Lockless(Files):

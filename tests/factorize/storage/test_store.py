@@ -7,13 +7,12 @@ import os
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from specs import spec_of
-from store_cases import factorization, flip, overwrite, path_of, recording, toeplitz
+from store_cases import factorization, flip, overwrite, path_of, recording
 
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
@@ -97,17 +96,8 @@ def test_a_store_of_another_format_is_left_alone(tmp_path):
         open_store(tmp_path)
 
 
-def test_importing_the_store_loads_nothing_heavy():
-    heavy = ["scipy", "numba", "cvxpy", "safetensors", "fastapi", "distributed", "sqlalchemy", "matplotlib"]
-    code = (
-        f"import sys, factorize.storage.store, factorize.storage.fsck; print([m for m in {heavy} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_every_single_bit_flip_in_every_file_of_a_small_artifact_is_found(tmp_path):
-    """About 40,000 flips: each is refused by the reader of that file, and fsck sees those that it is shown."""
+def test_a_bit_flip_in_any_file_of_a_small_artifact_is_found(tmp_path):
+    """One bit of each 11, some 3,600: each is refused by the reader of that file, and fsck sees those that it is shown."""
     store = open_store(tmp_path)
     put = factorization(1)
     name = StoredFile.of(store.put(put)).sha256
@@ -129,7 +119,7 @@ def test_every_single_bit_flip_in_every_file_of_a_small_artifact_is_found(tmp_pa
         descriptor = os.open(path, os.O_RDWR)
         data = path.read_bytes()
         reader()
-        for bit in range(8 * len(data)):
+        for bit in range(0, 8 * len(data), 11):
             os.pwrite(descriptor, bytes([data[bit // 8] ^ 1 << bit % 8]), bit // 8)
             with pytest.raises((CorruptObject, StoreUnavailable)):
                 reader()
@@ -207,14 +197,6 @@ def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
     with pytest.raises(StoreUnavailable, match="cannot be read back"):
         store.put(factorization())
     assert not list(store.objects.list("tmp"))
-
-
-def test_an_object_that_two_mend_at_once_is_moved_once(store):
-    store.put_matrix(np.array(LOWER))
-    key = next(entry.key for entry in store.objects.list("blobs"))
-    store.quarantine(key)
-    store.quarantine(key)
-    assert quarantined(store) == [key]
 
 
 def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(store):
@@ -469,19 +451,6 @@ def test_processes_that_race_agree(tmp_path):
     report = fsck(store)
     assert report.clean and {finding.kind for finding in report.findings} == {"orphan"}
     assert answers == {" ".join(store.digest_of(spec_of(n, "identity").digest) for n in (3, 4)) + "\n"}
-
-
-def test_threads_may_share_a_store(store):
-    puts = [factorization(n, strategy=toeplitz(n)) for n in range(2, 10)]
-
-    def use(each):
-        manifest = store.put(each)
-        data = b"".join(store.blob(StoredFile.of(manifest).sha256).read())
-        return len(data) == StoredFile.of(manifest).bytes and store.load(each.spec_digest).digest == each.digest
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(use, puts * 3))
-    assert fsck(store).clean and not fsck(store).findings
 
 
 def test_a_store_that_may_only_be_read_is_read(store, monkeypatch):

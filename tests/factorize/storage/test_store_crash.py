@@ -85,9 +85,7 @@ def check_and_finish(root: Path) -> None:
     assert open_store(root).load(PUT.spec_digest).digest == PUT.digest
 
 
-@pytest.mark.parametrize(
-    ("number", "action"), [(errno.ENOSPC, "put"), (errno.EIO, "put"), (errno.EMFILE, "put"), (errno.EIO, "checked put")]
-)
+@pytest.mark.parametrize(("number", "action"), [(errno.ENOSPC, "put"), (errno.EIO, "checked put")])
 def test_an_error_at_any_call_is_named_and_leaves_nothing_behind(tmp_path, number, action):
     calls = calls_of_a_put(tmp_path / "whole", action)
     refused = 0
@@ -107,8 +105,8 @@ def test_an_error_at_any_call_is_named_and_leaves_nothing_behind(tmp_path, numbe
     assert refused > len(calls) / 2
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
-def test_an_error_at_any_call_of_a_read_is_named(tmp_path, number):
+def test_an_error_at_any_call_of_a_read_is_named(tmp_path):
+    number = errno.EMFILE
     open_store(tmp_path).put(PUT)
 
     def read(files: Files) -> str:
@@ -200,9 +198,8 @@ def test_a_removal_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
     assert sum(revoked) > 5 or action == "delete", "and stands before the others are searched"
 
 
-@pytest.mark.parametrize("action", ["put", "checked put"])
-def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
-    calls = killed_at_every_call(action, tmp_path)
+def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path):
+    calls = killed_at_every_call("checked put", tmp_path)
     assert calls > 80
     for at in range(calls):
         root = tmp_path / str(at)
@@ -301,14 +298,14 @@ def test_a_power_loss_at_any_moment_leaves_a_sound_store(tmp_path):
 
 
 def test_a_power_loss_while_two_write_leaves_a_sound_store(tmp_path):
-    """Two writers, each at some moment of its put: a ninth of the moments (`make soak` goes through all of them)."""
+    """Two writers, each at some moment of its put: one of 31 moments (`make soak` goes through all of them)."""
     home, moments = two_writers(tmp_path)
     count = 0
-    for tree, _ in distinct(itertools.islice(moments, 0, None, 9)):
+    for tree, _ in distinct(itertools.islice(moments, 0, None, 31)):
         count += 1
         found = unsound(home, tree, 0)
         assert found is None, found
-    assert count > 100
+    assert count > 30
 
 
 def two_writers(
@@ -372,10 +369,9 @@ class Forgetful(PowerModel):
             super().sync_directory(path)
 
 
-@pytest.mark.parametrize("action", ["put", "checked put"])
-def test_every_single_sync_of_a_put_is_needed(tmp_path, action):
+def test_every_single_sync_of_a_put_is_needed(tmp_path):
     """Without it some power loss leaves an unsound store, unless the same folder is synced once more before the end."""
-    steps = [ACTIONS[action]]
+    steps = [ACTIONS["checked put"]]
     syncs = len(recorded(tmp_path / "all", steps, lambda root: Forgetful(root, 0)).asked)
     assert syncs > 20
     for left_out in range(1, syncs + 1):
