@@ -1,6 +1,6 @@
 """The command line: `factorize COMMAND`, also `python -m factorize.api.cli COMMAND`.
 
-Results go to stdout, everything else to stderr; exit codes are in `api/terminal/exit_codes.py`. The commands are in
+Results go to stdout, everything else to stderr; exit codes are in `api/terminal/output.py`. The commands are in
 `api/commands/`.
 """
 

@@ -10,29 +10,31 @@ from typing import Annotated, Any
 
 import typer
 
-from factorize.api.commands.add import add
-from factorize.api.commands.asking.ls import ls
-from factorize.api.commands.asking.recommend import recommend
-from factorize.api.commands.asking.show import show
-from factorize.api.commands.asking.spec import spec
 from factorize.api.commands.batch import batch
-from factorize.api.commands.calibrate import calibrate
+from factorize.api.commands.calibrate import calibrate, profile
 from factorize.api.commands.compare import compare
-from factorize.api.commands.fsck import fsck
-from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
-from factorize.api.commands.operating.audit import audit
-from factorize.api.commands.operating.jobs import jobs
-from factorize.api.commands.operating.keys import keys
-from factorize.api.commands.operating.work import worker
+from factorize.api.commands.jobs import jobs
+from factorize.api.commands.keys import keys
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import predict
-from factorize.api.commands.profile import profile
-from factorize.api.commands.serve import serve
-from factorize.api.commands.solve import estimate, solve
+from factorize.api.commands.recommend import recommend
+from factorize.api.commands.serve import serve, worker
+from factorize.api.commands.solve import add, estimate, solve
+from factorize.api.commands.spec import spec
+from factorize.api.commands.stored import ls, show
+from factorize.api.commands.upkeep import audit, fsck, gc, revoke
 from factorize.api.commands.verify import verify
-from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed, error_document, error_lines, exit_code
-from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.output import (
+    ExitCode,
+    OutputForm,
+    VerificationFailed,
+    emit,
+    error_document,
+    error_lines,
+    exit_code,
+    remark,
+)
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.errors import FactorizeError, extras_named
 

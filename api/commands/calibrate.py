@@ -1,20 +1,21 @@
-"""`factorize calibrate`: from a certified sensitivity and a privacy target to the noise to draw."""
+"""`factorize calibrate` and `factorize profile`: the noise for a privacy target, and what a given noise is worth."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.exit_codes import VerificationFailed
 from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, Target, option
-from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import open_target, service_url
+from factorize.api.terminal.output import OutputForm, VerificationFailed, emit
+from factorize.api.terminal.sources import open_target, service_url, written_whole
 from factorize.encoding import is_digest
 from factorize.errors import CertificateError, InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
+
 
 Epsilon = Annotated[float | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
 Delta = Annotated[float | None, option("--delta", help="With --epsilon; else reported.")]
@@ -172,3 +173,80 @@ def _of_bins(document: dict[str, Any]) -> list[str]:
         )
     shown.append("rho and mu are those of the noise without amplification")
     return shown
+
+
+_POINTS = 40
+NoiseSigma = Annotated[float, option("--sigma", help="Of each entry of Z, for sums.")]
+Epsilons = Annotated[
+    str | None, option("--epsilons", metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.")
+]
+Plot = Annotated[Path | None, option("--plot", help="Draw both curves: .png, .pdf or .svg.")]
+
+
+def profile(
+    target: Target,
+    sigma: NoiseSigma,
+    sampling: Sampling = "fixed",
+    epsilons: Epsilons = None,
+    clip_norm: ClipNorm = 1.0,
+    adjacency: Adjacency = "zero_out",
+    dataset_size: DatasetSize = None,
+    batch_size: BatchSize = None,
+    bins: Bins = None,
+    plot: Plot = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.
+
+    The sensitivity is recomputed from C first; a file that claims less exits with 4.
+    """
+    from factorize.accounting.privacy_profile import privacy_profile
+    from factorize.accounting.sampling_scheme import SamplingOptions
+
+    if plot is not None:
+        from factorize.api.pictures.factorization_plot import check_format
+
+        check_format(plot)
+    levels = _numbers(epsilons)
+    factorization = open_target(target, store)
+    check_sensitivity(factorization)
+    given: dict[str, Any] = {"clip_norm": clip_norm, "adjacency": adjacency}
+    sizes: dict[str, Any] = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins}
+    asked = SamplingOptions(**given, **sizes, method="deterministic")
+    curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=sampling, asked=asked)
+    document = {"sampling": sampling, "sigma_of_sums": sigma, **given, "profile": curve}
+    if plot is not None:
+        from factorize.api.pictures.profile_plot import draw_profile
+
+        with written_whole(plot) as part:
+            draw_profile(document).savefig(part, dpi=130)
+        document["file"] = str(plot)
+    emit(output, document, _profile_text(document))
+
+
+def _numbers(text: str | None) -> list[float]:
+    """Read numbers between commas.
+
+    Raises:
+        InvalidParameter: one is none.
+    """
+    if text is None:
+        return [step / 4 for step in range(1, _POINTS + 1)]
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InvalidParameter(
+            f"epsilons {text[:40]!r} are no numbers between commas; give 0.5,1,2", field="epsilons"
+        ) from None
+
+
+def _profile_text(document: dict[str, Any]) -> str:
+    """One line per epsilon."""
+    name = document["sampling"]
+    shown = [f"{'epsilon':>10}  {f'delta, {name}':>22}  {'without secrecy':>18}"]
+    shown += [
+        f"{point['epsilon']:>10.6g}  {point['delta']:>22.6g}  {point['delta_without_secrecy']:>18.6g}"
+        for point in document["profile"]
+    ]
+    return "\n".join(shown + ([f"{document['file']}: picture of both curves"] if "file" in document else []))

@@ -1,4 +1,4 @@
-"""`factorize solve`: one spec, solved and stored, here or by a service; `factorize estimate`: what that would take."""
+"""`factorize solve`, `estimate` and `add`: a spec solved, priced, or answered by a strategy of your own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, ServiceUrl, SpecText, StoreUrl, option
+from factorize.api.terminal.options import (
+    Dtype,
+    Explain,
+    Matrices,
+    Output,
+    ServiceUrl,
+    SpecText,
+    StoreUrl,
+    argument,
+    option,
+)
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
@@ -21,12 +31,16 @@ from factorize.api.terminal.sources import (
     read_spec_text,
     service_url,
 )
-from factorize.api.terminal.terms import explained
-from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
-from factorize.errors import InvalidParameter, NotFound
+from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds, explained
+from factorize.errors import InvalidParameter, InvalidStrategy, NotFound
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from factorize.factorization import Factorization
     from factorize.spec import Spec
+    from factorize.structures.base import Matrix
+
 
 ToFile = Annotated[Path | None, option("--to", metavar="FILE", help="Also write the factor file there.")]
 
@@ -159,3 +173,63 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
         f"stored        {'yes: it is not solved again' if known else 'no'}",
     ]
     emit(output, document, "\n".join(lines))
+
+
+StrategyArgument = Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")]
+SpecOption = Annotated[str, option("--spec", metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")]
+
+
+def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Certify a strategy of your own for a spec, check it exactly from the bytes, and store it.
+
+    Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
+    """
+    from factorize.api.proof import prove
+    from factorize.checker import read_array
+
+    array = read_array(strategy)
+    asked = read_spec(spec)
+    results = open_results(store, create=True)
+    found = certified(array, asked, results)
+    manifest = results.put(found, check=partial(prove, store=results.url, strict=True))
+    emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)")
+
+
+def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
+    """Return the certified factorization of a matrix under a spec whose mechanism is replaced by `added`.
+
+    Args:
+        array: C, shape (n, n).
+        asked: canonical spec; its mechanism says nothing here.
+        results: the store, for the numbers of users' workloads.
+
+    Raises:
+        InvalidStrategy: no strategy matrix, or not of the spec's n.
+        CertificateError: it does not serve the workload.
+    """
+    import factorize
+    from factorize.api.local import bound
+    from factorize.encoding import tensor_digest
+    from factorize.factorization import Factorization
+    from factorize.mechanisms import Added
+    from factorize.solution import Outcome, Solution
+    from factorize.storage.store import Store
+
+    assert isinstance(results, Store)
+    if array.shape != (asked.workload.n, asked.workload.n):
+        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={asked.workload.n}")
+    named = asked.model_copy(update={"mechanism": Added(kind="added", sha256=tensor_digest([array]))})
+    solution = Solution(_structured(array), Outcome.ADDED, 0)
+    solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
+    return Factorization.from_solution(bound(named, results), solution, solver=solver)
+
+
+def _structured(array: np.ndarray) -> Matrix:
+    """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
+    from factorize.structures.dense import DenseMatrix, check_strategy
+    from factorize.structures.toeplitz import ToeplitzMatrix
+
+    checked = check_strategy(array)
+    if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
+        return ToeplitzMatrix(checked[:, 0], len(checked))
+    return DenseMatrix(checked)

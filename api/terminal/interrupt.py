@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from factorize.api.terminal.exit_codes import ExitCode
+from factorize.api.terminal.output import ExitCode
 
 GRACE_SECONDS = 3.0
 _SHOW_CURSOR = b"\x1b[?25h"

@@ -1,16 +1,33 @@
-"""The output of the command line: results on stdout, remarks on stderr."""
+"""The output of the command line: results on stdout, remarks on stderr, and one exit code for every expected error.
+
+0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not
+looked at, 130 interrupted.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import typer
 
-from factorize.api.terminal.exit_codes import ExitCode
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParameter,
+    InvalidSpec,
+    NotFound,
+    Revoked,
+    ServiceError,
+    ServiceUnreachable,
+    SolveFailed,
+    StoreUnavailable,
+)
 
 
 class OutputForm(StrEnum):
@@ -39,3 +56,104 @@ def emit(form: OutputForm, document: Any, text: str) -> None:
 def remark(text: str) -> None:
     """Write a line to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+class ExitCode(IntEnum):
+    """The contract's exit codes, and what a shell expects after a closed pipe."""
+
+    OK = 0
+    USAGE = 2
+    SOLVE_FAILED = 3
+    VERIFICATION_FAILED = 4
+    UNREACHABLE = 5
+    NOT_LOOKED_AT = 6
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+_CODES: tuple[tuple[type[FactorizeError], ExitCode], ...] = (
+    (InvalidParameter, ExitCode.USAGE),
+    (NotFound, ExitCode.USAGE),
+    (SolveFailed, ExitCode.SOLVE_FAILED),
+    (CertificateError, ExitCode.SOLVE_FAILED),
+    (StoreUnavailable, ExitCode.SOLVE_FAILED),
+    (CorruptObject, ExitCode.VERIFICATION_FAILED),
+    (Revoked, ExitCode.VERIFICATION_FAILED),
+    (ServiceUnreachable, ExitCode.UNREACHABLE),
+)
+
+
+class VerificationFailed(Exception):
+    """A stored or downloaded result does not hold what it claims.
+
+    Args:
+        cause: what did not hold.
+    """
+
+    def __init__(self, cause: FactorizeError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def exit_code(error: Exception) -> ExitCode:
+    """Return the exit code of an expected error.
+
+    Args:
+        error: a FactorizeError, VerificationFailed, or an OSError on a file that the user named.
+    """
+    if isinstance(error, VerificationFailed):
+        return ExitCode.VERIFICATION_FAILED
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, ServiceError):
+        return _service_code(error)
+    # A file that the user named cannot be read or written; or there is no room for a result.
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    return ExitCode.SOLVE_FAILED if full else ExitCode.USAGE
+
+
+def _service_code(error: ServiceError) -> ExitCode:
+    """A problem that the service answered with: its own words decide, then its status."""
+    kind = str(error.problem.get("type", ""))
+    if kind.endswith(("corrupt-object", "revoked")):
+        return ExitCode.VERIFICATION_FAILED
+    if error.status is not None and 400 <= error.status < 500:
+        return ExitCode.USAGE
+    return ExitCode.UNREACHABLE if error.status == 503 else ExitCode.SOLVE_FAILED
+
+
+def error_document(error: Exception) -> dict[str, Any]:
+    """Return the JSON form of an expected error: type, detail, and where a spec is wrong one entry per place."""
+    cause = error.cause if isinstance(error, VerificationFailed) else error
+    document: dict[str, Any] = {
+        "type": cause.slug if isinstance(cause, FactorizeError) else "file-error",
+        "detail": error_text(cause),
+    }
+    places = _places(cause)
+    if places:
+        document["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in places]
+    elif isinstance(cause, InvalidParameter) and cause.field:
+        document["field"] = cause.field
+    return document
+
+
+def _places(error: Exception) -> list[tuple[str, str]]:
+    """Return where a spec is wrong and how, as this program or a service has found it."""
+    if isinstance(error, InvalidSpec):
+        return [(violation.pointer, violation.message) for violation in error.violations]
+    listed = error.problem.get("errors") if isinstance(error, ServiceError) else None
+    entries = listed if isinstance(listed, list) else []
+    return [(str(e.get("pointer", "")), str(e.get("detail", ""))) for e in entries if isinstance(e, dict)]
+
+
+def error_lines(error: Exception) -> list[str]:
+    """Return the text form of an expected error: one line, or one per violation of a spec."""
+    return [f"{pointer or '(the spec)'}: {detail}" for pointer, detail in _places(error)] or [error_text(error)]
+
+
+def error_text(error: Exception) -> str:
+    """Return one line that says what went wrong."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

@@ -819,7 +819,7 @@ def _read_terminal(leader: int) -> str:
     ids=lambda value: type(value).__name__,
 )
 def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
-    from factorize.api.terminal.exit_codes import error_document, error_lines, exit_code
+    from factorize.api.terminal.output import error_document, error_lines, exit_code
 
     assert exit_code(error) == code
     assert error_document(error)["detail"] and error_lines(error)
@@ -845,7 +845,7 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    from factorize.api.terminal.exit_codes import ExitCode
+    from factorize.api.terminal.output import ExitCode
 
     page = (ROOT / "docs" / "cli.md").read_text()
     assert all(f"\n| {int(code)} | " in page for code in ExitCode)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from factorize.api.recommending.recommend_request import RecommendRequest
     from factorize.factorization import Factorization
 
+
 WorkloadText = Annotated[
     str | None,
     argument(

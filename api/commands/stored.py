@@ -1,19 +1,21 @@
-"""`factorize ls`: the results in the store."""
+"""`factorize ls` and `factorize show`: the results in the store, and one of them as it was when it was solved."""
 
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl, option
+from factorize.api.terminal.options import Explain, Output, StoreUrl, Target, option
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import open_results
-from factorize.api.terminal.text import describe_gap, describe_part
+from factorize.api.terminal.sources import full_digest, is_name, open_results, open_target
+from factorize.api.terminal.text import describe_gap, describe_manifest, describe_part, explained
 
 if TYPE_CHECKING:
     from factorize.storage.store import Store
+
 
 Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
 Steps = Annotated[int | None, option("--n", help="Only those with so many steps.")]
@@ -79,3 +81,30 @@ def _item(manifest: dict[str, Any]) -> dict[str, Any]:
         "converged": certificate["converged"],
         "text": f"{parts}: {describe_gap(certificate)}",
     }
+
+
+def show(target: Target, store: StoreUrl = None, explain: Explain = False, output: Output = OutputForm.TEXT) -> None:
+    """Show a result: its spec, its digests, its certificate and what is stored of it."""
+    manifest, size = _manifest_and_size(target, store)
+    text = "\n".join([describe_manifest(manifest), *_about_solve(manifest, size)])
+    emit(output, manifest, explained(text) if explain else text)
+
+
+def _manifest_and_size(target: str, store: str | None) -> tuple[dict[str, Any], int]:
+    """Return a manifest and the bytes of what it tells of; the matrices of a stored one are not read."""
+    if not is_name(target):
+        return dict(open_target(target, store).manifest), Path(target).stat().st_size
+    results = open_results(store, create=False)
+    manifest = results.manifest(full_digest(target, results))
+    return manifest, sum(file["bytes"] for file in manifest["files"])
+
+
+def _about_solve(manifest: dict[str, Any], size: int) -> list[str]:
+    """When, by which release and in how many seconds it was solved, and what is stored of it."""
+    solver = manifest["solver"]
+    kept = ", ".join(f"{name} ({part['structure']}, {part['dtype']})" for name, part in manifest["matrices"].items())
+    when = f" {manifest['created']}" if "created" in manifest else ""
+    return [
+        f"solved       {when} by factorize {solver['version']}, in {solver['seconds']:.3g} s",
+        f"matrices      {kept}, {size} bytes",
+    ]

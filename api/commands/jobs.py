@@ -15,6 +15,7 @@ from factorize.errors import InvalidParameter
 if TYPE_CHECKING:
     from factorize.client.service import Service
 
+
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
 Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
 State = Annotated[str | None, option("--state", metavar="STATE", help="queued, running, done, failed or cancelled.")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from factorize.api.access.key_register import KeyRegister
     from factorize.api.access.token import Token
 
+
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Names the key; no secret.", show_default=False)]
 Name = Annotated[str, typer.Option("--name", help="Whose it is.", show_default=False)]

@@ -1,1 +1,0 @@
-"""The commands of those who run services: jobs, ledgers, workers."""
