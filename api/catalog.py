@@ -20,6 +20,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.forms import Key, form_of
 from factorize.api.jobs.database import (
     KEPT,
     LISTED,
@@ -32,7 +34,8 @@ from factorize.api.jobs.database import (
     results,
     writing,
 )
-from factorize.api.stored_forms import Key, form_of
+from factorize.api.jobs.job import Job
+from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
@@ -113,7 +116,7 @@ class Catalog:
             return count, list(newest)
 
     def form(self, key: Key) -> str | None:
-        """Return the digest of a stored form (`factorize.api.stored_forms`), or None if none is known."""
+        """Return the digest of a stored form (`factorize.api.forms`), or None if none is known."""
         self.catch_up()
         query = sa.select(results.c.digest).where(results.c.form == _key_name(key), results.c.standing != REVOKED)
         with reading(self._engine) as connection:
@@ -252,3 +255,37 @@ def user_catalog(store: Store) -> Iterator[Catalog]:
         yield Catalog(engine, store)
     finally:
         engine.dispose()
+
+
+def listed(
+    catalog: Catalog,
+    ledger: Ledger,
+    *,
+    state: str | None,
+    workload: str | None,
+    cursor: str | None,
+    limit: int,
+    caller: Caller = ANYONE,
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return a page of a service's list, newest first, and the cursor of the next.
+
+    It has the caller's jobs, and stored results that no job has made.
+
+    Raises:
+        InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
+    """
+    holder = None if caller.sees_all else caller.owner
+    jobs, following = ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
+    aged = [((job.submitted, job.spec_digest), _entry_of_job(job)) for job in jobs]
+    if state in (None, "done"):
+        before = None if cursor is None else read_cursor(cursor)
+        aged += catalog.page(workload=workload, before=before, limit=limit + 1)
+    aged.sort(key=lambda one: one[0], reverse=True)
+    more = following is not None or len(aged) > limit
+    return [entry for _, entry in aged[:limit]], write_cursor(*aged[limit - 1][0]) if more else None
+
+
+def _entry_of_job(job: Job) -> dict[str, Any]:
+    """Return a job's entry: its document, its spec in one line, its workload, the digest of its result."""
+    summary = describe_spec(json.loads(job.spec))
+    return {**job.document(), "workload": job.workload, "digest": job.digest, "summary": summary}

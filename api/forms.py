@@ -1,14 +1,13 @@
-"""Forms of a file: what it is to hold beside the result itself, as a request says it."""
+"""Forms of a file: what it is to hold beside the result itself, how a form is known in a store, and how one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from factorize.api.stages import Stages
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.api.workers.publishing import Limits, published
+from factorize.api.workers.publishing import Limits, Stages, published
 from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
 from factorize.factorization import MATRIX_NAMES, MatrixName
 from factorize.format.description import DTYPES
@@ -17,7 +16,30 @@ if TYPE_CHECKING:
     from factorize.api.workers.pool import Pool
     from factorize.storage.store import Store
 
+
 LIMIT_SECONDS = 600.0
+
+Key = tuple[str, tuple[str, ...]]
+"""What it is made from, and the names of its matrices."""
+
+
+def matrices_key(manifest: Mapping[str, Any], names: Sequence[str]) -> Key:
+    """Return the key of a result's C with further matrices: they share the spec and the bytes of C."""
+    return f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']}", tuple(names)
+
+
+def type_key(digest: str, dtype: str) -> Key:
+    """Return the key of a result's C alone in another type."""
+    return f"{digest} as {dtype}", ("C",)
+
+
+def form_of(manifest: Mapping[str, Any]) -> Key | None:
+    """Return the key of a result that is a form of another, or None for one that is not."""
+    matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
+    names = tuple(name for name in MATRIX_NAMES if name in matrices)
+    if len(names) > 1:
+        return matrices_key(manifest, names)
+    return None if origin is None else type_key(origin, matrices["C"]["dtype"])
 
 
 def read_names(text: str | None) -> tuple[MatrixName, ...]:

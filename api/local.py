@@ -14,7 +14,7 @@ from typing import Any
 
 from factorize import solvers
 from factorize.api.proof import prove
-from factorize.api.stages import Stages
+from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, Protocol
 
-from factorize.api.row_blocks import Block, RowBlocks
-from factorize.api.stored_forms import Key, StoredForms, matrices_key, type_key
+import numpy as np
+
+from factorize.api.forms import Key, matrices_key, type_key
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
@@ -21,12 +24,78 @@ from factorize.storage.records import MAX_RECORD_BYTES
 from factorize.storage.store import Store
 from factorize.structures.endless import LARGEST_ROW
 
+BLOCK_BYTES = 1 << 22
 _DOCUMENT_BYTES = 1 << 26
 _LEAST_MB = 512
 _EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
-
 Paying = Callable[[], AbstractContextManager[None]]
 """Gives what is entered while something is computed for a caller, and refuses where it may not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlocks:
+    """Consecutive rows of a matrix, in blocks that are made one at a time.
+
+    Args:
+        factorization: an open one.
+        matrix: which matrix.
+        start: first row.
+        stop: one past the last row.
+    """
+
+    factorization: Factorization
+    matrix: MatrixName
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        columns = self.stop if self.factorization.endless else self.factorization.shape(self.matrix)[1]
+        return self.stop - self.start, columns
+
+    @property
+    def per_block(self) -> int:
+        """Rows in 4 MiB, at least one."""
+        return max(1, BLOCK_BYTES // (8 * self.shape[1]))
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Iterate over the rows as little-endian float64 in C order, at most 4 MiB (or one row) at a time."""
+        step = self.per_block
+        _use_one_thread()
+        for first in range(self.start, self.stop, step):
+            block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
+            if block.shape[1] < self.shape[1]:  # without end, a row is as long as its number
+                block = np.pad(block, ((0, 0), (0, self.shape[1] - block.shape[1])))
+            yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows as they are sent.
+
+    Args:
+        data: little-endian float64 in C order.
+        sha256: of these bytes.
+        crc32: of these bytes.
+    """
+
+    data: memoryview
+    sha256: bytes
+    crc32: int
+
+
+@cache
+def _use_one_thread() -> None:
+    """Let this process multiply on one thread from now on.
+
+    Readers are served side by side, and the products of one block are so small that on a busy machine threads wait for
+    each other most of the time: 30 times as long as one thread alone at n = 4096. Solves have their own processes.
+    """
+    from threadpoolctl import threadpool_limits
+
+    import_module("scipy.linalg")  # brings a BLAS of its own, which has to be there to be told
+    threadpool_limits(1, user_api="blas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +133,12 @@ class Results:
         store: the store.
         cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
         make: makes further forms of a result.
-        forms: the forms that are stored already; by default the store is read for them.
+        stored_form: finds the digest of a form that is stored already; the file may be gone by now.
     """
 
-    def __init__(self, store: Store, *, cache_bytes: int, make: MakeForm, forms: StoredForms | None = None) -> None:
+    def __init__(
+        self, store: Store, *, cache_bytes: int, make: MakeForm, stored_form: Callable[[Key], str | None]
+    ) -> None:
         self.store = store
         self._make = make
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
@@ -75,7 +146,8 @@ class Results:
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
         self._making = threading.Lock()
-        self._forms = forms or StoredForms(store)
+        self._stored_form = stored_form
+        self._forms: dict[Key, str] = {}
 
     def answer(self, spec: Spec) -> Result | None:
         """Return the result that answers a spec with a named mechanism, if one is stored."""
@@ -184,7 +256,7 @@ class Results:
     ) -> Result:
         """Return the result in another form, made and stored the first time that it is asked for."""
         with self._making:
-            found = self._result_if_there(self._forms.get(form))
+            found = self._result_if_there(self._forms.get(form) or self._stored_form(form))
             if found is not None:
                 return found
             base = self.opened(result)
@@ -192,7 +264,7 @@ class Results:
             more = [name for name in names if name != "C"]
             with paying():
                 digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
-            self._forms.add(form, digest)
+            self._forms[form] = digest
             return self._result(digest, digest)
 
     def _result_if_there(self, digest: str | None) -> Result | None:

@@ -17,25 +17,22 @@ import numpy as np
 
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
-from factorize.api.access.holdings import Holdings
+from factorize.api.access.holdings import Holdings, UsageMeter
 from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
-from factorize.api.access.usage import UsageMeter
-from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog import Catalog
 from factorize.api.forms import ANY_FORM, Form, made_form
+from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.listing import Listing
-from factorize.api.measures.pace import Pace, known_pace
-from factorize.api.measures.readiness import Readiness
-from factorize.api.measures.solve_counts import SolveCounts
+from factorize.api.pace import Pace, known_pace
+from factorize.api.readiness import Readiness
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
-from factorize.api.stored_forms import StoredForms
-from factorize.api.telemetry.log_context import about
+from factorize.api.telemetry.counts import SolveCounts
+from factorize.api.telemetry.log_lines import about
 from factorize.api.telemetry.spans import current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, Pool
 from factorize.encoding import canonical_json
@@ -101,9 +98,7 @@ class SolverService:
         make = partial(made_form, self.pool, self.store, settings.max_solve_seconds)
         self.ledger = Ledger(ledger_url(settings))
         self.catalog = Catalog(self.ledger.engine, self.store)
-        forms = StoredForms(self.store, self.catalog.form)
-        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make, forms=forms)
-        self.listing = Listing(self.catalog, self.ledger)
+        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make, stored_form=self.catalog.form)
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(self.ledger.engine)
         self.register = self.keys()

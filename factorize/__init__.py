@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Advice": "factorize.api.python.advising",
     "Certificate": "factorize.certificate.certificate",
-    "ComparisonTable": "factorize.api.python.comparison_table",
+    "ComparisonTable": "factorize.api.python.calls",
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
     "certify": "factorize.certificate.certificate",

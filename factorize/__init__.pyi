@@ -2,9 +2,9 @@
 
 from factorize.api.python.advising import Advice as Advice
 from factorize.api.python.advising import recommend as recommend
+from factorize.api.python.calls import ComparisonTable as ComparisonTable
 from factorize.api.python.calls import compare as compare
 from factorize.api.python.calls import solve as solve
-from factorize.api.python.comparison_table import ComparisonTable as ComparisonTable
 from factorize.certificate.certificate import Certificate as Certificate
 from factorize.certificate.certificate import certify as certify
 from factorize.client.noise import noise_of as noise_of

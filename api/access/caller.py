@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from factorize.errors import FactorizeError, InvalidParameter
+from pydantic import Field
+
+from factorize.errors import FactorizeError
+from factorize.plain_data import Frozen
+
+_Limit = Annotated[int, Field(ge=0, lt=1 << 53)] | None
 
 
 class Scope(StrEnum):
@@ -23,30 +28,29 @@ class Scope(StrEnum):
 EVERYTHING = frozenset(Scope)
 
 
-@dataclass(frozen=True, slots=True)
-class Quotas:
-    """Limits of one caller; None is no limit.
+class KeyQuotas(Frozen):
+    """Limits of a key's holder; one that is left out is the service's own, if that has one.
 
-    Args:
-        open_jobs: jobs queued or running that the caller holds.
-        core_seconds_per_day: estimated processor seconds of what was begun for the caller in one day (UTC).
-        kept_bytes: of the results that the caller's jobs have made, and of matrices sent within the last seven days.
+    Attributes:
+        open_jobs: jobs queued or running that the holder has asked for.
+        core_seconds_per_day: estimated processor seconds of what was begun for the holder in one day (UTC).
+        kept_bytes: of the results that the holder's jobs have made, and of matrices sent within the last seven days.
     """
 
-    open_jobs: int | None = None
-    core_seconds_per_day: int | None = None
-    kept_bytes: int | None = None
+    open_jobs: _Limit = None
+    core_seconds_per_day: _Limit = None
+    kept_bytes: _Limit = None
 
     def document(self) -> dict[str, int | None]:
-        """Return the limits by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the limits by name, None where there is none."""
+        return self.model_dump()
 
-    def or_else(self, defaults: Quotas) -> Quotas:
+    def or_else(self, defaults: KeyQuotas) -> KeyQuotas:
         """Return these limits, with those of others where there is none."""
-        return Quotas(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
+        return KeyQuotas(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
 
 
-UNLIMITED = Quotas()
+UNLIMITED = KeyQuotas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Caller:
     owner: str
     name: str
     scopes: frozenset[Scope]
-    quotas: Quotas = UNLIMITED
+    quotas: KeyQuotas = UNLIMITED
     ends: float = math.inf
     key: str = ""
     address: str = ""
@@ -92,22 +96,6 @@ ANYONE = Caller("", "anyone", EVERYTHING)
 """Every caller of a service that asks for no key."""
 STRANGER = Caller("", "anyone", frozenset())
 """Who sends no key to a route that answers without one and says more with one."""
-
-
-def read_scopes(names: Iterable[str]) -> frozenset[Scope]:
-    """Return scopes by their names.
-
-    Raises:
-        InvalidParameter: a name is unknown, or there is none.
-    """
-    found = set()
-    for name in names:
-        if name not in list(Scope):
-            raise InvalidParameter(f"scope {name[:20]!r} is not one; use {', '.join(Scope)}", field="scopes")
-        found.add(Scope(name))
-    if not found:
-        raise InvalidParameter(f"a key has one scope at least; use {', '.join(Scope)}", field="scopes")
-    return frozenset(found)
 
 
 class AccessRefused(FactorizeError):

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from factorize.api.access.caller import UNLIMITED, AccessRefused, Caller, Quotas
+from factorize.api.access.access_key import PREFIX, read_token
+from factorize.api.access.caller import UNLIMITED, AccessRefused, Caller, KeyQuotas
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.token import PREFIX, read_token
 
 FRESH_SECONDS = 0.5
 LONGEST_CREDENTIAL = 8 << 10
@@ -50,7 +50,7 @@ class Gate:
         self,
         register: KeyRegister,
         foreign: Callable[[str], Caller] | None = None,
-        defaults: Quotas = UNLIMITED,
+        defaults: KeyQuotas = UNLIMITED,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._register = register

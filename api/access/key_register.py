@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from factorize.api.access.access_key import AccessKey
-from factorize.api.access.caller import Quotas, read_scopes
-from factorize.api.access.token import Token, new_token
-from factorize.api.auditing.audit_log import add_row
+from factorize.api.access.access_key import AccessKey, Token, new_token
+from factorize.api.access.caller import UNLIMITED, KeyQuotas, Scope
+from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import access_keys, reading, writing
-from factorize.errors import InvalidParameter, NotFound
+from factorize.errors import InvalidSpec, NotFound, Violation
+from factorize.plain_data import Frozen, read_union
 from factorize.storage.medium.location import WITHDRAWN
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
@@ -27,6 +28,41 @@ DAY = 86_400.0
 DEFAULT_DAYS = 90.0
 LONGEST_DAYS = 3660.0
 LONGEST_NAME = 64
+KEY_ID = "^[0-9a-f]{12}$"
+_Scope = Annotated[Scope, Field(strict=False)]  # by its name, which JSON has
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError(f"a key's name has 1 to {LONGEST_NAME} printable characters")
+    return name
+
+
+class KeyRequest(Frozen):
+    """A key that is asked for.
+
+    Attributes:
+        name: whose it is: jobs, uploads and quotas belong to the name; 1 to 64 printable characters.
+        scopes: what its holder may do; `admin` includes the others.
+        days: until it ends.
+        quotas: limits of its holder.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
+    scopes: Annotated[list[_Scope], Field(min_length=1, max_length=16)] = [Scope.READ]
+    days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = DEFAULT_DAYS
+    quotas: KeyQuotas = UNLIMITED
+
+
+def read_key_request(document: Any) -> KeyRequest:
+    """Read a request from plain data.
+
+    Raises:
+        InvalidSpec: it is none; pointers to the fields.
+    """
+    if not isinstance(document, dict):
+        raise InvalidSpec([Violation("", "a request for a key is a JSON object")])
+    return read_union(TypeAdapter(KeyRequest), document, KeyRequest)
 
 
 class WithdrawnKeys:
@@ -76,7 +112,7 @@ class KeyRegister:
         scopes: Iterable[str],
         *,
         days: float = DEFAULT_DAYS,
-        quotas: Quotas | None = None,
+        quotas: KeyQuotas | None = None,
         latest: float = math.inf,
     ) -> tuple[AccessKey, Token]:
         """Make a key; its token is nowhere else.
@@ -89,9 +125,12 @@ class KeyRegister:
             latest: when it ends at the latest, in seconds since 1970.
 
         Raises:
-            InvalidParameter: name, scopes, days or quotas are outside their limits.
+            InvalidSpec: name, scopes, days or quotas are outside their limits.
         """
-        key, token = _made(name, scopes, _end(days, latest), quotas or Quotas())
+        wish = {"name": name, "scopes": list(scopes), "days": days, "quotas": (quotas or UNLIMITED).document()}
+        asked, token, now = read_key_request(wish), new_token(), time.time()
+        expires = min(now + asked.days * DAY, latest)
+        key = AccessKey(token.id, name, frozenset(asked.scopes), token.sha256, now, expires, quotas=asked.quotas)
         with writing(self._engine) as connection:
             connection.execute(access_keys.insert().values(**_row(key)))
             self._note(connection, "key created", key)
@@ -177,22 +216,6 @@ class KeyRegister:
         add_row(connection, event, actor=self._actor, subject=key.id, detail=key.in_short(time.time()))
 
 
-def _made(name: str, scopes: Iterable[str], expires: float, quotas: Quotas) -> tuple[AccessKey, Token]:
-    if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
-        raise InvalidParameter(f"a key's name has 1 to {LONGEST_NAME} printable characters", field="name")
-    for limit, value in quotas.document().items():
-        if value is not None and not 0 <= value < 1 << 53:
-            raise InvalidParameter(f"{limit}={value} is outside 0..2^53; leave it out for no limit", field=limit)
-    token = new_token()
-    return AccessKey(token.id, name, read_scopes(scopes), token.sha256, time.time(), expires, quotas=quotas), token
-
-
-def _end(days: float, latest: float) -> float:
-    if not 0 < days <= LONGEST_DAYS:
-        raise InvalidParameter(f"{days:g} days are outside 0..{LONGEST_DAYS:g}; a key always ends", field="days")
-    return min(time.time() + days * DAY, latest)
-
-
 def _row(key: AccessKey) -> dict[str, Any]:
     names = ("id", "name", "secret_sha256", "created", "expires", "revoked")
     return {name: getattr(key, name) for name in names} | {
@@ -203,5 +226,5 @@ def _row(key: AccessKey) -> dict[str, Any]:
 
 def _key(row: sa.Row[Any]) -> AccessKey:
     values = dict(row._mapping)
-    quotas = Quotas(**{name: values.pop(name) for name in Quotas.__slots__})
-    return AccessKey(**{**values, "scopes": read_scopes(values["scopes"].split()), "quotas": quotas})
+    quotas = KeyQuotas(**{name: values.pop(name) for name in KeyQuotas.model_fields})
+    return AccessKey(**{**values, "scopes": frozenset(map(Scope, values["scopes"].split())), "quotas": quotas})

@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from factorize.api.local import keep_matrices
-from factorize.api.stages import Stages
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
-from factorize.api.workers.publishing import Limits, published
+from factorize.api.workers.publishing import Limits, Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.errors import FactorizeError
 

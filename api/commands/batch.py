@@ -23,7 +23,7 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound, Service
 
 if TYPE_CHECKING:
     from factorize.api.batches.lanes import Ended, Numbered
-    from factorize.api.measures.pace import Pace
+    from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
@@ -99,7 +99,7 @@ def batch(
     failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.batches.report_table import check_path
-    from factorize.api.measures.pace import Pace, measured_pace
+    from factorize.api.pace import Pace, measured_pace
 
     reports = [check_path(path) for path in report or ()]
     manifest: Callable[[str], dict[str, Any]] | None = None

@@ -217,7 +217,7 @@ def profile(
     curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=sampling, asked=asked)
     document = {"sampling": sampling, "sigma_of_sums": sigma, **given, "profile": curve}
     if plot is not None:
-        from factorize.api.pictures.profile_plot import draw_profile
+        from factorize.api.pictures.comparison_plot import draw_profile
 
         with written_whole(plot) as part:
             draw_profile(document).savefig(part, dpi=130)

@@ -19,9 +19,8 @@ from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 
 if TYPE_CHECKING:
-    from factorize.api.access.access_key import AccessKey
+    from factorize.api.access.access_key import AccessKey, Token
     from factorize.api.access.key_register import KeyRegister
-    from factorize.api.access.token import Token
 
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
@@ -58,9 +57,11 @@ def create(
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
     """
-    from factorize.api.access.caller import Quotas
+    from factorize.api.access.caller import KeyQuotas
 
-    quotas = Quotas(open_jobs, core_seconds_per_day, kept_bytes)
+    quotas = KeyQuotas.model_construct(
+        open_jobs=open_jobs, core_seconds_per_day=core_seconds_per_day, kept_bytes=kept_bytes
+    )
     with _register(database, store) as register, _written(to) as write:
         key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
         write(token)
@@ -95,7 +96,7 @@ def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output
 def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
     from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
-    from factorize.api.auditing.operator_trail import operator
+    from factorize.api.jobs.audit_log import operator
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import ledger_url, load_settings
     from factorize.storage.store import open_store

@@ -42,7 +42,7 @@ def serve(
     Where callers need keys and there is none yet, the command that makes one is shown.
     """
     from factorize.api.http.server import address, listen
-    from factorize.api.measures.pace import measured_pace
+    from factorize.api.pace import measured_pace
     from factorize.api.settings import load_settings
     from factorize.api.telemetry.log_lines import log_to_stderr
 

@@ -31,8 +31,9 @@ from factorize.api.terminal.sources import (
     read_spec_text,
     service_url,
 )
-from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds, explained
+from factorize.api.terminal.text import describe_manifest, describe_seconds, explained
 from factorize.errors import InvalidParameter, InvalidStrategy, NotFound
+from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +146,7 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
     The first estimate on a machine measures it, for a few seconds.
     """
     from factorize.api.local import cost, plan
-    from factorize.api.measures.pace import measured_pace
+    from factorize.api.pace import measured_pace
 
     results = None
     with suppress(NotFound):

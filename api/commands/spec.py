@@ -11,8 +11,8 @@ from factorize.api.terminal.options import Output, SpecText, StoreUrl, argument
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import read_spec
 from factorize.api.terminal.spec_command import SpecCommand
-from factorize.api.terminal.text import describe_part
 from factorize.errors import InvalidParameter
+from factorize.format.labels import describe_part
 
 spec = typer.Typer(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")
 Kind = Annotated[str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")]

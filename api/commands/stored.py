@@ -11,7 +11,8 @@ import typer
 from factorize.api.terminal.options import Explain, Output, StoreUrl, Target, option
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import full_digest, is_name, open_results, open_target
-from factorize.api.terminal.text import describe_gap, describe_manifest, describe_part, explained
+from factorize.api.terminal.text import describe_gap, describe_manifest, explained
+from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
     from factorize.storage.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -83,7 +83,6 @@ def gc(
 
     Nothing else that a result needs is ever removed. Others may go on using the store meanwhile.
     """
-    from factorize.api.auditing.operator_trail import audited
     from factorize.storage.gc import GRACE_SECONDS
     from factorize.storage.gc import gc as collect
 
@@ -97,7 +96,7 @@ def gc(
         dry_run=dry_run,
     )
     for digest in [] if dry_run else found.deleted:
-        audited("deletion", digest, store=store)
+        _audited("deletion", digest, store=store)
     emit(output, {"store": results.url, **found.document()}, _removed_text(found, results.url))
 
 
@@ -106,16 +105,24 @@ def revoke(digest: Digest, reason: Reason, store: StoreUrl = None, output: Outpu
 
     Results that store further matrices beside the same C are taken back with it. Nothing is deleted.
     """
-    from factorize.api.auditing.operator_trail import audited
-
     results = open_results(store, create=False)
     revocations = results.revoke(
-        digest, reason, on_each=lambda each: audited("revocation", each.digest, store=store, reason=each.reason)
+        digest, reason, on_each=lambda each: _audited("revocation", each.digest, store=store, reason=each.reason)
     )
     names = [revocation.digest for revocation in revocations]
     reason = revocations[0].reason
     text = "\n".join([*(f"revoked       {name}" for name in names), f"reason        {reason}"])
     emit(output, {"store": results.url, "revoked": names, "reason": reason}, text)
+
+
+def _audited(event: str, subject: str, *, store: str | None, **detail: Any) -> None:
+    """Write down what a command has done to a store, in the audit log of its services."""
+    from factorize.api.jobs.audit_log import AuditLog, operator
+    from factorize.api.jobs.ledger import Ledger
+    from factorize.api.settings import audit_url, load_settings
+
+    with Ledger(audit_url(load_settings(store=store))) as ledger:
+        AuditLog(ledger.engine).add(event, actor=operator(), subject=subject, detail=detail)
 
 
 def _removed_text(found: Removed, url: str) -> str:
@@ -151,7 +158,7 @@ def verify(
     Rows cut off from the end leave a whole log: write the head down elsewhere now and then, and give it with
     --expect. Services may go on writing meanwhile.
     """
-    from factorize.api.auditing.audit_log import read_head, verify_log
+    from factorize.api.jobs.audit_log import read_head, verify_log
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import audit_url, load_settings
 

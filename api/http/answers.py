@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response, StreamingResponse
 
 from factorize.api.access.caller import Caller
-from factorize.api.http.gateway.access import caller_of
+from factorize.api.http.access import caller_of
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result

@@ -9,29 +9,26 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 import factorize.api.http.console
-import factorize.api.http.console.picture_routes
 import factorize.api.http.downloads
 import factorize.api.http.events
-import factorize.api.http.gateway.key_routes
+import factorize.api.http.key_routes
 import factorize.api.http.matrices
 import factorize.api.http.probes
 import factorize.api.http.questions
 import factorize.api.http.routes
 from factorize import __version__
-from factorize.api.access.caller import Quotas
+from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate
 from factorize.api.access.issuer_tokens import IssuerTokens
-from factorize.api.http.gateway.access import rows_of
-from factorize.api.http.gateway.audit_trail import AuditTrail
-from factorize.api.http.gateway.stream_limit import StreamLimit
-from factorize.api.http.gateway.work_gate import WorkGate
-from factorize.api.http.http_counts import HttpCounts
+from factorize.api.http.access import rows_of
 from factorize.api.http.problems import install
 from factorize.api.http.questions import KeptAnswers
-from factorize.api.http.request_guard import RequestGuard
+from factorize.api.http.request_guard import AuditTrail, RequestGuard
 from factorize.api.http.schema import describe
+from factorize.api.http.work_gate import StreamLimit, WorkGate
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.api.telemetry.counts import HttpCounts
 from factorize.api.telemetry.spans import of_application
 
 _MODULES = {
@@ -40,10 +37,9 @@ _MODULES = {
     factorize.api.http.downloads: "matrices",
     factorize.api.http.matrices: "matrices",
     factorize.api.http.questions: "questions",
-    factorize.api.http.gateway.key_routes: "keys",
+    factorize.api.http.key_routes: "keys",
     factorize.api.http.probes: "service",
     factorize.api.http.console: "page",
-    factorize.api.http.console.picture_routes: "matrices",
 }
 """Routes, and the tag of each in the OpenAPI document."""
 MOST_WORKING = 1024
@@ -98,7 +94,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         app.include_router(module.router, tags=[tag])
     describe(app, ROUTES, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
-    quotas = Quotas(settings.open_jobs, settings.core_seconds_per_day, settings.kept_bytes)
+    quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)
     app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
     app.add_middleware(AuditTrail, log=owned.audit, all_requests=settings.audit_requests)

@@ -9,8 +9,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from factorize.api.http.access import READ
 from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, digest_in, matches, not_known, stream
-from factorize.api.http.gateway.access import READ
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.service import SolverService

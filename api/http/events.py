@@ -12,10 +12,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from factorize.api.forms import ANY_FORM
+from factorize.api.http.access import READ, admission_of
 from factorize.api.http.answers import AskingCaller, RunningService, digest_in, not_known
-from factorize.api.http.gateway.access import READ, admission_of
-from factorize.api.http.gateway.stream_limit import EventStream
 from factorize.api.http.schema import answers
+from factorize.api.http.work_gate import EventStream
 from factorize.api.jobs.job import Job, shown_error
 from factorize.api.results import Result
 from factorize.encoding import canonical_json

@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from factorize.api.access.caller import Scope
+from factorize.api.http.access import MONITOR, OPEN, OPEN_WITH_DETAILS, READ
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
-from factorize.api.http.gateway.access import MONITOR, OPEN, OPEN_WITH_DETAILS, READ
-from factorize.api.http.gateway.work_gate import WorkGate, gate_of
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
-from factorize.api.measures.readiness import NOTES
+from factorize.api.http.work_gate import WorkGate, gate_of
+from factorize.api.readiness import NOTES
 from factorize.api.service import SolverService
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -23,7 +23,7 @@ from starlette.routing import Match
 
 from factorize import errors as tree
 from factorize.api.access.caller import AccessRefused, QuotaExhausted
-from factorize.api.http.gateway.access import NO_ROUTE
+from factorize.api.http.access import NO_ROUTE
 from factorize.api.service import AboveCapacity
 from factorize.api.workers.ending import without_places
 from factorize.encoding import canonical_json

@@ -1,4 +1,4 @@
-"""Bounds on every request, checked before anything else looks at it, and the headers of every answer."""
+"""Bounds on every request, checked before anything else looks at it; the headers of every answer; the audit trail."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
+from anyio.to_thread import run_sync
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from factorize.api.http.gateway.access import trusts
-from factorize.api.http.http_counts import HttpCounts
-from factorize.api.http.problems import KINDS, ProblemAnswer
+from factorize.api.access.caller import Caller
+from factorize.api.http.access import trusts
+from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
+from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.settings import Settings, is_loopback
-from factorize.api.telemetry.log_context import bound, read_client_id, read_traceparent
+from factorize.api.telemetry.counts import HttpCounts
+from factorize.api.telemetry.log_lines import bound, read_client_id, read_traceparent
+from factorize.errors import StoreUnavailable
 
 MAX_HEADER_BYTES = 16 << 10
 MAX_HEADERS = 64
@@ -28,9 +33,9 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
 _log = logging.getLogger(__name__)
+REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
+"""Statuses that are refusals of a caller, and not answers about what was asked."""
 
 
 class RequestGuard:
@@ -197,3 +202,56 @@ async def _limited(request: Request, limit: int) -> AsyncIterator[bytes]:
         if received > limit:
             raise too_much_data(limit)
         yield piece
+
+
+class AuditTrail:
+    """ASGI middleware: writes down who was refused. Stands before all others, so that it sees their refusals.
+
+    Args:
+        app: the application behind it.
+        log: the audit log.
+        all_requests: whether answers below `/v1/` that are no refusals are written down too.
+    """
+
+    def __init__(self, app: ASGIApp, log: AuditLog, all_requests: bool) -> None:
+        self.app = app
+        self.log = log
+        self.all_requests = all_requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        lost: list[ProblemAnswer] = []
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                try:
+                    await self._note(scope, message["status"])
+                except StoreUnavailable as error:
+                    _log.error("a request is not in the audit log, and not answered: %s", error)
+                    lost.append(problem_of(error))
+            if not lost:
+                await send(message)
+
+        await self.app(scope, receive, noted)
+        if lost:
+            request_id = scope["state"].get("request_id", "")
+            lost[0].headers |= {**SECURITY_HEADERS, "X-Request-Id": request_id}
+            await lost[0].response(request_id)(scope, receive, send)
+
+    async def _note(self, scope: Scope, status: int) -> None:
+        state = scope.get("state", {})
+        address = (scope.get("client") or ("unknown",))[0]
+        actor = state.get("caller", Caller("", "", frozenset(), address=address)).actor
+        with bound(request_id=state.get("request_id", "")):
+            if status in REFUSALS:
+                try:
+                    await run_sync(self.log.refuse, actor, f"{status} {REFUSALS[status]}")
+                except StoreUnavailable as error:
+                    _log.error("a refusal is not in the audit log: %s", error)
+            elif self.all_requests and scope["path"].startswith("/v1/"):
+                detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
+                await run_sync(partial(self.log.add, "request", actor=actor, detail=detail))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Annotated, TypeVar
 
 from anyio.to_thread import run_sync
@@ -11,7 +12,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.access.caller import Caller
+from factorize.api.catalog import listed
 from factorize.api.forms import ANY_FORM, Form, read_form
+from factorize.api.http.access import READ, SUBMIT
 from factorize.api.http.answers import (
     AskingCaller,
     RunningService,
@@ -23,11 +26,10 @@ from factorize.api.http.answers import (
     not_known,
     wanted_wait,
 )
-from factorize.api.http.gateway.access import READ, SUBMIT
-from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
+from factorize.api.http.work_gate import working
 from factorize.api.jobs.job import Job, State
 from factorize.api.results import Result
 from factorize.api.service import SolverService
@@ -97,10 +99,8 @@ async def list_factorizations(
 ) -> Response:
     """List jobs, and stored results that came from elsewhere, the newest first."""
     async with working(request, "list"):
-        items, following = await run_sync(
-            lambda: service.listing.page(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller),
-            limiter=heavy,
-        )
+        look = partial(listed, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
+        items, following = await run_sync(partial(look, limit=limit, caller=caller), limiter=heavy)
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 

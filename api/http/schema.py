@@ -1,4 +1,4 @@
-"""The OpenAPI document, beyond the routes' signatures: bodies, answers, problems."""
+"""The OpenAPI document, beyond the routes' signatures: bodies, answers, and what all routes share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,186 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from factorize.accounting.calibration_request import CalibrationRequest
-from factorize.api.http.gateway.access import RouteRow
-from factorize.api.http.gateway.answer_schemas import ANSWERS
-from factorize.api.http.gateway.openapi_parts import complete
-from factorize.api.http.problems import MEDIA_TYPE
+from factorize.api.http.access import RouteRow
+from factorize.api.http.answer_schemas import ANSWERS
+from factorize.api.http.problems import KINDS, MEDIA_TYPE
 from factorize.encoding import DIGEST
 from factorize.spec import Spec
+
+SECURITY_SCHEME = "key"
+_ANY_REQUEST = (
+    "bad-request",
+    "foreign-origin",
+    "request-timeout",
+    "compressed-body",
+    "precondition-failed",
+    "too-many-headers",
+    "internal",
+)
+"""Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_REQUEST_ID = "0f" * 8
+_HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {"description": "Of this request, as in logs and problem documents.", "schema": _TEXT},
+    "Retry-After": {"description": "Seconds after which to ask again.", "schema": _COUNT},
+    "Location": {
+        "description": "Where the answer will be, or is.",
+        "schema": {"type": "string", "format": "uri-reference"},
+    },
+    "Preference-Applied": {"description": "`wait=N`, where Prefer was followed.", "schema": _TEXT},
+    "ETag": {"description": "The digest of the bytes, strong.", "schema": _TEXT},
+    "Cache-Control": {"description": "`immutable` where the address names the bytes.", "schema": _TEXT},
+    "Repr-Digest": {"description": "sha256 of the whole representation (RFC 9530).", "schema": _TEXT},
+    "Accept-Ranges": {"description": "bytes", "schema": _TEXT},
+    "Content-Range": {"description": "The range of the file that follows.", "schema": _TEXT},
+    "Allow": {"description": "Methods that this path has.", "schema": _TEXT},
+    "X-Factorize-Shape": {"description": "Rows and columns that follow.", "schema": _TEXT},
+    "X-Factorize-Dtype": {"description": "Type of each number.", "schema": _TEXT},
+    "X-Factorize-Digest": {"description": "Digest of the factorization.", "schema": _TEXT},
+    "X-Factorize-Crc32": {"description": "CRC-32 of the rows, where they are one block.", "schema": _TEXT},
+    "X-Factorize-Exact": {"description": "Whether every entry was looked at.", "schema": _TEXT},
+}
+_BY_STATUS = {
+    "201": ("Location",),
+    "202": ("Location", "Retry-After", "Preference-Applied"),
+    "206": ("ETag", "Content-Range", "Accept-Ranges", "Repr-Digest"),
+    "304": ("ETag", "Cache-Control"),
+    "307": ("Location",),
+    "405": ("Allow",),
+    "416": ("Content-Range", "Accept-Ranges"),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
+_NAMED = "/v1/factorizations/{name}"
+_MATRIX = ("X-Factorize-Shape", "X-Factorize-Dtype", "X-Factorize-Digest", "Cache-Control")
+_OF_ANSWER = {
+    "/v1/factorizations": ("ETag", "Preference-Applied"),
+    _NAMED: ("ETag", "Cache-Control"),
+    f"{_NAMED}/matrices/{{matrix}}": (*_MATRIX, "Repr-Digest", "X-Factorize-Crc32"),
+    f"{_NAMED}/matrices/{{matrix}}/cells": (*_MATRIX, "X-Factorize-Exact"),
+    f"{_NAMED}/errors": ("Cache-Control",),
+    "/v1/blobs/{sha256}": ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest"),
+}
+_KEY = "/v1/keys/{key_id}"
+_OF_KEY = {
+    "key": ("get", _KEY, {"key_id": "$response.body#/id"}),
+    "revoke": ("post", f"{_KEY}/revoke", {"key_id": "$response.body#/id"}),
+}
+_JOB, _RESULT = {"name": "$response.body#/spec_digest"}, {"name": "$response.body#/digest"}
+_POSTED = ("post", "/v1/factorizations")
+_LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] = {
+    (*_POSTED, "202"): {
+        "job": ("get", _NAMED, _JOB),
+        "events": ("get", f"{_NAMED}/events", _JOB),
+        "cancel": ("delete", _NAMED, _JOB),
+        "retry": ("post", f"{_NAMED}/retry", _JOB),
+    },
+    (*_POSTED, "200"): {
+        "manifest": ("get", _NAMED, _RESULT),
+        "rows": ("get", f"{_NAMED}/matrices/{{matrix}}", _RESULT | {"matrix": "C"}),
+        "cells": ("get", f"{_NAMED}/matrices/{{matrix}}/cells", _RESULT | {"matrix": "C"}),
+        "errors": ("get", f"{_NAMED}/errors", _RESULT),
+        "calibrations": ("post", f"{_NAMED}/calibrations", _RESULT),
+        "file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/files/0/sha256"}),
+    },
+    ("post", "/v1/canonicalize", "200"): {"job": ("get", _NAMED, _JOB)},
+    ("post", "/v1/keys", "201"): _OF_KEY,
+    ("post", "/v1/matrices", "201"): {"file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/sha256"})},
+}
+"""By method, path and status of an answer: what can be asked next, and where its parameters stand."""
+BODIES: dict[str, Any] = {
+    "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
+    "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
+    "CompareRequest": {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4},
+    "RecommendRequest": {
+        "examples": 6400,
+        "batch_size": 100,
+        "epochs": 2,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "memory": [4],
+    },
+    "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
+    "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
+}
+"""An example of each JSON body, by the name of its schema."""
+
+
+def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) -> None:
+    """Add to each operation what all of them have, and the shared components.
+
+    Args:
+        document: as the framework makes it.
+        rows: the routes, with what they ask of callers.
+        keys: whether the service asks for keys; else the document says that no key is another choice.
+    """
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {
+        SECURITY_SCHEME: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A key of the service, or a token of an issuer that it knows; see docs/security.md.",
+        }
+    }
+    components["headers"] = _HEADERS
+    components["examples"] = {slug: _example(slug) for slug in KINDS}
+    components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
+    for row in rows:
+        operation = document["paths"].get(row.path, {}).get(row.method.lower())
+        if operation is not None:
+            _complete_operation(row, operation, keys)
+    for (method, path, status), links in _LINKS.items():
+        document["paths"][path][method]["responses"][status]["links"] = {
+            name: {"operationId": document["paths"][at][asked]["operationId"], "parameters": parameters}
+            for name, (asked, at, parameters) in links.items()
+        }
+
+
+def _complete_operation(row: RouteRow, operation: dict[str, Any], keys: bool) -> None:
+    scope = row.access.scope or row.access.details
+    needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
+    operation["security"] = needed if not needed or (keys and row.access.scope) else [*needed, {}]
+    responses = operation["responses"]
+    for slug in _ANY_REQUEST:
+        responses.setdefault(str(KINDS[slug].status), {})
+    if scope is not None:
+        for status in ("401", "429", "503"):
+            responses.setdefault(status, {})
+    for status in sorted(responses):
+        if int(status) >= 400:
+            responses[status] = _problems(int(status))
+        else:
+            names = (
+                "X-Request-Id",
+                *_BY_STATUS.get(status, ()),
+                *(_OF_ANSWER.get(row.path, ()) if status == "200" else ()),
+            )
+            responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+    operation["responses"] = {status: responses[status] for status in sorted(responses)}
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        model = media["schema"].get("$ref", "").rpartition("/")[2]
+        if model in BODIES:
+            media["examples"] = {"usual": {"value": BODIES[model]}}
+
+
+def _problems(status: int) -> dict[str, Any]:
+    """Return the answer of a status: its problems, each with an example."""
+    known = {slug: kind for slug, kind in KINDS.items() if kind.status == status}
+    names = ("X-Request-Id", *_BY_STATUS.get(str(status), ()))
+    examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in known}
+    return {
+        "description": "; ".join(kind.title for kind in known.values()),
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}},
+    }
+
+
+def _example(slug: str) -> dict[str, Any]:
+    kind = KINDS[slug]
+    document = {"type": f"/problems/{slug}", "title": kind.title, "status": kind.status, "detail": kind.meaning}
+    return {"summary": kind.meaning, "value": {**document, "request_id": _REQUEST_ID}}
+
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -139,7 +313,7 @@ def _settle(schema: Any) -> None:
 def _unions() -> dict[str, Any]:
     """Return the schemas of questions, of what is asked about jobs, and of keys."""
     from factorize import predict
-    from factorize.api.access.key_request import schemas as key_schemas
+    from factorize.api.access.key_register import KeyRequest
     from factorize.api.comparing.compare_request import CompareRequest
     from factorize.api.recommending.recommend_request import schemas as job_schemas
 
@@ -149,7 +323,8 @@ def _unions() -> dict[str, Any]:
     compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
     found["CompareRequest"] = compare
     found.update(job_schemas(_REFERENCE))
-    found.update(key_schemas(_REFERENCE))
+    key = KeyRequest.model_json_schema(ref_template=_REFERENCE)
+    found |= {**key.pop("$defs", {}), "KeyRequest": key}
     found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
     question = {"$ref": _REFERENCE.format(model="Question")}
     digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}

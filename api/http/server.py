@@ -1,13 +1,15 @@
 """uvicorn with deadlines: the HTTP/1.1 protocol of one connection, and how the service is run.
 
-uvicorn waits for ever for the rest of a request, and answers what is not HTTP in plain text. `Connection` closes what
-does not move on (an unfinished header block or body, an answer that nobody takes) and answers in problem documents.
+uvicorn waits for ever for the rest of a request, and answers what is not HTTP in plain text. `ServerConnection`
+closes what does not move on (an unfinished header block or body, an answer that nobody takes) and answers in problem
+documents.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import secrets
 import socket
 import ssl
@@ -22,9 +24,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from factorize.api.http.access import is_proxy
 from factorize.api.http.app import create_app
-from factorize.api.http.gateway.access import is_proxy
-from factorize.api.http.open_files import allow_connections
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import MAX_HEADER_BYTES, SECURITY_HEADERS
 from factorize.api.service import SolverService
@@ -316,3 +317,30 @@ def address(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+SPARE = 512
+"""Files, database connections and pipes to children, beside the connections of clients."""
+
+
+def allow_connections(count: int) -> int:
+    """Raise the limit so that so many connections fit, as far as the system lets this process; never lower it.
+
+    Returns:
+        The limit, in open files. Where it holds fewer connections, the log says so.
+    """
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + SPARE
+    if now != resource.RLIM_INFINITY and now < wanted:
+        now = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (now, most))
+        except (ValueError, OSError):  # macOS has a smaller limit than it says
+            now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if now != resource.RLIM_INFINITY and now < wanted:
+        _log.warning(
+            "this process may have %d files open, too few for %d connections; raise `ulimit -n`",
+            now,
+            count,
+        )
+    return now

@@ -1,11 +1,13 @@
 """The dask cluster, and all that touches dask.distributed: the client of a scheduler, and the task on a worker.
 
-dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and
-processors, orders the queue, notices dead workers and carries a cancel message. It never runs numerical
-code itself, since it could not stop it; the task has two workers of a pool do it (`solving.py`).
+dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and processors, orders the
+queue, notices dead workers and carries a cancel message. It never runs numerical code itself, since it could not stop
+it; the task has two workers of a pool do it (`solving.py`).
 
 A task takes JSON and returns nothing. What happens to its solve, its end too, a worker says as events of plain data,
-and a service reads nothing else from a scheduler (``dask_plain``).
+and a service reads nothing else from a scheduler. A pickle runs code when it is opened, and dask opens pickles in
+results, errors, events and types of tasks. So a service reads a scheduler's messages itself: names, numbers, text,
+lists and mappings pass, and each bytes object becomes None before any code of dask sees it.
 """
 
 from __future__ import annotations
@@ -13,32 +15,43 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import struct
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from ssl import SSLError
 from typing import Any, TypeVar
 
 import dask
+import msgpack
 from distributed import Client, Worker, get_worker
+from distributed.comm import tcp
+from distributed.comm.core import CommClosedError
+from distributed.comm.registry import backends
+from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
-from factorize.api.jobs.dask_plain import PREFIX
 from factorize.api.jobs.solving import Request, carry_out
 from factorize.api.telemetry.log_lines import adopt_dask
 from factorize.api.workers.pool import Pool
 
+PREFIX = "plain-"
+"""Before `tcp://` or `tls://`: dask reads such an address with the classes below."""
+LARGEST_MESSAGE = 1 << 28
+"""Bytes; the largest that is read is the list of workers, some kilobytes each."""
+_UNREAD = frozenset({"__Serialized__", "__Pickled__"})
+"""Keys of what stands for a frame that is dropped."""
+_WORD = struct.Struct("<Q")
 T = TypeVar("T")
-
 CONNECT_SECONDS = 5.0
 _JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
 """Resource of workers of this release: another may read what it is asked otherwise."""
 _MANY = 1e6  # solves at a time, which this resource does not limit
-
 _GONE = frozenset({"cancelled", "released", "forgotten"})
 _SETTINGS = {
     "distributed.worker.profile.enabled": False,  # samples every thread 100 times a second
@@ -51,6 +64,87 @@ _SETTINGS = {
 }
 _log = logging.getLogger(__name__)
 _own_store: list[str] = []
+
+
+def plain(value: Any) -> Any:
+    """Return a decoded message without its bytes, of types that dask opens no pickle in."""
+    if isinstance(value, dict):
+        if not _UNREAD.isdisjoint(value):
+            return None
+        return {plain(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(entry) for entry in value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else None
+
+
+class _Reading:
+    """How a message is read: a count of frames, their lengths, and the frames, the first of which is msgpack."""
+
+    stream: Any
+    abort: Any  # of dask's class
+    _closed: bool
+
+    async def read(self, deserializers: object = None) -> Any:
+        """Return the next message as plain data; the frames after the first, which hold pickles, are dropped."""
+        if self.stream is None:
+            raise CommClosedError
+        try:
+            data = await self._bytes(await self._length())
+            lengths = [length for (length,) in _WORD.iter_unpack(data[_WORD.size : _WORD.size * (1 + _frames(data))])]
+            start = _WORD.size * (1 + len(lengths))
+            data += await self._bytes(start + sum(lengths) - len(data))
+        except (StreamClosedError, SSLError) as error:
+            self.stream, self._closed = None, True
+            raise CommClosedError(f"the scheduler has closed the connection: {error}") from error
+        except BaseException:
+            self.abort()
+            raise
+        frame = data[start : start + lengths[0]] if lengths else b""
+        return plain(msgpack.unpackb(frame, use_list=False, strict_map_key=False, raw=False))
+
+    async def _length(self) -> int:
+        (length,) = _WORD.unpack(await self.stream.read_bytes(_WORD.size))
+        return int(length)
+
+    async def _bytes(self, count: int) -> bytes:
+        if not 0 <= count <= LARGEST_MESSAGE:
+            raise ValueError(f"a message of {count} bytes, and the limit is {LARGEST_MESSAGE}")
+        return bytes(await self.stream.read_bytes(count)) if count else b""
+
+
+def _frames(data: bytes) -> int:
+    (count,) = _WORD.unpack_from(data)
+    if _WORD.size * (1 + count) > len(data):
+        raise ValueError(f"{count} frames in {len(data)} bytes")
+    return int(count)
+
+
+class _PlainTcp(_Reading, tcp.TCP):
+    pass
+
+
+class _PlainTls(_Reading, tcp.TLS):
+    pass
+
+
+class _TcpConnector(tcp.TCPConnector):
+    comm_class = _PlainTcp
+
+
+class _TlsConnector(tcp.TLSConnector):
+    comm_class = _PlainTls
+
+
+class _TcpBackend(tcp.TCPBackend):
+    _connector_class = _TcpConnector
+
+
+class _TlsBackend(tcp.TLSBackend):
+    _connector_class = _TlsConnector
+
+
+backends[f"{PREFIX}tcp"] = _TcpBackend()
+backends[f"{PREFIX}tls"] = _TlsBackend()
 
 
 def configure() -> None:

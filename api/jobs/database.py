@@ -146,7 +146,7 @@ audit = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
 )
-"""The audit log (`factorize.api.auditing.audit_log`), which is only added to."""
+"""The audit log (`factorize.api.jobs.audit_log`), which is only added to."""
 
 
 def connect(url: str) -> sa.Engine:

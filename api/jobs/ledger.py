@@ -26,13 +26,12 @@ import binascii
 import json
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
-from factorize.api.auditing.audit_log import add_row
+from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import (
     KEPT,
     LISTED,
@@ -57,7 +56,11 @@ Within = Callable[[sa.Connection, Job, bool], object]
 
 
 class Ledger:
-    """The jobs table on SQLite or PostgreSQL. Thread-safe."""
+    """The jobs table on SQLite or PostgreSQL. Thread-safe.
+
+    Attributes:
+        engine: the database, for the other tables in it.
+    """
 
     def __init__(self, url: str) -> None:
         """Open the ledger and create what is missing.
@@ -68,13 +71,13 @@ class Ledger:
         Raises:
             StoreUnavailable: the database cannot be opened, or was written by another release.
         """
-        self._engine = open_database(url)
-        insert = insert_into(self._engine, jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
+        self.engine = open_database(url)
+        insert = insert_into(self.engine, jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
         self._first_claim = insert.on_conflict_do_nothing().returning(jobs)
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     def __enter__(self) -> Self:
         """Use as ``with Ledger(url) as ledger``."""
@@ -83,17 +86,6 @@ class Ledger:
     def __exit__(self, *exception: object) -> None:
         """Close all connections."""
         self.close()
-
-    @property
-    def engine(self) -> sa.Engine:
-        """The database, for the other tables in it."""
-        return self._engine
-
-    def _read(self) -> AbstractContextManager[sa.Connection]:
-        return reading(self._engine)
-
-    def _write(self) -> AbstractContextManager[sa.Connection]:
-        return writing(self._engine)
 
     # Claims and changes of state
 
@@ -117,7 +109,7 @@ class Ledger:
         """
         told = {_new(name): getattr(order, name) for name in JobOrder.__dataclass_fields__}
         told |= {"new_owner": owner, "now": _now(), "new_task": _new_task()}
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             for statement in (self._first_claim, _STALE_CLAIM if stale else _CLAIM):
                 row = connection.execute(statement, told).one_or_none()
                 if row is not None:
@@ -173,7 +165,7 @@ class Ledger:
             spec_digest: the job.
             actor: the user, for the audit log.
         """
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             job = self._updated(connection, _CANCEL, spec_digest)
             if job is not None:
                 add_row(connection, "cancellation", actor=actor, subject=spec_digest)
@@ -184,7 +176,7 @@ class Ledger:
         return self._update(statement, job.spec_digest, of_task=job.task, of_owner=job.owner, **told)
 
     def _update(self, statement: ReturningUpdate[Any], spec_digest: str, **told: Any) -> Job | None:
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             return self._updated(connection, statement, spec_digest, **told)
 
     def _updated(
@@ -197,26 +189,26 @@ class Ledger:
 
     def get(self, spec_digest: str) -> Job | None:
         """The job of a spec, or None."""
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             row = connection.execute(_BY_DIGEST, {"of": spec_digest}).one_or_none()
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
         """All queued and running jobs, the largest priority first, then by turns, then first come first."""
         order = (jobs.c.priority.desc(), jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state; every state is present."""
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)).all()
         return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
 
     def load(self) -> tuple[str | None, int]:
         """Return since when the oldest queued job waits (None without any), and the memory of running ones, in MiB."""
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             oldest = connection.execute(
                 sa.select(sa.func.min(jobs.c.submitted)).where(jobs.c.state == "queued")
             ).scalar()
@@ -266,7 +258,7 @@ class Ledger:
         if cursor is not None:
             last_time, last_digest = read_cursor(cursor)
             query = query.where(sa.tuple_(time, digest) < sa.tuple_(sa.literal(last_time), sa.literal(last_digest)))
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             found = [_job(row) for row in connection.execute(query)]
         if len(found) <= limit:
             return found, None
@@ -277,23 +269,23 @@ class Ledger:
 
     def announce(self, engine: EngineRow) -> None:
         """Write down that an engine lives."""
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             connection.execute(engines.insert().values(**{n: getattr(engine, n) for n in EngineRow.__slots__}))
 
     def beat(self, engine_id: str) -> bool:
         """Move the engine's number, so that others see it live. False if others have declared it dead."""
         statement = engines.update().where(engines.c.id == engine_id).values(beat=engines.c.beat + 1)
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             return connection.execute(statement).rowcount == 1
 
     def engines(self) -> dict[str, EngineRow]:
         """Engines by id."""
-        with self._read() as connection:
+        with reading(self.engine) as connection:
             return {row.id: EngineRow(**row._mapping) for row in connection.execute(sa.select(engines))}
 
     def forget(self, engine_id: str) -> None:
         """Remove an engine that has ended or is dead; its open jobs are then anybody's."""
-        with self._write() as connection:
+        with writing(self.engine) as connection:
             connection.execute(engines.delete().where(engines.c.id == engine_id))
 
 

@@ -11,11 +11,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from factorize.api.jobs.ending import SolveEnding, read_progress
-from factorize.api.stages import Stages
-from factorize.api.telemetry.log_context import bound
+from factorize.api.telemetry.log_lines import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Place
-from factorize.api.workers.publishing import Limits, published
+from factorize.api.workers.publishing import Limits, Stages, published
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store

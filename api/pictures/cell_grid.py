@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorize.api.row_blocks import RowBlocks
+from factorize.api.results import RowBlocks
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import Factorization, MatrixName

@@ -1,4 +1,4 @@
-"""The picture of a comparison: each mechanism's loss, what it costs in memory, and the bounds that no matrix beats."""
+"""Pictures of tables: a comparison's losses with memory and bounds, and a privacy profile's delta over epsilon."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from factorize.api.comparing.comparison_text import name_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 COLOURS = {
     "fixed": "#1f5fa8",
@@ -142,3 +143,25 @@ def _finish(axes: Axes, label: str, *, on: str, logarithmic: bool = True) -> Non
     if logarithmic:
         (axes.set_xscale if on == "x" else axes.set_yscale)("log")
     axes.grid(True, which="major", axis="x" if on == "x" else "both", alpha=0.3)
+
+
+def draw_profile(document: dict[str, Any]) -> Figure:
+    """Return a figure with both curves, delta on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes, sampling = figure.subplots(), document["sampling"]
+    epsilons = [point["epsilon"] for point in document["profile"]]
+    mark = "o" if len(epsilons) < 12 else None
+    known = [point["delta_without_secrecy"] for point in document["profile"]]
+    axes.plot(epsilons, known, color=COLOURS["fixed"], ls="--", marker=mark, label="without amplification")
+    if sampling != "fixed":
+        deltas = [point["delta"] for point in document["profile"]]
+        axes.plot(epsilons, deltas, color=COLOURS[sampling], marker=mark, label=sampling)
+    axes.set_yscale("log")
+    axes.set_xlabel("epsilon")
+    axes.set_ylabel("delta, from above")
+    axes.grid(True, alpha=0.3)
+    axes.legend()
+    axes.set_title(f"sigma of sums {document['sigma_of_sums']:.6g}, clip norm {document['clip_norm']:g}")
+    return figure

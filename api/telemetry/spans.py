@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from factorize import __version__
-from factorize.api.telemetry.log_context import about
+from factorize.api.telemetry.log_lines import about
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

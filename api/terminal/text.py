@@ -5,11 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from factorize.format.labels import describe_part as describe_part
 from factorize.format.labels import describe_spec
 
 if TYPE_CHECKING:
     from factorize.solution import Progress
+_DOING = {
+    "compile": "compiling once, about 20 s",
+    "coarse grid": "on a coarse grid, {gap} there",
+    "bound": "searching a lower bound, {gap} of that search",
+    "certify": "certifying",
+    "prove": "proving the written bytes",
+    "store": "storing",
+}
+TERMS = {
+    "sensitivity": "the most by which one example or user changes C times the gradients, each contribution of norm 1 "
+    "or less; noise is scaled to it (docs/sensitivity.md)",
+    "objective": "the loss that was minimised, at noise of one sensitivity: by default the mean of the outputs' "
+    "variances (docs/notation.md)",
+    "rmse": "root of the mean variance of an output; times the noise multiplier it is the error of a run "
+    "(docs/notation.md)",
+    "max error": "root of the largest variance of an output (docs/notation.md)",
+    "last iterate": "root of the variance of the last output, the trained model (docs/notation.md)",
+    "lower bound": "an objective that no matrix beats, recomputed from evidence in the file (docs/notes/method.md)",
+    "class bound": "an objective that no matrix of the mechanism's own class beats (docs/notes/method.md)",
+    "relative gap": "objective / lower bound - 1: no more than that can be gained (docs/notes/method.md)",
+    "residual": "largest entry of |B C - A|: how well the factors multiply to the workload (docs/verification.md)",
+    "converged": "whether the tolerance of the spec was met within the mechanism's class (docs/spec.md)",
+}
 
 
 def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
@@ -72,39 +94,12 @@ def state_text(progress: Progress) -> str:
     return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
 
 
-_DOING = {
-    "compile": "compiling once, about 20 s",
-    "coarse grid": "on a coarse grid, {gap} there",
-    "bound": "searching a lower bound, {gap} of that search",
-    "certify": "certifying",
-    "prove": "proving the written bytes",
-    "store": "storing",
-}
-
-
 def _gap_text(progress: Progress) -> str:
     if progress.relative_gap is not None:
         return f"gap {progress.relative_gap:.2e}"
     if progress.class_gap is not None:
         return f"gap within its class {progress.class_gap:.2e}"
     return "no gap yet"
-
-
-TERMS = {
-    "sensitivity": "the most by which one example or user changes C times the gradients, each contribution of norm 1 "
-    "or less; noise is scaled to it (docs/sensitivity.md)",
-    "objective": "the loss that was minimised, at noise of one sensitivity: by default the mean of the outputs' "
-    "variances (docs/notation.md)",
-    "rmse": "root of the mean variance of an output; times the noise multiplier it is the error of a run "
-    "(docs/notation.md)",
-    "max error": "root of the largest variance of an output (docs/notation.md)",
-    "last iterate": "root of the variance of the last output, the trained model (docs/notation.md)",
-    "lower bound": "an objective that no matrix beats, recomputed from evidence in the file (docs/notes/method.md)",
-    "class bound": "an objective that no matrix of the mechanism's own class beats (docs/notes/method.md)",
-    "relative gap": "objective / lower bound - 1: no more than that can be gained (docs/notes/method.md)",
-    "residual": "largest entry of |B C - A|: how well the factors multiply to the workload (docs/verification.md)",
-    "converged": "whether the tolerance of the spec was met within the mechanism's class (docs/spec.md)",
-}
 
 
 def explained(text: str) -> str:

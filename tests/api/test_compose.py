@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from factorize.api.commands.application import app
-from factorize.api.http.gateway.access import trusts
+from factorize.api.http.access import trusts
 from factorize.api.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]

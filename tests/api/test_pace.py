@@ -10,8 +10,8 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
-from factorize.api.measures import pace
-from factorize.api.measures.pace import (
+from factorize.api import pace
+from factorize.api.pace import (
     Pace,
     known_pace,
     measured_pace,

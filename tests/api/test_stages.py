@@ -11,9 +11,9 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.api.proof import inspect
-from factorize.api.stages import Stages
 from factorize.api.terminal.progress import progress_of
 from factorize.api.terminal.text import state_text
+from factorize.api.workers.publishing import Stages
 from factorize.errors import Cancelled
 from factorize.solution import PHASES, Progress
 from factorize.storage.store import open_store

@@ -13,7 +13,7 @@ from typing import Any
 
 from forked_commands import COMMANDS, POSSIBLE
 
-from factorize.api.measures.pace import Pace, pace_document
+from factorize.api.pace import Pace, pace_document
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "factorize.api.cli")

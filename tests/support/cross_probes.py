@@ -14,8 +14,8 @@ from typing import Any
 from keyed_service import Keyed, filled
 from servers import SLOW_SOLVER, serving
 
+from factorize.api.http.access import RouteRow
 from factorize.api.http.app import ROUTES
-from factorize.api.http.gateway.access import RouteRow
 from factorize.api.settings import Settings
 
 _SPEC = {"workload": {"kind": "matrix", "sha256": "@", "shape": [2, 2]}, "mechanism": {"kind": "identity"}}

@@ -6,7 +6,7 @@ from itertools import count
 
 from servers import Answer, LiveService
 
-from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.caller import KeyQuotas, Scope
 from factorize.api.access.key_register import DEFAULT_DAYS
 
 UNKNOWN = "a" * 64
@@ -22,7 +22,7 @@ class Keyed:
         self.tokens = {scope.value: self.token(scope, name=scope.value) for scope in Scope}
         self.tokens |= {name: self.token("read", "submit", "upload", name=name) for name in ("one", "two")}
 
-    def token(self, *scopes: str, name: str = "", quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
+    def token(self, *scopes: str, name: str = "", quotas: KeyQuotas | None = None, days: float = DEFAULT_DAYS) -> str:
         """A new key's; of a name that nobody else has by default."""
         whose = name or f"test {next(self._numbers)}"
         return self.register.create(whose, scopes, quotas=quotas, days=days)[1].text

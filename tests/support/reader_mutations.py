@@ -23,7 +23,7 @@ from checker_files import file_of
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from factorize.api.row_blocks import RowBlocks
+from factorize.api.results import RowBlocks
 from factorize.checker import check_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable

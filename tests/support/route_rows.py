@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from factorize.api.http.access import RouteRow
 from factorize.api.http.app import ROUTES
-from factorize.api.http.gateway.access import RouteRow
 
 _PATTERNS = [(row, re.compile(re.sub(r"\\{\w+\\}", r"[^/\n]+", re.escape(row.path)))) for row in ROUTES]
 

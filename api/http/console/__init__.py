@@ -8,8 +8,8 @@ from importlib.resources import files
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from factorize.api.http.access import OPEN
 from factorize.api.http.answers import matches
-from factorize.api.http.gateway.access import OPEN
 from factorize.api.http.problems import ProblemAnswer
 
 _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

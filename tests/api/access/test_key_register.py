@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from factorize.api.access import token as tokens
-from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access import access_key as tokens
+from factorize.api.access.access_key import new_token, read_token
+from factorize.api.access.caller import KeyQuotas, Scope
 from factorize.api.access.key_register import DAY, KeyRegister, WithdrawnKeys
-from factorize.api.access.token import new_token, read_token
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import NotFound
@@ -47,13 +47,13 @@ def test_a_token_that_was_cut_or_changed_is_none() -> None:
 
 
 def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> None:
-    key, token = register.create("training", ["read"], quotas=Quotas(open_jobs=3))
+    key, token = register.create("training", ["read"], quotas=KeyQuotas(open_jobs=3))
     with register._engine.connect() as connection:
         row = connection.execute(sa.select(access_keys)).one()._mapping
     assert row["secret_sha256"] == hashlib.sha256(token.secret.encode()).hexdigest()
     assert not any(token.secret in str(value) for value in row.values())
     assert register.get(token.id) == key
-    assert key.quotas == Quotas(open_jobs=3) and key.scopes == {Scope.READ}
+    assert key.quotas == KeyQuotas(open_jobs=3) and key.scopes == {Scope.READ}
     assert "sha256" not in str(key.document(0.0)) and token.secret not in str(key.document(0.0))
 
 

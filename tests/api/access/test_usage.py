@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 
-from factorize.api.access import usage as module
-from factorize.api.access.caller import UNLIMITED, Caller, QuotaExhausted, Quotas, Scope
-from factorize.api.access.holdings import Holdings
-from factorize.api.access.usage import UsageMeter
+from factorize.api.access import holdings as module
+from factorize.api.access.caller import UNLIMITED, Caller, KeyQuotas, QuotaExhausted, Scope
+from factorize.api.access.holdings import Holdings, UsageMeter
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
@@ -21,7 +20,7 @@ NOON = 1_800_000_000.0 // 86_400 * 86_400 + 43_200
 
 
 def caller(name: str, **quotas: int) -> Caller:
-    return Caller(f"key:{name}", name, frozenset({Scope.SUBMIT}), Quotas(**quotas))
+    return Caller(f"key:{name}", name, frozenset({Scope.SUBMIT}), KeyQuotas(**quotas))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -53,8 +52,10 @@ def desk(ledger: Ledger) -> Desk:
 
 
 def test_limits_that_a_key_has_not_are_the_services() -> None:
-    own = Quotas(open_jobs=3, core_seconds_per_day=0)
-    assert own.or_else(Quotas(1, 2, 5)) == Quotas(3, 0, 5)
+    own = KeyQuotas(open_jobs=3, core_seconds_per_day=0)
+    assert own.or_else(KeyQuotas(open_jobs=1, core_seconds_per_day=2, kept_bytes=5)) == KeyQuotas(
+        open_jobs=3, core_seconds_per_day=0, kept_bytes=5
+    )
     assert UNLIMITED.or_else(UNLIMITED) == UNLIMITED
 
 

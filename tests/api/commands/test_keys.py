@@ -12,9 +12,8 @@ import pytest
 from audit_rows import forbid_rows, rows_of
 from command_line import Run
 
-from factorize.api.access.access_key import AccessKey
+from factorize.api.access.access_key import PATTERN, AccessKey, read_token
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.token import PATTERN, read_token
 from factorize.api.commands.serve import _opened as opened_server
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.settings import Settings
@@ -104,8 +103,8 @@ def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("create", "--name", "t", "--scopes", "write"), "'write' is not one"),
-        (("create", "--name", "t", "--days", "0"), "0 days are outside"),
+        (("create", "--name", "t", "--scopes", "write"), "got 'write'"),
+        (("create", "--name", "t", "--days", "0"), "days: Input should be greater than 0"),
         (("show", "0" * 12), "no key 000000000000"),
         (("revoke", "0" * 12), "no key 000000000000"),
     ],

@@ -20,11 +20,11 @@ from keyed_service import UNKNOWN, Keyed, filled
 from servers import SLOW_SOLVER, serving
 
 from factorize import solvers
-from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.caller import KeyQuotas, Scope
 from factorize.api.http import app
+from factorize.api.http.access import RouteRow, trusts
 from factorize.api.http.app import ROUTES
-from factorize.api.http.gateway.access import RouteRow, trusts
-from factorize.api.http.gateway.openapi_parts import BODIES
+from factorize.api.http.schema import BODIES
 from factorize.api.jobs.database import charges, reading, writing
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
@@ -276,12 +276,12 @@ def test_a_line_of_a_request_names_the_key_and_not_its_secret(keyed: Keyed, capl
 
 def test_a_quota_of_kept_bytes_refuses_an_upload_and_a_job(keyed: Keyed) -> None:
     matrix = struct.pack("<4d", 1.0, 0.0, 2.0, 1.0)
-    small = keyed.token("upload", "submit", "read", quotas=Quotas(kept_bytes=31))
+    small = keyed.token("upload", "submit", "read", quotas=KeyQuotas(kept_bytes=31))
     refused = keyed.ask(small, "POST", "/v1/matrices?rows=2&columns=2", matrix)
     refused.problem(429, "quota-exhausted")
     assert int(refused.headers["retry-after"]) >= 1
     keyed.ask("admin", "GET", f"/v1/blobs/{hashlib.sha256(matrix).hexdigest()}").problem(404, "not-found")
-    full = keyed.token("upload", "submit", "read", quotas=Quotas(kept_bytes=32))
+    full = keyed.token("upload", "submit", "read", quotas=KeyQuotas(kept_bytes=32))
     assert keyed.ask(full, "POST", "/v1/matrices?rows=2&columns=2", matrix).status == 201
     spec = {"workload": {"kind": "prefix", "n": 25}}
     keyed.ask(full, "POST", "/v1/factorizations", spec).problem(429, "quota-exhausted")
@@ -289,7 +289,7 @@ def test_a_quota_of_kept_bytes_refuses_an_upload_and_a_job(keyed: Keyed) -> None
 
 def test_keys_of_one_name_have_the_same_jobs_and_uploads(keyed: Keyed) -> None:
     (keyed.live.folder / "go").unlink(missing_ok=True)
-    old, new = (keyed.token("read", "submit", name="team", quotas=Quotas(open_jobs=1)) for _ in range(2))
+    old, new = (keyed.token("read", "submit", name="team", quotas=KeyQuotas(open_jobs=1)) for _ in range(2))
     job = keyed.ask(old, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 26}}).json()
     path = f"/v1/factorizations/{job['spec_digest']}"
     assert keyed.ask(new, "GET", path).status == 200
@@ -305,14 +305,14 @@ def test_quotas_of_the_settings_hold_for_keys_without_their_own(tmp_path: Path) 
         said = service.ask("one", "GET", "/v1/caller").json()["quotas"]
         assert said == {"open_jobs": 0, "core_seconds_per_day": 7, "kept_bytes": None}
         service.ask("one", "POST", "/v1/factorizations", FIVE).problem(429, "quota-exhausted")
-        more = service.token("submit", quotas=Quotas(open_jobs=1))
+        more = service.token("submit", quotas=KeyQuotas(open_jobs=1))
         assert service.ask(more, "POST", "/v1/factorizations", FIVE).status == 202
         live.go()
 
 
 def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
     (keyed.live.folder / "go").unlink(missing_ok=True)
-    one_job = keyed.token("submit", "read", quotas=Quotas(open_jobs=1))
+    one_job = keyed.token("submit", "read", quotas=KeyQuotas(open_jobs=1))
     first = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 21}})
     assert first.status == 202
     second = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
@@ -323,7 +323,7 @@ def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
     third = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
     assert third.status == 202
     keyed.ask(one_job, "DELETE", f"/v1/factorizations/{third.json()['spec_digest']}")
-    poor = keyed.token("submit", quotas=Quotas(core_seconds_per_day=0))
+    poor = keyed.token("submit", quotas=KeyQuotas(core_seconds_per_day=0))
     keyed.ask(poor, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 23}}).problem(422, "too-large")
 
 
@@ -341,7 +341,7 @@ COMPUTING: list[tuple[str, str, object]] = [
 
 def test_every_route_that_computes_is_counted_and_refused_when_the_quota_is_used_up(keyed: Keyed) -> None:
     digest = keyed.live.store.put(solvers.solve(parse_spec(FIVE)))["digest"]
-    token = keyed.token("read", "submit", quotas=Quotas(core_seconds_per_day=100))
+    token = keyed.token("read", "submit", quotas=KeyQuotas(core_seconds_per_day=100))
     caller = keyed.register.get(token[3:15]).caller
     calibrations, first = f"/v1/factorizations/{digest}/calibrations", {"epsilon": 3.25, "delta": 1e-6}
     assert keyed.ask(token, "POST", calibrations, first).status == 200, "answers are kept, so this is another question"

@@ -11,7 +11,7 @@ from command_line import CommandLine
 from servers import LiveService, serving
 
 from factorize.api.http import app
-from factorize.api.http.gateway.work_gate import WorkGate
+from factorize.api.http.work_gate import WorkGate
 from factorize.api.settings import Settings
 
 SPEC = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "square_root"}}

@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import json, resource
-from factorize.api.http.open_files import SPARE, allow_connections
+from factorize.api.http.server import SPARE, allow_connections
 def tried(now, most, count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (now, most))
     return allow_connections(count), resource.getrlimit(resource.RLIMIT_NOFILE)[0]

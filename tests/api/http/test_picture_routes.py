@@ -10,7 +10,7 @@ from servers import LiveService
 
 from factorize.api.pictures import cell_grid
 from factorize.api.pictures.cell_grid import CellGrid, work_per_entry
-from factorize.api.row_blocks import RowBlocks
+from factorize.api.results import RowBlocks
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import MatrixName
 from factorize.solvers import solve

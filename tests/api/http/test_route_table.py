@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fastapi.routing import iter_route_contexts
 
+from factorize.api.http.access import RouteRow
 from factorize.api.http.app import ROUTES, create_app
-from factorize.api.http.gateway.access import RouteRow
 from factorize.api.settings import Settings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()

@@ -11,8 +11,8 @@ import pytest
 from servers import serving
 
 from factorize.api.http import app
-from factorize.api.http.gateway.work_gate import WORK_KINDS, WorkGate
 from factorize.api.http.problems import ProblemAnswer
+from factorize.api.http.work_gate import WORK_KINDS, WorkGate
 from factorize.api.settings import Settings
 
 PREDICTION = {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}}

@@ -516,7 +516,7 @@ def test_a_machine_that_went_down_counts_against_a_spec_that_ran_there_alone(pla
 
 def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
     before_a_reboot(place, digest(0))
-    with place.ledger._engine.begin() as connection:
+    with place.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET deaths = 2")
     place.engine(patience=0.0)
     job = place.ended(digest(0))

@@ -264,14 +264,14 @@ def test_an_sqlite_database_is_private(sqlite_ledger, tmp_path):
 
 
 def test_durable_settings_hold_on_every_connection(sqlite_ledger):
-    with sqlite_ledger._engine.connect() as one, sqlite_ledger._engine.connect() as two:
+    with sqlite_ledger.engine.connect() as one, sqlite_ledger.engine.connect() as two:
         for connection in (one, two):
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
             assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30000
 
 
 def test_a_database_of_another_release_is_refused(ledger, url):
-    with ledger._engine.begin() as connection:
+    with ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE schema_version SET version = 99"))
     with pytest.raises(StoreUnavailable, match="version 99"):
         Ledger(url)

@@ -18,7 +18,7 @@ from cluster import free_ports
 from scheduler_attacker import Bomb
 from servers import Client
 
-from factorize.api.jobs.dask_plain import plain
+from factorize.api.jobs.dask_cluster import plain
 from factorize.api.jobs.ending import SolveEnding
 from factorize.api.workers.ending import Ending
 
@@ -123,7 +123,7 @@ def test_what_is_no_end_ends_nothing(spoil: Callable[[dict[str, Any]], object]) 
 def test_a_connection_is_ended_as_dask_ends_it() -> None:
     from distributed.comm import tcp
 
-    from factorize.api.jobs import dask_plain
+    from factorize.api.jobs import dask_cluster
 
-    assert dask_plain._PlainTcp.abort is tcp.TCP.abort
-    assert dask_plain._PlainTls.abort is tcp.TLS.abort
+    assert dask_cluster._PlainTcp.abort is tcp.TCP.abort
+    assert dask_cluster._PlainTls.abort is tcp.TLS.abort

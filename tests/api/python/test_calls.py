@@ -14,8 +14,7 @@ from specs import spec_of
 
 import factorize
 from factorize import Spec
-from factorize.api.python.calls import compare
-from factorize.api.python.comparison_table import ComparisonTable
+from factorize.api.python.calls import ComparisonTable, compare
 from factorize.api.terminal.progress import Bars, python_display
 from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
 from factorize.solution import Progress

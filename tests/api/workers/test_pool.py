@@ -15,11 +15,10 @@ import pytest
 from servers import serving_apart
 from specs import document_of
 
-from factorize.api.stages import Stages
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Place, Pool
-from factorize.api.workers.publishing import Limits, published
+from factorize.api.workers.publishing import Limits, Stages, published
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")

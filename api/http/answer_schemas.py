@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from factorize.api.access.key_register import KEY_ID
 from factorize.encoding import DIGEST
 
 Schema = dict[str, Any]
@@ -80,6 +81,9 @@ _USE = {
     "spec_digest": _DIGEST,
     "next_command": _TEXT,
 }
+
+_SCOPES = _list(_to("Scope"))
+_WHO = {"name": _TEXT, "scopes": _SCOPES, "quotas": _to("KeyQuotas")}
 
 ANSWERS: Mapping[str, Schema] = {
     "Sensitivity": _object(
@@ -239,6 +243,40 @@ ANSWERS: Mapping[str, Schema] = {
         },
     ),
     "UploadedMatrix": _object("A matrix, for specs to name.", {"sha256": _DIGEST, "shape": _list(_COUNT)}),
+    "AccessKey": _object(
+        "A key, without its secret.",
+        {
+            "id": {"type": "string", "pattern": KEY_ID},
+            **_WHO,
+            "state": {"type": "string", "enum": ["active", "expired", "revoked"]},
+            "created": _TIME,
+            "expires": _TIME,
+            "revoked": {"type": ["string", "null"], "format": "date-time"},
+            "own": {"type": "boolean", "description": "Whether it is the key that asks."},
+        },
+    ),
+    "AccessKeyWithToken": {
+        "allOf": [
+            _to("AccessKey"),
+            _object("What its holder sends; it is in this answer and nowhere else.", {"token": _TEXT}),
+        ]
+    },
+    "AccessKeyPage": _object("A page of keys.", {"items": _list(_to("AccessKey")), "next": _MAYBE_TEXT}),
+    "Caller": _object(
+        "Who asks.",
+        {
+            "owner": {
+                "type": ["string", "null"],
+                "description": "`key:<name>`, `oidc:<hash>`, or null where no key is asked for.",
+            },
+            **_WHO,
+            "asks_for_keys": {"type": "boolean", "description": "Whether the service asks every caller for a key."},
+            "looks_after_keys": {
+                "type": "boolean",
+                "description": "Whether the caller may use the routes of keys here.",
+            },
+        },
+    ),
     "Health": _object("That the process answers.", {"status": _TEXT}),
     "Readiness": _object("Whether the service can work.", {"status": _TEXT}),
 }

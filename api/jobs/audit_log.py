@@ -7,6 +7,7 @@ row is the sha256 of the canonical JSON of `{seq, time, event, actor, request_id
 
 from __future__ import annotations
 
+import getpass
 import re
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.jobs.database import audit, reading, take_turns, writing
-from factorize.api.telemetry.log_context import about
+from factorize.api.telemetry.log_lines import about
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.storage.records import now
@@ -54,6 +55,14 @@ def read_head(text: str) -> ChainHead:
     if parts is None:
         raise InvalidParameter(f"{text[:90]!r} is not SEQ:HASH, as `factorize audit verify` prints it", field="expect")
     return ChainHead(int(parts[1]), parts[2])
+
+
+def operator() -> str:
+    """Return who a command's user is in the audit log."""
+    try:
+        return f"operator:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user has no name
+        return "operator:unknown"
 
 
 def add_row(

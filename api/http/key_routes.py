@@ -16,15 +16,15 @@ from starlette.responses import Response
 
 from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Caller
-from factorize.api.access.key_register import KeyRegister
-from factorize.api.access.key_request import KEY_ID, KeyRequest, read_key_request
+from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest, read_key_request
+from factorize.api.http.access import ADMIN, READ
 from factorize.api.http.answers import AskingCaller, RunningService, json_response
-from factorize.api.http.gateway.access import ADMIN, READ
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.encoding import read_json
 from factorize.errors import FactorizeError
 
 _KEYS = "/v1/keys"
@@ -79,7 +79,7 @@ async def post_key(request: Request, service: RunningService, caller: AskingCall
     """
     register = _register(service, caller)
     wish = await _read(request)
-    make = partial(register.create, days=wish.days, quotas=wish.limits, latest=caller.ends)
+    make = partial(register.create, days=wish.days, quotas=wish.quotas, latest=caller.ends)
     key, token = await run_sync(make, wish.name, wish.scopes)
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
     return json_response({**_shown(key, caller), "token": token.text}, 201, headers)
@@ -122,7 +122,7 @@ def _shown(key: AccessKey, caller: Caller) -> dict[str, Any]:
 async def _read(request: Request) -> KeyRequest:
     body = await read_body(request)
     try:
-        return read_key_request(body)
+        return read_key_request(read_json(body))
     except FactorizeError as error:
         problem = problem_of(error, body=body)
         if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from audit_rows import rows_of
 from command_line import CommandLine
 
-from factorize.api.auditing import audit_log
-from factorize.api.auditing.audit_log import BEGINNING, AuditLog, ChainHead, add_row, read_head, verify_log
+from factorize.api.jobs import audit_log
+from factorize.api.jobs.audit_log import BEGINNING, AuditLog, ChainHead, add_row, read_head, verify_log
 from factorize.api.jobs.database import writing
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import CorruptObject, InvalidParameter

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from factorize.api.jobs.ledger import Ledger
     from factorize.storage.store import Store
 
+
 ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0
 """A store that took a file is not given another before."""

@@ -1,1 +1,0 @@
-"""The audit log: who asked what of the service, in rows that nobody can change unseen."""
