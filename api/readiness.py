@@ -6,7 +6,6 @@ second time meanwhile, so that whoever asks often cannot pile questions up.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -47,13 +46,6 @@ STATES = {
 }
 NOTES = ("no-workers", "other-worker", "loading")
 """What keeps solves waiting, and no request from being answered."""
-_STORE_STATES = (
-    (re.compile("clock is off"), "store-clock"),
-    (re.compile("create the bucket|there is no store|does not exist|no folder"), "store-gone"),
-    (re.compile("overwrites|a range|does not list|is taken"), "store-overwrites"),
-    (re.compile("credentials|permission|Permission|Read-only"), "store-forbidden"),
-    (re.compile("free space"), "store-full"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +130,8 @@ class Readiness:
                 self._probed = time.monotonic()
         except (FactorizeError, OSError) as error:
             self._probed = float("-inf")
-            absent = isinstance(error, NotFound)
-            state = next((name for pattern, name in _STORE_STATES if pattern.search(str(error))), "store-unreachable")
-            return [Missing("store", "store-gone" if absent else state, _said(error))]
+            state = "store-gone" if isinstance(error, NotFound) else getattr(error, "state", "store-unreachable")
+            return [Missing("store", state, _said(error))]
         return []
 
     def _write(self) -> None:

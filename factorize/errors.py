@@ -196,9 +196,18 @@ class Revoked(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store's medium refused: no space, no permission, an I/O error. Nothing was published; try again."""
+    """The store's medium refused: no space, no permission, an I/O error. Nothing was published; try again.
+
+    Args:
+        message: what happened, and the way out.
+        state: name of what is wrong, one of those in api/readiness.py.
+    """
 
     slug = "store-unavailable"
+
+    def __init__(self, message: str, *, state: str = "store-unreachable") -> None:
+        super().__init__(message)
+        self.state = state
 
 
 class ServiceError(FactorizeError):

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,7 +52,7 @@ class Bucket:
             folder = TemporaryDirectory(prefix="factorize.stage.")
         except OSError as error:
             raise StoreUnavailable(
-                f"there is no room for a temporary file: {error}; free space, or set TMPDIR"
+                f"there is no room for a temporary file: {error}; free space, or set TMPDIR", state="store-full"
             ) from None
         with folder as name:
             yield StagedFile(Path(name) / secrets.token_hex(8), Files())
@@ -131,19 +132,19 @@ class Bucket:
         Raises:
             StoreUnavailable: it cannot be written or read, or overwrites what it was asked only to create.
         """
-        key = f"{STAGING}/probe-{secrets.token_hex(8)}"
+        key, refused = f"{STAGING}/probe-{secrets.token_hex(8)}", partial(StoreUnavailable, state="store-overwrites")
         try:
             if not self._calls.create(key, b"first"):
-                raise StoreUnavailable("the bucket says that a name of random digits is taken; use another bucket")
+                raise refused("the bucket says that a name of random digits is taken; use another bucket")
             if self._calls.create(key, b"other") or self._calls.get(key, 5)[1] != b"first":
-                raise StoreUnavailable(
+                raise refused(
                     "the bucket overwrites an object that it was asked only to create (If-None-Match: *), so two "
                     "writers could replace each other's results; use a bucket with conditional writes"
                 )
             if self._calls.read(key, 1, 3, None) != b"ir":
-                raise StoreUnavailable("the bucket does not return the bytes of a range; use another bucket")
+                raise refused("the bucket does not return the bytes of a range; use another bucket")
             if key not in [entry.key for entry in self.list(STAGING)]:
-                raise StoreUnavailable("the bucket does not list what was just written; use one that is consistent")
+                raise refused("the bucket does not list what was just written; use one that is consistent")
         finally:
             with suppress(StoreUnavailable):
                 self._calls.delete(key)

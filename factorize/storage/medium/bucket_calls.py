@@ -20,12 +20,16 @@ CONNECT_SECONDS = 5
 REQUEST_SECONDS = 120
 RETRY_SECONDS = 30
 _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(date|time)", re.IGNORECASE | re.DOTALL)
+_REFUSED = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
+_FULL = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull")
 _REMEDIES = (
-    (_SKEW, "this machine's clock is off; set it, by NTP say"),
-    (re.compile("NoSuchBucket"), "create the bucket, or check its name"),
-    (re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth"), "check the credentials and the bucket's policy"),
-    (re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull"), "nothing was published; free space"),
+    (_SKEW, "store-clock", "this machine's clock is off; set it, by NTP say"),
+    (re.compile("NoSuchBucket"), "store-gone", "create the bucket, or check its name"),
+    (_REFUSED, "store-forbidden", "check the credentials and the bucket's policy"),
+    (_FULL, "store-full", "nothing was published; free space"),
+    (re.compile(""), "store-unreachable", "try again"),
 )
+"""What a provider says, the state that it is, and the way out; the first that fits."""
 
 Meta = dict[str, Any]
 """obstore's description of an object: path, size, last_modified, e_tag, version."""
@@ -116,9 +120,9 @@ class BucketCalls:
             text = str(error)
             if absent is not None and isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
                 raise absent(f"{key} does not exist") from None
-            remedy = next((advice for pattern, advice in _REMEDIES if pattern.search(text)), "try again")
+            state, remedy = next((state, way) for pattern, state, way in _REMEDIES if pattern.search(text))
             raise StoreUnavailable(
-                f"the bucket does not answer for {key or 'its list'}: {_first_line(error)}; {remedy}"
+                f"the bucket does not answer for {key or 'its list'}: {_first_line(error)}; {remedy}", state=state
             ) from None
 
 

@@ -112,11 +112,15 @@ def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterato
     try:
         yield
     except FileNotFoundError:
-        raise absent(f"{path} does not exist") from None
+        missing = absent(f"{path} does not exist")
+        if isinstance(missing, StoreUnavailable):
+            missing.state = "store-gone"
+        raise missing from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CorruptObject(f"{path} is a symbolic link, which is not followed; replace it by the file") from None
-        raise StoreUnavailable(f"{path}: {error.strerror or error}; {_remedy(error.errno)}") from error
+        state, remedy = _remedy(error.errno)
+        raise StoreUnavailable(f"{path}: {error.strerror or error}; {remedy}", state=state) from error
 
 
 def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
@@ -130,13 +134,16 @@ def version_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _remedy(number: int | None) -> str:
+def _remedy(number: int | None) -> tuple[str, str]:
+    """Return the state that an error of the system is, and the way out."""
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "nothing was published; free space and try again"
+        return "store-full", "nothing was published; free space and try again"
     if number in (errno.EMFILE, errno.ENFILE):
-        return "raise the limit of open files (ulimit -n) and try again"
+        return "store-unreachable", "raise the limit of open files (ulimit -n) and try again"
     if number in NO_LOCKS:
-        return "the file system has no locks, so nothing can be removed safely; stop what writes, or use another"
+        remedy = "the file system has no locks, so nothing can be removed safely; stop what writes, or use another"
+        return "store-unreachable", remedy
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "check the permissions and that the file system is writable and has hard links, and try again"
-    return "check the disk, run fsck, and try again"
+        remedy = "check the permissions and that the file system is writable and has hard links, and try again"
+        return "store-forbidden", remedy
+    return "store-unreachable", "check the disk, run fsck, and try again"
