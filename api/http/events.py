@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -17,7 +17,6 @@ from factorize.api.http.answers import AskingCaller, RunningService, digest_in, 
 from factorize.api.http.schema import answers
 from factorize.api.http.work_gate import EventStream
 from factorize.api.jobs.job import Job, shown_error
-from factorize.api.results import Result
 from factorize.encoding import canonical_json
 
 PING_SECONDS = 15.0
@@ -51,50 +50,56 @@ async def get_events(request: Request, service: RunningService, caller: AskingCa
     found = await run_sync(service.lookup, digest_in(name), ANY_FORM, caller)
     if found is None:
         raise not_known(name)
-    if isinstance(found, Result):
-        frames = _once(_done(found.spec_digest, found.digest))
-    elif found.finished:
-        frames = _once(frame(found))
+    if isinstance(found, Job) and not found.finished:
+        changes = service.engine.changes(name, _last_seen(request))
+        frames = paced(frames_of(changes), admitted=admission_of(request))
     else:
-        frames = follow(service.engine.changes(name, _last_seen(request)), admitted=admission_of(request))
+        frames = _once(frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest))
     return EventStream(frames, request.app.state.streams)
 
 
-async def follow(
-    changes: AsyncGenerator[Job, None],
+async def frames_of(changes: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:
+    """Turn the changes of a job into frames."""
+    async with aclosing(changes):
+        async for job in changes:
+            yield frame(job)
+
+
+async def paced(
+    frames: AsyncGenerator[bytes, None],
     *,
     ping: float = PING_SECONDS,
     admitted: Callable[[], Awaitable[bool]] | None = None,
 ) -> AsyncIterator[bytes]:
-    """Turn the changes of a job into frames, with a comment whenever nothing has changed for `ping` seconds.
+    """Pass frames on, with a comment whenever none has come for `ping` seconds.
 
     The stream ends where `admitted` says that its caller would not be let in any more.
     """
     clock = asyncio.get_running_loop().time
     pause = ping if admitted is None else min(ping, LOOK_SECONDS)
-    coming = asyncio.ensure_future(anext(changes, None))
+    coming = asyncio.ensure_future(anext(frames, None))
     told = clock()
     try:
         while True:
-            changed, _ = await asyncio.wait({coming}, timeout=pause)
+            arrived, _ = await asyncio.wait({coming}, timeout=pause)
             if admitted is not None and not await admitted():
                 return
-            if not changed:
+            if not arrived:
                 if clock() - told >= ping:
                     told = clock()
                     yield _PING
                 continue
-            job = coming.result()
-            if job is None:
+            newest = coming.result()
+            if newest is None:
                 return
             told = clock()
-            yield frame(job)
-            coming = asyncio.ensure_future(anext(changes, None))
+            yield newest
+            coming = asyncio.ensure_future(anext(frames, None))
     finally:
         coming.cancel()
         with suppress(asyncio.CancelledError, StopAsyncIteration):
             await coming
-        await changes.aclose()
+        await frames.aclose()
 
 
 def frame(job: Job) -> bytes:
@@ -113,8 +118,13 @@ def _done(spec_digest: str, digest: str | None, seq: int | None = None) -> bytes
 
 
 def _event(name: str, data: dict[str, Any], seq: int | None) -> bytes:
-    number = "" if seq is None else f"id: {seq}\n"
-    return f"{number}event: {name}\ndata: {canonical_json(data).decode('ascii')}\n\n".encode("ascii")
+    number = b"" if seq is None else f"id: {seq}\n".encode()
+    return number + event(name, canonical_json(data))
+
+
+def event(name: str, data: bytes) -> bytes:
+    """Return the frame of an event whose data is JSON text on one line."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
 async def _once(event: bytes) -> AsyncIterator[bytes]:

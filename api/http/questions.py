@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from factorize.api.access.caller import Caller
 from factorize.api.comparing.compare_request import read_request
 from factorize.api.http.access import READ, SUBMIT
 from factorize.api.http.answers import AskingCaller, RunningService, result_of
+from factorize.api.http.events import event, paced
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -36,7 +37,6 @@ LIMIT_SECONDS = 600.0
 PREDICTION_SECONDS = 60.0
 KEPT, LARGEST_KEPT = 256, 1 << 18
 """Answers that are kept, and the bytes of the largest."""
-PING_SECONDS = 15.0
 MOST_UNREAD = 64
 """Progress events that wait for a client."""
 _LOOK_SECONDS = 0.2
@@ -215,7 +215,7 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
         return bytes(answer)
 
     if "text/event-stream" in http.headers.get("accept", ""):
-        return EventStream(_events(run, stop, request_id(http)), http.app.state.streams)
+        return EventStream(paced(_frames(run, stop, request_id(http))), http.app.state.streams)
     return Response(await _while_connected(http, run(lambda _event: None), stop), media_type="application/json")
 
 
@@ -275,35 +275,26 @@ async def _while_connected(http: Request, work: Awaitable[bytes], stop: threadin
         stop.set()
 
 
-async def _events(run: Callable[[Report], Awaitable[bytes]], stop: threading.Event, about: str) -> AsyncIterator[bytes]:
-    """Yield server-sent events, and a comment after so many seconds of silence; the worker ends with the stream."""
+async def _frames(
+    run: Callable[[Report], Awaitable[bytes]], stop: threading.Event, about: str
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a question; the worker ends with the stream."""
     loop, news = asyncio.get_running_loop(), asyncio.Queue[Document | None]()
 
-    def tell(event: Document) -> None:
+    def tell(progress: Document) -> None:
         if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
-            news.put_nowait({name: event[name] for name in event if name != "event"})
+            news.put_nowait({name: progress[name] for name in progress if name != "event"})
 
-    task = asyncio.ensure_future(run(lambda event: loop.call_soon_threadsafe(tell, event)))
+    task = asyncio.ensure_future(run(lambda progress: loop.call_soon_threadsafe(tell, progress)))
     task.add_done_callback(lambda _ended: news.put_nowait(None))
     try:
-        while True:
-            try:
-                event = await asyncio.wait_for(news.get(), PING_SECONDS)
-            except TimeoutError:
-                yield b": ping\n\n"
-                continue
-            if event is None:
-                break
-            yield _event("progress", canonical_json(event))
+        while (progress := await news.get()) is not None:
+            yield event("progress", canonical_json(progress))
         try:
-            yield _event("done", task.result())
+            yield event("done", task.result())
         except ProblemAnswer as problem:
-            yield _event("failed", problem.body(about))
+            yield event("failed", problem.body(about))
         except FactorizeError as error:
-            yield _event("failed", problem_of(error).body(about))
+            yield event("failed", problem_of(error).body(about))
     finally:
         stop.set()
-
-
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers import SLOW_SOLVER, LiveService, serving
 
-from factorize.api.http.events import follow
+from factorize.api.http.events import frames_of, paced
 from factorize.api.jobs.job import Job
 from factorize.api.settings import Settings
 
@@ -128,7 +128,7 @@ def test_silence_is_filled_with_pings() -> None:
 
     async def collect() -> list[bytes]:
         frames = []
-        async for frame in follow(changes(), ping=0.02):
+        async for frame in paced(frames_of(changes()), ping=0.02):
             frames.append(frame)
             if len(frames) == 4:
                 heard.set()
