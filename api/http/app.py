@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -24,7 +25,7 @@ from factorize.api.http.access import rows_of
 from factorize.api.http.problems import install
 from factorize.api.http.questions import KeptAnswers
 from factorize.api.http.request_guard import AuditTrail, RequestGuard
-from factorize.api.http.schema import describe
+from factorize.api.http.schema import openapi_document
 from factorize.api.http.work_gate import StreamLimit, WorkGate
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -50,6 +51,17 @@ ROUTES = rows_of(module.router for module in _MODULES)
 """Every route with what it asks of its callers."""
 
 
+class Application(FastAPI):
+    """The application, whose OpenAPI document is made when it is first asked for."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        if self.openapi_schema is None:
+            keys = self.state.service.settings.asks_for_keys
+            self.openapi_schema = openapi_document(self, ROUTES, keys=keys)
+        return self.openapi_schema
+
+
 def create_app(settings: Settings, *, service: SolverService | None = None) -> FastAPI:
     """Return the ASGI application.
 
@@ -72,7 +84,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         finally:
             await asyncio.to_thread(owned.close)
 
-    app = FastAPI(
+    app = Application(
         title="factorize",
         version=__version__,
         summary="Certified matrix factorizations for private training with correlated noise",
@@ -92,7 +104,6 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     install(app)
     for module, tag in _MODULES.items():
         app.include_router(module.router, tags=[tag])
-    describe(app, ROUTES, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)

@@ -1,4 +1,4 @@
-"""Problem documents, for what went wrong over HTTP: one table from the error tree to problem documents (RFC 9457).
+"""Problem documents, for what went wrong over HTTP (RFC 9457): an error's own slug, or that of its class's parent.
 
 `type` is `/problems/<slug>`; a slug never changes its meaning, and `GET /problems/<slug>` says it in a sentence.
 Problem documents are ASCII JSON made of our own words: input is quoted in short, escaped pieces or not at all.
@@ -91,20 +91,6 @@ KINDS: dict[str, Kind] = {
     "unavailable": Kind(503, "Unavailable", "The service cannot do this now; try again after Retry-After seconds."),
 }
 
-# The first class that fits decides, so children stand before their parents.
-_TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
-    (QuotaExhausted, "quota-exhausted"),
-    (tree.InvalidSpec, "invalid-spec"),
-    (tree.MalformedJson, "malformed-json"),
-    (tree.UnsupportedProblem, "unsupported-problem"),
-    (tree.TooLarge, "too-large"),
-    (tree.InvalidParameter, "invalid-parameter"),
-    (tree.NotFound, "not-found"),
-    (tree.CorruptObject, "corrupt-object"),
-    (tree.Revoked, "revoked"),
-    (tree.StoreError, "unavailable"),
-    (tree.ServiceError, "unavailable"),
-)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _STATUSES = {404: "not-found", 405: "method-not-allowed", 413: "too-much-data"}
 
@@ -159,7 +145,8 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
         error: the error.
         body: the request's body, where the error is about it.
     """
-    slug = next((slug for kind, slug in _TABLE if isinstance(error, kind)), "internal")
+    away = "unavailable" if isinstance(error, tree.StoreError | tree.ServiceError) else "internal"
+    slug = next((slug for kind in type(error).__mro__ if (slug := getattr(kind, "slug", "")) in KINDS), away)
     if isinstance(error, tree.MalformedJson) and body is not None and _is_json(body):
         return ProblemAnswer("invalid-spec", str(error), extra={"errors": [{"pointer": "", "detail": str(error)}]})
     if isinstance(error, AccessRefused):

@@ -114,6 +114,38 @@ BODIES: dict[str, Any] = {
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
 }
 """An example of each JSON body, by the name of its schema."""
+_REFERENCE = "#/components/schemas/{model}"
+_BYTES = {"type": "string", "format": "binary"}
+RAW_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
+}
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "request_id"],
+    "properties": {
+        "type": {"type": "string", "description": "/problems/<slug>; a slug never changes its meaning"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "value, limit and way out"},
+        "request_id": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pointer", "detail"],
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
+    },
+}
+_MEANINGS = {
+    200: "Found",
+    201: "Stored",
+    202: "Accepted: the job's document",
+    206: "The range that was asked for",
+    307: "The address at which the store's bucket gives the file",
+    304: "The client's copy is current",
+}
 
 
 def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) -> None:
@@ -191,9 +223,6 @@ def _example(slug: str) -> dict[str, Any]:
     return {"summary": kind.meaning, "value": {**document, "request_id": _REQUEST_ID}}
 
 
-_REFERENCE = "#/components/schemas/{model}"
-
-
 def json_body(model: str) -> dict[str, Any]:
     """Return the `openapi_extra` of a route whose body is a JSON document of a named schema."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference_to(model)}}}}
@@ -205,37 +234,6 @@ def reference_to(model: str) -> dict[str, Any]:
 
 
 SPEC_BODY = json_body("Spec")
-_BYTES = {"type": "string", "format": "binary"}
-RAW_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
-}
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "request_id"],
-    "properties": {
-        "type": {"type": "string", "description": "/problems/<slug>; a slug never changes its meaning"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "value, limit and way out"},
-        "request_id": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["pointer", "detail"],
-                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
-            },
-        },
-    },
-}
-_MEANINGS = {
-    200: "Found",
-    201: "Stored",
-    202: "Accepted: the job's document",
-    206: "The range that was asked for",
-    307: "The address at which the store's bucket gives the file",
-    304: "The client's copy is current",
-}
 
 
 def answers(
@@ -261,32 +259,26 @@ def answers(
     return found
 
 
-def describe(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> None:
-    """Make an application's OpenAPI document complete; it is built when it is first asked for.
+def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of an application.
 
     Args:
         app: the application.
         rows: its routes.
         keys: whether it asks for keys.
     """
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            schemas = found.setdefault("components", {}).setdefault("schemas", {})
-            _drop_foreign_errors(found)
-            spec = Spec.model_json_schema(ref_template=_REFERENCE)
-            schemas.update(spec.pop("$defs", {}))
-            schemas.update({"Spec": spec, "Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS))})
-            schemas.update(_unions())
-            for name, schema in schemas.items():
-                _settle(schema)
-                schema["title"] = name
-            complete(found, rows, keys=keys)
-            app.openapi_schema = found
-        return app.openapi_schema
-
-    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    _drop_foreign_errors(found)
+    spec = Spec.model_json_schema(ref_template=_REFERENCE)
+    schemas.update(spec.pop("$defs", {}))
+    schemas.update({"Spec": spec, "Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS))})
+    schemas.update(_unions())
+    for name, schema in schemas.items():
+        _settle(schema)
+        schema["title"] = name
+    complete(found, rows, keys=keys)
+    return found
 
 
 def _settle(schema: Any) -> None:

@@ -48,6 +48,8 @@ CERTIFICATE_TICKS = 100
 """Tenths of a second between looks at the files of the certificate."""
 _SOON = {"Retry-After": "1"}
 _log = logging.getLogger(__name__)
+SPARE = 512
+"""Files, database connections and pipes to children, beside the connections of clients."""
 
 
 class _Wire(h11.Connection):
@@ -75,7 +77,8 @@ class ServerConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""
-        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
         self._lingering = False
         self._begun = self._heard = self._unsent_since = self.loop.time()
         self._received = self._unsent = 0
@@ -317,10 +320,6 @@ def address(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-SPARE = 512
-"""Files, database connections and pipes to children, beside the connections of clients."""
 
 
 def allow_connections(count: int) -> int:

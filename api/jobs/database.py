@@ -24,7 +24,7 @@ _POSTGRES = {
     "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
 }
 _BUSY_SECONDS = 30  # that a connection to SQLite waits for others
-_CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
+_CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created
 _TURNS = 0x6175646974  # names the lock under which its transactions take turns
 
 LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
@@ -149,7 +149,7 @@ audit = sa.Table(
 """The audit log (`factorize.api.jobs.audit_log`), which is only added to."""
 
 
-def connect(url: str) -> sa.Engine:
+def _connect(url: str) -> sa.Engine:
     """Return the engine of a database, whatever is in it.
 
     An SQLite file is created with its folder, readable by its owner only, since specs reveal training plans.
@@ -179,17 +179,6 @@ def connect(url: str) -> sa.Engine:
 def insert_into(engine: sa.Engine, table: sa.Table) -> Any:
     """Return an insert of the engine's own dialect, which can say what is done on a conflict."""
     return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
-
-
-@contextmanager
-def usable(engine: sa.Engine) -> Iterator[None]:
-    """Close the engine and raise StoreUnavailable where its database does not do what is asked of it."""
-    try:
-        with _reported(engine.url):
-            yield
-    except BaseException:
-        engine.dispose()
-        raise
 
 
 @contextmanager
@@ -227,15 +216,6 @@ def take_turns(connection: sa.Connection) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURNS)))
 
 
-@contextmanager
-def changing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Give a transaction in which the schema may be looked at and changed by nobody else."""
-    with engine.connect().execution_options(write=True) as connection, connection.begin():
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
-        yield connection
-
-
 def open_database(url: str) -> sa.Engine:
     """Open a database and create the tables where there are none.
 
@@ -245,27 +225,28 @@ def open_database(url: str) -> sa.Engine:
     Raises:
         StoreUnavailable: the database cannot be opened, or has tables of another version.
     """
-    engine = connect(url)
-    with usable(engine):
-        found = _create_or_read(engine)
-    if found != SCHEMA_VERSION:
+    engine = _connect(url)
+    try:
+        with _reported(engine.url):
+            found = read_version(engine) or _create(engine)
+        if found != SCHEMA_VERSION:
+            raise StoreUnavailable(other_version(found))
+    except BaseException:
         engine.dispose()
-        raise StoreUnavailable(other_version(found))
+        raise
     return engine
 
 
-def _create_or_read(engine: sa.Engine) -> int:
-    """Create the tables in an empty database; the version of those that are there."""
-    found = read_version(engine)
-    if found:
-        return found
-    with changing(engine) as connection:
+def _create(engine: sa.Engine) -> int:
+    """Create the tables, unless somebody else was faster, and return their version."""
+    with engine.connect().execution_options(write=True) as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
         found = _version_in(connection)
-        if found:
-            return found  # somebody else was faster
-        metadata.create_all(connection)
-        connection.execute(schema.insert().values(version=SCHEMA_VERSION))
-    return SCHEMA_VERSION
+        if not found:
+            metadata.create_all(connection)
+            connection.execute(schema.insert().values(version=SCHEMA_VERSION))
+        return found or SCHEMA_VERSION
 
 
 def read_version(engine: sa.Engine) -> int:

@@ -27,6 +27,11 @@ from factorize.keywords import Part, SpecKeywords, WorkloadKind
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, parse_spec
 
+LARGEST_REMEMBERED = 1 << 28
+"""Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
+Asked = Spec | Part | np.ndarray | WorkloadKind | str
+"""A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
+
 
 class ComparisonTable:
     """Every mechanism that fits a spec side by side, best first; the document is that of the command line and of HTTP.
@@ -89,13 +94,6 @@ def _line(row: dict[str, Any], *, bold: bool) -> str:
         f"{row['seconds']:.2f}",
     )
     return f"<tr{' style=font-weight:bold' if bold else ''}>{''.join(f'<td>{escape(str(c))}</td>' for c in cells)}</tr>"
-
-
-LARGEST_REMEMBERED = 1 << 28
-"""Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
-
-Asked = Spec | Part | np.ndarray | WorkloadKind | str
-"""A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
 
 
 def solve(
@@ -229,7 +227,8 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
         InvalidSpec: it is no spec.
     """
     if isinstance(spec, np.ndarray) or (isinstance(spec, str) and not spec.lstrip().startswith("{")):
-        return Spec.of(spec, **words)  # type: ignore[arg-type]  # what is no kind, its reader refuses
+        workload: Any = spec  # what is no kind, its reader refuses
+        return Spec.of(workload, **words)
     if words:
         raise InvalidParameter(
             f"{', '.join(words)} beside a whole spec: put them into it, or give the workload's name and keywords",
