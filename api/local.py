@@ -21,6 +21,9 @@ from factorize.spec import Spec
 from factorize.storage.incoming import Check
 from factorize.storage.store import Store
 
+Estimate = solvers.Estimate
+"""What a solve takes."""
+
 
 @dataclass(frozen=True)
 class PlannedSolve:
@@ -49,14 +52,13 @@ def plan(spec: Spec, store: Store | None) -> PlannedSolve:
     return PlannedSolve(chosen, None if store is None else store.find(chosen))
 
 
-def cost(planned: PlannedSolve) -> tuple[float, int]:
-    """Return the estimate of a solve: seconds, and bytes of memory.
+def cost(planned: PlannedSolve) -> Estimate:
+    """Return the estimate of a solve.
 
     Raises:
         TooLarge: the estimate is above this machine's memory.
     """
-    needed = solvers.estimate(planned.spec)
-    return needed.seconds, needed.bytes
+    return solvers.estimate(planned.spec)
 
 
 def obtain(

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from factorize import __version__
-from factorize.api.local import obtain, plan
+from factorize.api.local import Estimate, obtain, plan
 from factorize.api.proof import inspect
 from factorize.api.workers.pool import SMALL_SECONDS
 from factorize.api.workers.search_path import search_path
@@ -37,8 +37,6 @@ from factorize.errors import FactorizeError
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 
-REFERENCE_RATE = 3e10  # multiplications a second for which solvers estimate their seconds
-SMALLEST_SECONDS = 0.05  # what every estimate of a solver begins with; it is measured here
 PROOF_PRODUCTS = 2.0
 """Products of side n, at the pace of small ones, that the whole proof of a dense result takes as long as."""
 STRUCTURED_PRODUCTS = 3.0  # the same of a structured result
@@ -46,7 +44,6 @@ EPOCHS_PRODUCTS = 4.0  # more of them under fixed epochs, whose evidence has blo
 APART_PRODUCTS = 12.0  # more of them under min_sep: a polar factor is guessed, and two bounds are proved
 PROOF_SQUARES = 8192.0  # multiplications per n^2 in the proof of a large structured one
 LARGEST_DENSE_PROOF = 1024
-LARGEST_VECTORS = 2048  # up to which bounds of evidence in blocks are proved whole
 STORED_DENSE = ("dense", "semidefinite")
 ROWS_OF_TINY, MOST_ROWS = 200.0, 1024
 """Rows of which certificate and proof take as long as a tiny spec, row by row in Python; up to so many, they do."""
@@ -72,32 +69,32 @@ class Pace:
     tiny: float = 0.05
     start: float = 0.6
 
-    def service(self, spec: Spec, seconds: float) -> float:
+    def service(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds until a posted spec is done; what is long gets workers of its own.
 
         Args:
             spec: canonical, its mechanism named.
-            seconds: what its solver estimates.
+            needed: what its solver estimates.
         """
-        return self.tiny + (self.start if seconds >= SMALL_SECONDS else 0.0) + self.work(spec, seconds)
+        return self.tiny + (self.start if needed.seconds >= SMALL_SECONDS else 0.0) + self.work(spec, needed)
 
-    def command(self, spec: Spec, seconds: float) -> float:
+    def command(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds until `factorize solve` has ended; the proof's Python starts meanwhile."""
-        return self.tiny + self.start + self.work(spec, seconds)
+        return self.tiny + self.start + self.work(spec, needed)
 
-    def lane(self, spec: Spec, seconds: float) -> float:
+    def lane(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds of a spec in a batch, whose processes stay; arguments as for `service`."""
-        return self.tiny + self.work(spec, seconds)
+        return self.tiny + self.work(spec, needed)
 
     def best(self, other: Pace) -> Pace:
         """Return the faster of two measurements in each respect."""
         faster = max(self.multiplications, other.multiplications)
         return Pace(faster, min(self.tiny, other.tiny), min(self.start, other.start))
 
-    def work(self, spec: Spec, seconds: float) -> float:
+    def work(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""
-        solving = max(0.0, seconds - SMALLEST_SECONDS) * REFERENCE_RATE
-        return self.tiny * around_products(spec) + (solving + proof_multiplications(spec)) / self.multiplications
+        products = needed.multiplications + proof_multiplications(spec)
+        return self.tiny * around_products(spec) + products / self.multiplications
 
 
 def around_products(spec: Spec) -> float:
@@ -108,6 +105,8 @@ def around_products(spec: Spec) -> float:
 
 def proof_multiplications(spec: Spec) -> float:
     """Return what the proof of a result costs, in multiplications."""
+    from factorize.checker.doubles.nuclear_norms import LARGEST_VECTORS
+
     n = 1 if spec.workload.endless else spec.workload.n
     dense = spec.mechanism.kind in STORED_DENSE
     each = PROOF_PRODUCTS if dense else STRUCTURED_PRODUCTS

@@ -272,7 +272,7 @@ class SolverService:
         needed = solvers.estimate(spec)
         pace = self._pace or known_pace()
         self._pace = pace
-        return {**vars(needed), "until_done": round((pace or Pace()).service(spec, needed.seconds), 3)}
+        return {**vars(needed), "until_done": round((pace or Pace()).service(spec, needed), 3)}
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:
         """Queue a failed or cancelled job again, as posting its spec does.

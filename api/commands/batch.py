@@ -169,8 +169,8 @@ def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
     item = Item(entry.label, "cached" if planned.known else "to solve", planned.spec.digest, planned.known)
     if planned.known is None:
         with suppress(FactorizeError):  # too large: the solve says so
-            seconds, item.bytes = cost(planned)
-            item.seconds = pace.lane(planned.spec, seconds)
+            needed = cost(planned)
+            item.seconds, item.bytes = pace.lane(planned.spec, needed), needed.bytes
     return item
 
 

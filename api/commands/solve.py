@@ -152,17 +152,17 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
     with suppress(NotFound):
         results = open_results(store, create=False)
     planned = plan(read_spec(spec), results)
-    seconds, size = cost(planned)
+    needed = cost(planned)
     pace = measured_pace()
-    until, posted = pace.command(planned.spec, seconds), pace.service(planned.spec, seconds)
+    until, posted = pace.command(planned.spec, needed), pace.service(planned.spec, needed)
     known = planned.known is not None
     document = {
         "spec": planned.spec.document(),
         "spec_digest": planned.spec.digest,
         "known": known,
         "estimate": {
-            "seconds": seconds,
-            "bytes": size,
+            "seconds": needed.seconds,
+            "bytes": needed.bytes,
             "until_done": round(until, 3),
             "until_done_posted": round(posted, 3),
         },
@@ -170,7 +170,7 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
     lines = [
         f"mechanism     {planned.spec.mechanism.kind}",
         f"until done    {describe_seconds(until)} by `factorize solve`, {describe_seconds(posted)} posted to a service",
-        f"memory        {size / 2**20:.0f} MiB",
+        f"memory        {needed.bytes / 2**20:.0f} MiB",
         f"stored        {'yes: it is not solved again' if known else 'no'}",
     ]
     emit(output, document, "\n".join(lines))

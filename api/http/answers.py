@@ -58,11 +58,6 @@ def not_known(name: str) -> ProblemAnswer:
     return ProblemAnswer("not-found", f"nothing has the digest {name}; post its spec to have it solved")
 
 
-async def find(service: SolverService, name: str, caller: Caller) -> Result:
-    """Return the result that a digest or spec digest in an address names; see `result_of`."""
-    return await run_sync(result_of, service, name, caller)
-
-
 def result_of(service: SolverService, name: str, caller: Caller) -> Result:
     """Return the result that a digest or spec digest in an address names; it looks at the disk.
 

@@ -20,6 +20,7 @@ from factorize.api.pace import (
     proof_multiplications,
 )
 from factorize.errors import StoreUnavailable
+from factorize.solvers import Estimate
 
 SLOW = Pace(multiplications=1e10, tiny=0.2, start=2.0)
 
@@ -89,14 +90,14 @@ def test_nobody_is_refused_an_estimate_for_want_of_a_measurement(monkeypatch: py
 
 def test_seconds_are_processes_and_work_at_this_pace() -> None:
     tiny = solvers.choose(spec_of(12, "square_root"))
-    nothing = solvers.estimate(tiny).seconds
+    nothing = solvers.estimate(tiny)
     rows = 0.2 * 12 / 200
-    assert SLOW.work(tiny, nothing) == pytest.approx(rows + (3 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
-    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
-    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
-    assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
-    assert SLOW.service(tiny, 6.0) - SLOW.lane(tiny, 6.0) == pytest.approx(2.0)
-    assert SLOW.work(tiny, 1.05) - SLOW.work(tiny, 0.05) == pytest.approx(3.0)
+    assert SLOW.work(tiny, nothing) == pytest.approx(rows + (3 * 12**3 + 3e10 * (nothing.seconds - 0.05)) / 1e10)
+    assert SLOW.command(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
+    assert SLOW.service(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + rows, rel=1e-5)
+    assert SLOW.lane(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + rows, rel=1e-5)
+    assert SLOW.service(tiny, Estimate(6.0, 0)) - SLOW.lane(tiny, Estimate(6.0, 0)) == pytest.approx(2.0)
+    assert SLOW.work(tiny, Estimate(1.05, 0)) - SLOW.work(tiny, Estimate(0.05, 0)) == pytest.approx(3.0)
 
 
 def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
