@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import http.client
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import uvicorn
 from described_answers import check_described
 from shared_processes import POOLS
 
@@ -164,8 +167,16 @@ def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -
             yield LiveService(address(listener), service)
         finally:
             running.should_exit = True
-            thread.join(600)
-            assert not thread.is_alive()
+            thread.join(300)
+            assert not thread.is_alive(), "\n".join(_waits(running))
+
+
+def _waits(running: uvicorn.Server) -> Iterator[str]:
+    """Say what each task of a server that does not end waits for, and where each thread is."""
+    for listening in running.servers:
+        yield from map(repr, asyncio.all_tasks(listening.get_loop()))
+    for frame in sys._current_frames().values():
+        yield "".join(traceback.format_stack(frame))
 
 
 @contextmanager
