@@ -5,11 +5,13 @@ Numerical back-ends (scipy, numba, cvxpy) are imported when a solver first needs
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from factorize.encoding import canonical_json
 from factorize.errors import UnsupportedProblem
-from factorize.mechanisms import Auto
+from factorize.mechanisms import AnyMechanism, Auto, Banded, Blt, IdentityMechanism, NuToeplitz
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
 from factorize.solvers.amplified import bins_optimum as amplified
@@ -97,6 +99,11 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 EASED = ("buffered_linear", "banded")
 """Mechanisms with few vectors of state, optimised for another workload where they cannot take the one asked for."""
 
+ANSWERED = "; this is answered: "
+"""What a refusal says before the command of a spec that is not refused."""
+
+_LONGEST_SPEC = 4000  # characters of a spec inside a refusal
+
 _ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
 
 
@@ -111,9 +118,19 @@ def choose(spec: Spec) -> Spec:
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
-        UnsupportedProblem: no solver of this release has an answer; the message says what to use.
+        UnsupportedProblem: no solver of this release has an answer; the message ends with the command of a spec that
+            is answered, for the same workload and participation, if there is one.
     """
     spec = spec.canonical()
+    try:
+        return _named(spec)
+    except UnsupportedProblem as refusal:
+        command = _answered(spec)
+        raise UnsupportedProblem(f"{refusal}{command and ANSWERED}{command}", field=refusal.field) from None
+
+
+def _named(spec: Spec) -> Spec:
+    """Return a canonical spec with a named mechanism that has a solver; see `choose`."""
     if isinstance(spec.mechanism, Auto):
         spec = spec.model_copy(update={"mechanism": automatic(spec, lambda named: entry_for(named).estimate(named))})
     refused: UnsupportedProblem | None = None
@@ -131,6 +148,37 @@ def _eased(spec: Spec) -> Iterator[Spec]:
     """Yield a spec optimised for easier workloads, the nearest first; its own is the one it is evaluated on."""
     if spec.optimize_for is None and spec.mechanism.kind in EASED:
         yield from (spec.model_copy(update={"optimize_for": easier}) for easier in easier_ones(spec.workload))
+
+
+def _answered(spec: Spec) -> str:
+    """Return the command that solves a refused spec with the nearest mechanism that takes it, or nothing."""
+    document = spec.document()
+    for name, own in spec.user_matrices().items():
+        if own.bound and own.array.size < _LONGEST_SPEC / 2:
+            document[name] = {"kind": "matrix", "rows": own.array.tolist()}
+    for mechanism in _nearest(spec):
+        try:
+            _named(spec.model_copy(update={"mechanism": mechanism}))
+        except UnsupportedProblem:
+            continue
+        text = canonical_json(document | {"mechanism": mechanism.document()}).decode()
+        return f"factorize solve {shlex.quote(text)}" if len(text) <= _LONGEST_SPEC else ""
+    return ""
+
+
+def _nearest(spec: Spec) -> Iterator[AnyMechanism]:
+    """Yield mechanisms that keep no more vectors than the one of a spec, the best first and C = I last."""
+    mechanism = spec.mechanism
+    vectors = getattr(mechanism, "buffers", 0) or getattr(mechanism, "bands", 1) - 1
+    if vectors and not spec.workload.endless:
+        apart = spec.participation.spread(spec.workload.n).separation
+        yield Banded(kind="banded", bands=min(vectors + 1, apart))
+    if vectors:
+        yield Blt(kind="blt", buffers=vectors)
+    else:
+        yield Auto()
+        yield NuToeplitz(kind="nu_toeplitz", nu="tune")
+    yield IdentityMechanism(kind="identity")
 
 
 def entry_for(spec: Spec) -> Entry:

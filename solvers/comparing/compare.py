@@ -45,6 +45,7 @@ from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence import bound_with_dual
 from factorize.solvers.problem import Reporter
+from factorize.solvers.register import ANSWERED
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, parse_spec
 
@@ -270,7 +271,7 @@ class _Run:
                 )
         except FactorizeError as error:
             late = isinstance(error, _OutOfTime) and self.seconds is not None
-            plan.refuse(str(error), out_of_time=late)
+            plan.refuse(str(error).partition(ANSWERED)[0], out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan
 
