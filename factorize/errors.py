@@ -76,7 +76,7 @@ class InvalidSpec(InvalidParameter):
 
     def __init__(self, violations: list[Violation]) -> None:
         self.violations = violations
-        said = [f"{v.pointer or '(the spec)'}: {v.message}" for v in violations]
+        said = [f"{v.pointer}: {v.message}" if v.pointer else v.message for v in violations]
         shown = next((count for count in range(len(said), 1, -1) if len("; ".join(said[:count])) < _LONGEST_TEXT), 1)
         text = "; ".join(said[:shown] + [f"and {len(said) - shown} more"] * (shown < len(said)))
         super().__init__(text, field=violations[0].pointer if violations else None)

@@ -19,6 +19,7 @@ from typing import Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified_value, differing
+from factorize.numbers.attacks import FALSE_POSITIVE_RATES, attack_advantage, true_positive_rate
 from factorize.numbers.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
@@ -28,9 +29,6 @@ from factorize.numbers.gaussian import (
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, within_scale
 from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
-
-_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
-_ROUNDED = 1e-12  # relative: more than doubles lose of an attack's rates
 
 
 class Adjacency(StrEnum):
@@ -148,42 +146,29 @@ class Calibration:
             )
 
     @property
+    def exact(self) -> bool:
+        """Whether the guarantee is exact for the stated participation, and not an upper bound."""
+        return self.sensitivity.kind == "exact" and type(self) is Calibration
+
+    @property
+    def _level(self) -> tuple[float, float] | None:
+        return None if self.epsilon is None or self.delta is None else (self.epsilon, self.delta)
+
+    @property
     def attack_advantage(self) -> float:
         """The most by which an attack's true-positive rate exceeds its false-positive rate, from above.
 
-        The attack sees the run and decides whether an example took part. Without sampling this is exact, 2 Phi(mu / 2)
-        - 1. With sampling it is what (epsilon, delta) allows, if that is less.
+        The attack sees the run and decides whether an example took part.
         """
-        most = gaussian_delta(0.0, self.mu)
-        if self.epsilon is not None and self.delta is not None:
-            shrunk = math.exp(-self.epsilon)
-            most = min(most, math.tanh(self.epsilon / 2) + 2 * self.delta * shrunk / (1 + shrunk))
-        return min(most * (1 + _ROUNDED), 1.0)
+        return attack_advantage(self.mu, self._level)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Return the largest true-positive rate of such an attack at a false-positive rate in (0, 1), from above.
 
         Raises:
             InvalidParameter: a rate outside (0, 1).
-
-        Reference:
-            Dong, Roth, Su 2022 (Gaussian differential privacy), section 2: Phi(Phi^-1(rate) + mu) without sampling.
         """
-        from statistics import NormalDist
-
-        rate = finite_real("false_positive_rate", false_positive_rate, remedy="give a rate above 0 and below 1")
-        if rate >= 1:
-            raise InvalidParameter(
-                f"false_positive_rate={rate!r} is not below 1; give one", field="false_positive_rate"
-            )
-        touching = abs(self.mu * NormalDist().inv_cdf(rate) + self.mu**2 / 2)  # each epsilon has a bound: this one it
-        level = min(touching, _LARGEST_LEVEL)
-        known = [(level, gaussian_delta(level, self.mu))]
-        if self.epsilon is not None and self.delta is not None and self.epsilon <= _LARGEST_LEVEL:
-            known.append((self.epsilon, self.delta))
-        below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
-        above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
-        return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
+        return true_positive_rate(false_positive_rate, self.mu, self._level)
 
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
@@ -229,6 +214,9 @@ class Calibration:
             "delta": self.delta,
             "rho": self.rho,
             "mu": self.mu,
+            "exact": self.exact,
+            "attack_advantage": self.attack_advantage,
+            "true_positive_rates": {str(rate): self.true_positive_rate(rate) for rate in FALSE_POSITIVE_RATES},
         }
 
 

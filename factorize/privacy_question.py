@@ -12,6 +12,7 @@ from factorize.numbers.gaussian import (
     noise_multiplier_for_epsilon,
     noise_multiplier_for_mu,
     noise_multiplier_for_rho,
+    remaining_mu,
 )
 from factorize.numbers.scalars import finite_real, within_scale
 
@@ -113,15 +114,29 @@ Question = PrivacyTarget | GivenNoise
 
 
 def question_of(
-    *, epsilon: float | None, delta: float | None, rho: float | None, mu: float | None, sigma: float | None
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    rho: float | None,
+    mu: float | None,
+    sigma: float | None,
+    spent_mu: float | None = None,
 ) -> Question:
-    """Return what the numbers of a request ask.
+    """Return what the numbers of a request ask: of a budget that is partly spent, what is left of it.
 
     Raises:
         InvalidParameter: they ask nothing, or two things.
     """
     if sigma is None:
-        return PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
+        budget = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
+        if spent_mu is None:
+            return budget
+        return PrivacyTarget(mu=remaining_mu(budget.noise_multiplier, spent_mu), delta=delta)
+    if spent_mu is not None:
+        raise InvalidParameter(
+            "spent_mu is of a budget, and sigma names none; give the budget, or compose the two mu (compose_mu)",
+            field="spent_mu",
+        )
     if rho is not None or mu is not None:
         raise InvalidParameter(
             "sigma with rho or mu is two questions; give sigma with epsilon or delta, whose answer states rho and mu",

@@ -25,6 +25,11 @@ Sigma = Annotated[
     float | None,
     option("--sigma", help="A given noise, for sums: with --delta, epsilon is found; with --epsilon, delta."),
 ]
+SpentMu = Annotated[
+    float | None,
+    option("--spent-mu", help="Of the target, spent by other runs on the same data: the noise is for the rest."),
+]
+Steps = Annotated[int | None, option("--steps", help="Of the run, where it stops early: what its first steps release.")]
 ClipNorm = Annotated[float, typer.Option("--clip-norm", help="Norm that contributions are clipped to.")]
 Divisor = Annotated[int | None, option("--divisor", help="Fixed public divisor of means: sigma of means too.")]
 BatchSize = Annotated[
@@ -57,6 +62,8 @@ def calibrate(
     rho: Rho = None,
     mu: Mu = None,
     sigma: Sigma = None,
+    spent_mu: SpentMu = None,
+    steps: Steps = None,
     clip_norm: ClipNorm = 1.0,
     divisor: Divisor = None,
     adjacency: Adjacency = "zero_out",
@@ -73,7 +80,8 @@ def calibrate(
 
     It is for sums of clipped contributions; with --divisor the answer has that for means too.
 
-    With --sigma and one of --epsilon and --delta it computes the other: what a given noise is worth.
+    With --sigma and one of --epsilon and --delta it computes the other: what a given noise is worth; with --steps, for
+    the first steps of the run alone.
 
     With --sampling the epsilon counts on random batches; balls_in_bins covers every C and prints a claim that can be
     tested again, and the epsilon that holds if the bins are not secret.
@@ -86,6 +94,8 @@ def calibrate(
         "rho": rho,
         "mu": mu,
         "sigma": sigma,
+        "spent_mu": spent_mu,
+        "steps": steps,
         "clip_norm": clip_norm,
         "divisor": divisor,
         "adjacency": adjacency,
@@ -95,20 +105,19 @@ def calibrate(
         "bins": bins,
         "method": "deterministic" if deterministic else "verified",
     }
+    asked = {name: value for name, value in asked.items() if value is not None}
     document = _here(target, store, asked) if service is None else _there(target, service_url(service, store), asked)
     emit(output, document, _text(document))
 
 
 def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, Any]:
     """Work it out in this process."""
-    from factorize.accounting import calibrate_sampling
-    from factorize.privacy_question import question_of
+    from factorize.accounting.calibration_request import answer, read_calibration_request
 
-    wanted = question_of(**{name: asked.pop(name) for name in ("epsilon", "delta", "rho", "mu", "sigma")})
+    request = read_calibration_request(asked)
     factorization = open_target(target, store)
     check_sensitivity(factorization)
-    answer = calibrate_sampling(factorization, wanted, **asked)
-    return answer.document()
+    return answer(factorization, request)
 
 
 def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
             f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file",
             field="service",
         )
-    return Service(url).calibrate(target, {name: value for name, value in asked.items() if value is not None})
+    return Service(url).calibrate(target, asked)
 
 
 def check_sensitivity(factorization: Factorization) -> None:
@@ -148,6 +157,11 @@ def _text(document: dict[str, Any]) -> str:
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
     guarantees = ("epsilon", "delta", "rho", "mu")
     shown += [f"{name:<18}{document[name]:.12g}" for name in guarantees if document[name] is not None]
+    shown.append(
+        f"{'attack advantage':<18}{document['attack_advantage']:.6g}; true-positive rate at most "
+        + ", ".join(f"{most:.4g} at {float(rate):.3g}" for rate, most in document["true_positive_rates"].items())
+    )
+    shown.append(f"the guarantee is {'exact' if document['exact'] else 'an upper bound'}")
     sampling = document["sampling"]
     amplified = "without amplification by sampling" if sampling == "fixed" else f"under {sampling} sampling"
     shown += _of_bins(document) if "claim" in document else []

@@ -182,7 +182,15 @@ ANSWERS: Mapping[str, Schema] = {
     "Calibration": _object(
         "The noise for a privacy target.",
         {**_NOISE, "sampling": _TEXT, "sensitivity": _NUMBER, "sensitivity_kind": _KINDS, "sensitivity_rule": _TEXT},
-        {**_SIGMAS, "participation": _ANY, "claim": _ANY, "claim_digest": _TEXT},
+        {
+            **_SIGMAS,
+            "participation": _ANY,
+            "exact": _FLAG,
+            "attack_advantage": _NUMBER,
+            "true_positive_rates": _table(_NUMBER),
+            "claim": _ANY,
+            "claim_digest": _TEXT,
+        },
     ),
     "ComparedMechanism": _object(
         "A row of a comparison.",

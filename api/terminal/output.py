@@ -149,7 +149,7 @@ def _places(error: Exception) -> list[tuple[str, str]]:
 
 def error_lines(error: Exception) -> list[str]:
     """Return the text form of an expected error: one line, or one per violation of a spec."""
-    return [f"{pointer or '(the spec)'}: {detail}" for pointer, detail in _places(error)] or [error_text(error)]
+    return [f"{pointer}: {detail}" if pointer else detail for pointer, detail in _places(error)] or [error_text(error)]
 
 
 def error_text(error: Exception) -> str:

@@ -102,7 +102,7 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         return WorkerEnded(Ending.OUT_OF_MEMORY, "out_of_memory", f"{_memory(memory_mb)} ({message})")
     error = _kinds(FactorizeError).get(kind, SolveFailed)
     if issubclass(error, InvalidSpec):
-        return error([Violation(field or "", message.removeprefix(f"{field or '(the spec)'}: "))])
+        return error([Violation(field or "", message.removeprefix(f"{field}: "))])
     if issubclass(error, InvalidParameter):
         return error(message, field=field)
     try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter
 
-from factorize.plain_data import Count, Frozen, Positive, read_union
+from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.privacy_question import Question, question_of
 
 
 class CalibrationRequest(Frozen):
@@ -19,6 +20,8 @@ class CalibrationRequest(Frozen):
         sigma: a noise that is given, for sums, with `delta` (epsilon is answered) or `epsilon` (delta is).
         rho: of rho-zCDP.
         mu: of mu-GDP.
+        spent_mu: of the budget that these name, by independent runs on the same data without sampling.
+        steps: of the run, where its first ones alone are released.
         clip_norm: bound on one contribution.
         divisor: the fixed public divisor of means, whose `sigma_of_means` is answered.
         adjacency: `zero_out` or `replace_one`.
@@ -34,6 +37,8 @@ class CalibrationRequest(Frozen):
     rho: Positive | None = None
     mu: Positive | None = None
     sigma: Positive | None = None
+    spent_mu: NonNegative | None = None
+    steps: Count | None = None
     clip_norm: Positive = 1.0
     divisor: Count | None = None
     adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
@@ -43,16 +48,15 @@ class CalibrationRequest(Frozen):
     bins: Count | None = None
     method: Literal["verified", "deterministic"] = "verified"
 
-    @model_validator(mode="after")
-    def _one_target(self) -> CalibrationRequest:
-        if self.sigma is not None:
-            if (self.epsilon is None) == (self.delta is None) or (self.rho, self.mu) != (None, None):
-                raise ValueError("give sigma with exactly one of epsilon and delta")
-            return self
-        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
-        if len(given) != 1 or (self.epsilon is not None and self.delta is None):
-            raise ValueError("give exactly one of epsilon with delta, rho, mu, and sigma with epsilon or delta")
-        return self
+    @property
+    def question(self) -> Question:
+        """What the numbers ask.
+
+        Raises:
+            InvalidParameter: nothing, or two things.
+        """
+        names = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
+        return question_of(**{name: getattr(self, name) for name in names})
 
 
 _ADAPTER: TypeAdapter[CalibrationRequest] = TypeAdapter(CalibrationRequest)
@@ -63,8 +67,11 @@ def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
 
     Raises:
         InvalidSpec: it is none; pointers to the fields.
+        InvalidParameter: its numbers ask nothing, or two things.
     """
-    return read_union(_ADAPTER, document, CalibrationRequest)
+    request = read_union(_ADAPTER, document, CalibrationRequest)
+    _ = request.question
+    return request
 
 
 def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
@@ -74,12 +81,10 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
         See `factorize.accounting.calibrate_sampling`.
     """
     from factorize.accounting.schemes import calibrate_sampling
-    from factorize.privacy_question import question_of
 
-    numbers = {name: getattr(request, name) for name in ("epsilon", "delta", "rho", "mu", "sigma")}
     found = calibrate_sampling(
         factorization,
-        question_of(**numbers),
+        request.question,
         sampling=request.sampling,
         clip_norm=request.clip_norm,
         divisor=request.divisor,
@@ -88,5 +93,6 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
         batch_size=request.batch_size,
         bins=request.bins,
         method=request.method,
+        steps=request.steps,
     )
     return found.document()

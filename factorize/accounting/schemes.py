@@ -9,7 +9,7 @@ from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.binned_schemes import AllocationScheme, BinsScheme
-from factorize.accounting.bins_calibration import Method
+from factorize.accounting.bins_calibration import Method, bins_of
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
@@ -162,6 +162,7 @@ def calibrate_sampling(
     batch_size: int | None = None,
     bins: int | None = None,
     method: Method = "verified",
+    steps: int | None = None,
 ) -> Calibration:
     """Return the noise of a factorization under a sampling scheme.
 
@@ -178,6 +179,7 @@ def calibrate_sampling(
         batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
+        steps: the first of the run, where it stops there; by default all.
 
     Raises:
         InvalidParameter: an unknown scheme, one that has no accountant here, or what it needs is missing or not used.
@@ -186,6 +188,14 @@ def calibrate_sampling(
         UnsupportedProblem: dp_accounting is needed and not installed.
     """
     scheme = scheme_of(sampling)
+    if steps is not None:
+        from factorize.first_steps import first_steps
+
+        whole = certified(factorization).opened()
+        if isinstance(scheme, BinsScheme):
+            bins = bins_of(whole) if bins is None else bins
+            steps = max(steps, bins)  # of an epoch that is not whole, each example has drawn its bin among all
+        factorization = first_steps(whole, steps)
     asked = SamplingOptions(
         clip_norm=clip_norm,
         divisor=divisor,

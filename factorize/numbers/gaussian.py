@@ -151,6 +151,26 @@ def compose_mu(mus: Iterable[float]) -> float:
     return root_above(sum(Fraction(mu) ** 2 for mu in _runs("mu", mus)), "mu")
 
 
+def remaining_mu(noise_multiplier: float, spent: float) -> float:
+    """Return the mu that is left of a budget for an independent run on the same data, rounded down.
+
+    Args:
+        noise_multiplier: that would use the whole budget.
+        spent: mu of the runs before; see `compose_mu`.
+
+    Raises:
+        InvalidParameter: nothing is left.
+    """
+    mu = finite_real("spent_mu", spent, low=0.0, strict=False, remedy="give the mu of the runs before")
+    left = 1 / Fraction(noise_multiplier) ** 2 - Fraction(mu) ** 2
+    if left <= 0:
+        raise InvalidParameter(
+            f"spent_mu={mu!r} is not below {1 / noise_multiplier:.6g}, the mu of the whole budget; nothing is left",
+            field="spent_mu",
+        )
+    return math.nextafter(float(1 / Fraction(root_above(1 / left, "spent_mu"))), 0.0)
+
+
 def compose_rho(rhos: Iterable[float]) -> float:
     """Return the rho of independent zCDP mechanisms run on the same data: their sum, rounded up.
 

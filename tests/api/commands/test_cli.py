@@ -478,6 +478,7 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
     assert answer["sigma_of_means"] == answer["sigma_of_sums"] / 4
     text = filled("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
     assert "noise_multiplier  1.0" in text and "adjacency         zero_out" in text
+    assert "attack advantage  0.382925" in text and "the guarantee is exact" in text  # 2 Phi(1 / 2) - 1
 
 
 @pytest.mark.parametrize(
@@ -487,7 +488,9 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
         (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
         (["--epsilon", "1"], "has no delta"),
         (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
-        (["--mu", "1", "--divisor", "0"], "divisor=0"),
+        (["--mu", "1", "--divisor", "0"], "divisor"),
+        (["--mu", "1", "--spent-mu", "1.5"], "nothing is left"),
+        (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not from 1 to 8"),
         (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
         (["--mu", "nan"], "mu"),
     ],

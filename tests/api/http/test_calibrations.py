@@ -56,12 +56,23 @@ def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, dige
     assert delta == gaussian_delta(2.0, fixed["mu"])
 
 
+def test_a_run_that_stopped_early_has_released_less(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    given = {"sigma": 3.0, "delta": 1e-4}
+    whole, half = (live_service.send("POST", path, {**given, **more}).json() for more in ({}, {"steps": 16}))
+    assert half["participation"] == {"kind": "fixed_epochs", "epochs": 2} and half["exact"]
+    assert half["epsilon"] < whole["epsilon"] and half["attack_advantage"] < whole["attack_advantage"]
+    assert half["true_positive_rates"]["0.01"] < whole["true_positive_rates"]["0.01"]
+
+
 @pytest.mark.parametrize(
     ("body", "slug", "words"),
     [
-        ({}, "invalid-spec", "exactly one"),
-        ({"sigma": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
-        ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
+        ({}, "invalid-parameter", "exactly one"),
+        ({"sigma": 1.0}, "invalid-parameter", "neither of epsilon and delta"),
+        ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-parameter", "two questions"),
+        ({"mu": 1.0, "spent_mu": 1.0}, "invalid-parameter", "nothing is left"),
+        ({**TARGET, "steps": 33}, "invalid-parameter", "from 1 to 32"),
         ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
         ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
         ({**TARGET, "batch_size": 5}, "invalid-parameter", "divides nothing"),

@@ -1,0 +1,98 @@
+"""The first steps of a run: the block that they release, who can be in them, and what they are worth."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from structure_cases import NAMES, strategies
+
+from factorize import Spec, solvers
+from factorize.accounting.schemes import calibrate_sampling
+from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
+from factorize.first_steps import first_steps
+from factorize.mechanisms import Added
+from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
+from factorize.privacy_question import GivenNoise
+from factorize.solution import Outcome, Solution
+
+EPOCHS, BINS = 3, 6
+N = EPOCHS * BINS
+
+
+def run_of(strategy, **participation):
+    named = Spec.of("prefix", n=N, **participation).model_copy(
+        update={"mechanism": Added(kind="added", sha256="0" * 64)}
+    )
+    return Factorization.from_solution(named, Solution(strategy, Outcome.ADDED, 0), solver={"mechanism": "added"})
+
+
+@pytest.fixture(scope="module")
+def run():
+    return solvers.solve(Spec.of("prefix", n=N, epochs=EPOCHS, mechanism="blt", buffers=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_have_the_leading_block_and_its_sensitivity(name):
+    strategy = strategies(N)[name]
+    whole = run_of(strategy, participation="fixed_epochs", epochs=EPOCHS)
+    for steps in (1, 5, 6, 7, 12, 17):
+        block = first_steps(whole, steps)
+        covered = steps if steps <= BINS else math.ceil(steps / BINS) * BINS
+        rows = block.matrix.dense()
+        np.testing.assert_allclose(rows, strategy.dense()[:covered, :covered], rtol=1e-12, atol=1e-14)
+        patterns = [np.arange(start, covered, BINS) for start in range(min(BINS, covered))]
+        released = max(np.linalg.norm(rows[:, chosen].sum(axis=1)) for chosen in patterns)
+        assert released * (1 - 1e-9) <= block.sensitivity.value <= whole.sensitivity.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_who_may_come_back_later_is_only_in_the_first_steps(most):
+    asked = {"participation": "min_sep", "min_sep": 5} | ({} if most is None else {"max_participations": most})
+    whole = run_of(strategies(N)["toeplitz"], **asked)
+    kinds = [first_steps(whole, steps).spec.participation.document() for steps in (4, 5, 6, N)]
+    assert kinds[:2] == [{"kind": "single"}] * 2
+    assert kinds[2] == {"kind": "min_sep", "min_sep": 5, "max_participations": 2}
+    assert kinds[3] == whole.spec.participation.document()
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "balls_in_bins"])
+def test_epsilon_grows_with_the_steps_to_that_of_the_run(run, sampling):
+    def epsilon(**more):
+        asked = {"sampling": sampling, "method": "deterministic", **more}
+        return calibrate_sampling(run, GivenNoise(sigma=2.0, delta=1e-5), **asked).epsilon
+
+    far = [epsilon(steps=steps) for steps in (1, 6, 7, 12, N)]
+    assert far == sorted(far) and far[-1] == pytest.approx(epsilon(), rel=1e-9)
+    assert far[1] < 0.8 * far[-1]
+
+
+def test_the_claim_of_the_first_steps_is_one_of_their_own_file(run):
+    found = run.calibrate(sigma=2.0, delta=1e-5, sampling="balls_in_bins", steps=8)
+    block = first_steps(run, 12)
+    assert found.claim.factors == f"sha256:{block.digest}" and found.claim.tested(block).supported
+    assert found.epsilon < run.calibrate(sigma=2.0, delta=1e-5, sampling="balls_in_bins").epsilon
+
+
+def test_no_other_steps_are_of_the_run(run):
+    for steps in (0, N + 1):
+        with pytest.raises(InvalidParameter, match=f"steps={steps} is not from 1 to {N}"):
+            run.calibrate(sigma=2.0, delta=1e-5, steps=steps)
+
+
+@pytest.mark.parametrize("spent", [0.0, 1e-9, 0.1, 0.3, 0.49])
+def test_what_is_left_of_a_budget_composes_with_what_was_spent_to_no_more(run, spent):
+    whole = run.calibrate(epsilon=2.0, delta=1e-5)
+    rest = run.calibrate(epsilon=2.0, delta=1e-5, spent_mu=spent)
+    together = Fraction(spent) ** 2 + Fraction(rest.mu) ** 2
+    assert together <= Fraction(whole.mu) ** 2
+    assert together >= Fraction(whole.mu) ** 2 * (1 - Fraction(1, 10**11))
+    assert gaussian_epsilon(1e-5, compose_mu([spent, rest.mu] if spent else [rest.mu])) <= 2.0 * (1 + 1e-12)
+
+
+def test_a_spent_budget_has_no_noise(run):
+    with pytest.raises(InvalidParameter, match="nothing is left"):
+        run.calibrate(mu=0.5, spent_mu=0.5)
+    with pytest.raises(InvalidParameter, match="sigma names none"):
+        run.calibrate(sigma=1.0, delta=1e-5, spent_mu=0.5)
