@@ -344,9 +344,13 @@ class TestLiars:
 
 @pytest.mark.parametrize(
     ("mechanism", "participation"),
-    zip(
-        sorted(set(MECHANISMS) - {"semidefinite"}), itertools.cycle(["single", "fixed epochs", "min_sep"]), strict=False
-    ),
+    [
+        *zip(
+            sorted(set(MECHANISMS) - {"semidefinite"}),
+            itertools.cycle(["single", "fixed epochs", "min_sep"]),
+            strict=False,
+        )
+    ],
 )
 def test_an_entry_says_whether_its_claims_bring_a_dual(mechanism, participation):
     """By this their evidence is estimated: a solver that brings none is given some, and that takes its time."""
