@@ -67,7 +67,7 @@ class Step(Frozen):
 
 
 class WarmupCosine(Frozen):
-    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine, at `final` in the last step."""
+    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine that reaches `final` at step n."""
 
     kind: Literal["warmup_cosine"]
     warmup: Count
@@ -78,7 +78,7 @@ class WarmupCosine(Frozen):
         _fits(self.warmup, n, "warmup")
         rest = n - self.warmup
         up = [(i + 1) / self.warmup for i in range(self.warmup)]
-        return up + [_half_cosine(i + 1, rest, self.final) for i in range(rest)]
+        return up + [_half_cosine(i, rest, self.final) for i in range(rest)]
 
 
 Named = Annotated[Cosine | CosineToLast | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]

@@ -213,7 +213,7 @@ def test_named_schedules() -> None:
     assert rates(1, kind="cosine_to_last", final=0.5) == [1.0]
     assert rates(4, kind="linear_cooldown", steps=2, final=0.5) == [1.0, 1.0, 0.75, 0.5]
     assert rates(5, kind="step", every=2, factor=0.5) == [1.0, 1.0, 0.5, 0.5, 0.25]
-    assert rates(4, kind="warmup_cosine", warmup=2, final=0) == pytest.approx([0.5, 1.0, 0.5, 0.0], abs=0)
+    assert rates(4, kind="warmup_cosine", warmup=2, final=0) == pytest.approx([0.5, 1.0, 1.0, 0.5], abs=0)
 
 
 def test_a_matrix_known_by_its_digest_wants_its_numbers() -> None:
