@@ -91,14 +91,17 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: 300 evaluations of 16384 samples, a dozen tables of their pairs, and those of the loss."""
+    """Return the cost: 300 evaluations of 16384 samples, a dozen tables of their pairs, and those of the loss.
+
+    The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
+    """
     assert spec.sampling is not None
     n = float((spec.optimize_for or spec.workload).n)
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
     sampled = 300 * 8.0 * 16384 * bins * 40 + 12 * 4.0 * 16384 * bins**2
     return estimate_of(
-        entries=16384.0 * bins + 4 * bins**2 + 60 * n + 6 * squares,
+        entries=16384.0 * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
     )
 
@@ -146,16 +149,16 @@ class _Search:
         """Alternate until nothing is gained."""
         starts = list(self.family.starts())
         seen = [self._value(start, seed) for seed, start in enumerate(starts)]
-        forms = [form for _, form in seen if form is not None]
+        forms = [form for _, form in seen if form is not None][-_FORMS:]
         if not forms:
             raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")
         first = min(range(len(seen)), key=lambda i: seen[i][0])
         best, idle = _Found(self.family, starts[first], seen[first][0], 0), 0
         for seed in range(len(starts), len(starts) + _ROUNDS):
-            value, form, variables = self._step(best.variables, np.stack(forms[-_FORMS:]), seed)
+            value, form, variables = self._step(best.variables, np.stack(forms), seed)
             if form is None:
                 break
-            forms.append(form)
+            forms = [*forms[1 - _FORMS :], form]
             idle = 0 if value < best.value - _GAIN else idle + 1
             if value < best.value:
                 best = _Found(self.family, variables, value, self.steps)

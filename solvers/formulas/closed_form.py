@@ -38,7 +38,6 @@ from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
-WHOLE_CHECK = 2048  # the certificate forms B up to here
 _LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
 
 
@@ -103,12 +102,10 @@ def recursive(spec: Spec) -> bool:
 
 
 def recursion_cost(spec: Spec) -> tuple[float, float]:
-    """Return entries and multiplications of carrying the losses along the steps; arrays are whole up to n = 2048."""
+    """Return entries and multiplications of carrying the losses along the steps, none where the decoder is whole."""
     if not recursive(spec):
         return 0.0, 0.0
-    n, m, bands = float(spec.workload.n), float(spec.workload.m), float(getattr(spec.mechanism, "bands", 1))
-    if n <= WHOLE_CHECK:
-        return 8.0 * n * m, 2.0 * n * n * m
+    n, bands = float(spec.workload.n), float(getattr(spec.mechanism, "bands", 1))
     return 6.0 * n * (bands + 16), 10.0 * n * (bands + 16) ** 2
 
 

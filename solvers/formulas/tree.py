@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.formulas.closed_form import WHOLE_CHECK
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.tree import TreeMatrix, level_count
@@ -45,11 +44,10 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: log2(n) numbers for each step, and n x n arrays for a workload that is no recursion."""
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
     levels = level_count(spec.workload.n) + 1.0
-    if n > WHOLE_CHECK and spec.workload.outline().recursions() is None:
+    if spec.workload.outline().recursions() is None:
         needed = estimate_of(entries=4 * n * m, multiplications=4 * n * n * m)
         return refuse_beyond_dense(needed, int(n), int(m))
-    whole = 6 * min(n, WHOLE_CHECK) * min(m, WHOLE_CHECK)
-    return estimate_of(entries=whole + n * (5 * levels + 60), multiplications=200 * n * levels**2)
+    return estimate_of(entries=n * (5 * levels + 60), multiplications=200 * n * levels**2)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
