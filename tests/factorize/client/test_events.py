@@ -56,17 +56,16 @@ def test_progress_comes_in_order_and_ends_with_done(slow_service: LiveService) -
     assert seen[-1]["data"] == {"spec_digest": name, "digest": manifest["digest"]}
 
 
-def test_a_broken_stream_is_taken_up_after_the_last_event(slow_service: LiveService) -> None:
+def test_a_broken_stream_is_taken_up_after_the_last_event_and_an_odd_one_from_what_is(
+    slow_service: LiveService,
+) -> None:
     name = slow_service.post(SPEC).json()["spec_digest"]
     first = next(listen(slow_service, name))
     resumed = next(listen(slow_service, name, {"Last-Event-ID": str(first["id"])}))
     assert resumed["id"] > first["id"]
-
-
-@pytest.mark.parametrize("last", ["", "x", "-1", "9" * 400, "1.5", "٣"])
-def test_an_odd_last_event_id_starts_from_what_is(slow_service: LiveService, last: str) -> None:
-    name = slow_service.post(SPEC).json()["spec_digest"]
-    assert next(listen(slow_service, name, {"Last-Event-ID": last.encode().decode("latin-1")}))["event"] == "progress"
+    for last in ("", "x", "-1", "9" * 400, "1.5", "٣"):
+        found = next(listen(slow_service, name, {"Last-Event-ID": last.encode().decode("latin-1")}))
+        assert found["event"] == "progress", last
 
 
 def test_a_finished_job_gives_its_last_event_at_once(live_service: LiveService) -> None:
