@@ -163,8 +163,8 @@ def make_ready() -> None:
         import_module(f"factorize.checker.{name}")
     for name in ("factor_file", "storage.records"):
         import_module(f"factorize.{name}")
-    from factorize.checker.arithmetic.intervals import NotEnclosed
     from factorize.checker.arithmetic.machine import check_products
+    from factorize.checker.arithmetic.near import NotEnclosed
     from factorize.numbers.blas_threads import one_blas_thread
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not

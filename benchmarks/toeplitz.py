@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from benchmarks.report import Report
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients

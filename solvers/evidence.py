@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.errors import Cancelled, SolveFailed

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.utility import lower_bound
 from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.stored import decoded
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError

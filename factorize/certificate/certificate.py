@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.machine import require_mode
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
 from factorize.checker.losses.widths import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy

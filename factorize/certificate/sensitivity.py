@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.sensitivity import square_root_up, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem

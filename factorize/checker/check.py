@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.machine import check_mode, require_mode
-from factorize.checker.claims import check_bound, check_class_bound, check_losses
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.claims import check_bound, check_class_bound, check_losses, check_mechanism, check_sensitivity
 from factorize.checker.convergence import check_convergence
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.losses.check_endless import check_endless
-from factorize.checker.mechanism import Contradiction, Named, belongs
+from factorize.checker.mechanism import Named, belongs
 from factorize.checker.participation import allowed
 from factorize.checker.report import (
     ADDED_NOISE,
@@ -21,15 +21,12 @@ from factorize.checker.report import (
     DECODER,
     LOSS,
     LOWER_BOUND,
-    MECHANISM,
-    SENSITIVITY,
     STRATEGY,
     Report,
     check_claim,
     stated_claims,
 )
 from factorize.checker.sensitivity import (
-    Bracket,
     exactly,
     squared_sensitivity,
 )
@@ -113,8 +110,10 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
         f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}",
         of=STRATEGY,
     )
-    _check_mechanism(report, Named(spec, strategy, entry["dtype"], file.matrices["C"]))
-    bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    named = Named(spec, strategy, entry["dtype"], file.matrices["C"])
+    check_mechanism(report, spec["mechanism"]["kind"], lambda: belongs(named))
+    bracket = squared_sensitivity(strategy, spec["participation"])
+    check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
     report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
     if _is_known(spec["workload"], user):
@@ -138,38 +137,6 @@ def _is_known(workload: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> bo
         return True
     array = user.get(workload["sha256"])
     return array is not None and array.shape == tuple(workload["shape"])
-
-
-def _check_mechanism(report: Report, named: Named) -> None:
-    try:
-        report.prove(belongs(named), of=MECHANISM)
-    except Contradiction as reason:
-        report.refute(
-            f"C is not of the mechanism {named.mechanism['kind']} that the spec names: {reason}", of=MECHANISM
-        )
-    except NotEnclosed as reason:
-        report.leave(f"the mechanism {named.mechanism['kind']}: {reason}", of=[MECHANISM])
-
-
-def _check_sensitivity(
-    report: Report, strategy: Strategy, spec: Mapping[str, Any], claim: Mapping[str, Any]
-) -> Bracket:
-    value = float.fromhex(claim["hex"])
-    report.require(
-        claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
-        f"the sensitivity is stated for the participation of the spec: {_brief(spec['participation'])}",
-        f"the sensitivity is stated for {_brief(claim['participation'])}, not {_brief(spec['participation'])}",
-        of=SENSITIVITY,
-    )
-    if value != claim["value"]:
-        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
-    bracket = squared_sensitivity(strategy, spec["participation"])
-    check_claim(report, bracket, value, kind=claim["kind"])
-    return bracket
-
-
-def _brief(participation: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:

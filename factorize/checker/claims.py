@@ -1,16 +1,60 @@
-"""Claims of a file on losses, bounds and added noise, beside what was proved; and what is told where nothing was."""
+"""Claims of a file beside what is proved of them; and what is told where nothing is."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.file import FactorFile
 from factorize.checker.losses.widths import WIDEST, width_of_losses
-from factorize.checker.report import ADDED_NOISE, CLASS_BOUND, LOSS, LOWER_BOUND, Report
+from factorize.checker.mechanism import Contradiction
+from factorize.checker.report import (
+    ADDED_NOISE,
+    CLASS_BOUND,
+    LOSS,
+    LOWER_BOUND,
+    MECHANISM,
+    SENSITIVITY,
+    Report,
+    check_claim,
+)
+from factorize.checker.sensitivity import Bracket
 from factorize.checker.utility import OUT_OF_REACH, Utility
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+
+
+def check_mechanism(report: Report, kind: str, rule: Callable[[], str]) -> None:
+    """File whether C is of the mechanism that the spec names."""
+    try:
+        report.prove(rule(), of=MECHANISM)
+    except Contradiction as reason:
+        report.refute(f"C is not of the mechanism {kind} that the spec names: {reason}", of=MECHANISM)
+    except NotEnclosed as reason:
+        report.leave(f"the mechanism {kind}: {reason}", of=[MECHANISM])
+
+
+def check_sensitivity(
+    report: Report, claim: Mapping[str, Any], participation: Mapping[str, Any], bracket: Bracket
+) -> None:
+    """Compare the sensitivity that is claimed with its bracket."""
+    value, kind = float.fromhex(claim["hex"]), claim["kind"]
+    own, other = (
+        ", ".join(f"{k}={v}" for k, v in dict(given).items()) for given in (participation, claim["participation"])
+    )
+    report.require(
+        claim["participation"] == participation and kind in ("exact", "upper_bound"),
+        f"the sensitivity is stated for the participation of the spec: {own}",
+        f"the sensitivity is stated for {other}, not {own}",
+        of=SENSITIVITY,
+    )
+    if value != claim["value"]:
+        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
+    check_claim(report, bracket, value, kind=kind)
 
 
 def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> None:
@@ -92,23 +136,10 @@ def check_bound(report: Report, file: FactorFile, utility: Utility) -> None:
     claim = file.manifest["certificate"]["lower_bound"]
     if claim is None:
         report.leave("optimality: the file claims no lower bound")
-        return
-    text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
-    if not file.dual:
-        report.refute(f"{text} has no evidence", of=LOWER_BOUND)
-        return
-    try:
-        below = utility.lower_bound().objective
-    except OUT_OF_REACH as reason:
-        report.leave(f"{text}: {reason}", of=[LOWER_BOUND])
-        return
-    report.require(
-        claim["objective"] <= below * (1 + TOLERANCE),
-        f"no strategy matrix has an objective below {below!r}, proved from the dual evidence (claimed "
-        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
-        f"the lower bound {claim['objective']!r} is not supported: the dual evidence proves {below!r}",
-        of=LOWER_BOUND,
-    )
+    elif not file.dual:
+        report.refute(f"the lower bound {claim['objective']!r} ({claim['rule']}) has no evidence", of=LOWER_BOUND)
+    else:
+        _compare(report, claim, utility.lower_bound, "strategy matrix", LOWER_BOUND)
 
 
 def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> None:
@@ -119,19 +150,21 @@ def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> Non
     if general is not None and claim["objective"] <= general["objective"] and report.status(LOWER_BOUND) == "proved":
         text = f"the class_lower_bound {claim['objective']!r} is not above the lower bound over all matrices"
         report.prove(text, of=CLASS_BOUND)
-        return
+    else:
+        _compare(report, claim, utility.class_bound, "strategy matrix of the mechanism's class", CLASS_BOUND)
+
+
+def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerBound], members: str, of: str) -> None:
+    """Compare a claimed bound over some matrices with the one that is proved."""
+    stated, name = claim["objective"], "lower bound" if of == LOWER_BOUND else "class_lower_bound"
     try:
-        below = utility.class_bound().objective
+        below = road().objective
     except OUT_OF_REACH as reason:
-        report.leave(
-            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}",
-            of=[CLASS_BOUND],
-        )
+        report.leave(f"the {name} {stated!r} ({claim['rule']}): {reason}", of=[of])
         return
     report.require(
-        claim["objective"] <= below * (1 + TOLERANCE),
-        f"no strategy matrix of the mechanism's class has an objective below {below!r} (claimed "
-        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
-        f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
-        of=CLASS_BOUND,
+        stated <= below * (1 + TOLERANCE),
+        f"no {members} has an objective below {below!r} (claimed {stated!r}; claims may differ by {TOLERANCE:g})",
+        f"the {name} {stated!r} is not supported: proved is {below!r}",
+        of=of,
     )

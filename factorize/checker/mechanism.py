@@ -3,7 +3,7 @@
 A class (banded, Toeplitz, buffers) is decided by the bits. A formula (square roots, differences, trees, Fourier) is
 compared in double precision, up to 1e-9 and what n roundings of the stored type explain: a formula decides what the
 result is called, and neither its sensitivity nor its losses. That a member is the best of its class is another claim
-(exact/convergence.py).
+(`convergence`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import nearest
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.triangles import inverse_of
-from factorize.checker.doubles.workload_rows import approximation
 from factorize.checker.spec import toeplitz_column
 from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 from factorize.checker.structures.base import toeplitz_array
@@ -71,7 +71,7 @@ class Named:
         """The first column of a Toeplitz C in units of its first entry, without the columns' factors."""
         if self.strategy.series is None:
             raise Contradiction("it is not Toeplitz")
-        column = approximation(self.strategy.series)
+        column = self.strategy.reading.near_columns(np.zeros(1, dtype=np.int64)).values[:, 0]
         return np.asarray(column / column[0])
 
     @property
@@ -80,7 +80,7 @@ class Named:
         found = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
         if found is None:
             raise NotEnclosed("the formula is of a Toeplitz workload, and this one is not known as such here")
-        return approximation(found)[: self.strategy.n]
+        return nearest(found)[: self.strategy.n]
 
 
 class Contradiction(Exception):
@@ -326,9 +326,7 @@ def _fft(named: Named) -> str:
     n, column = named.strategy.n, named.workload
     if n > LARGEST_WHOLE:
         raise NotEnclosed(f"the covariance of its noise is formed up to n={LARGEST_WHOLE}")
-    array = named.strategy.doubles
-    if array is None:
-        array = approximation(named.strategy.numbers())
+    array = named.strategy.near_columns(np.arange(n)).values
     spectrum = np.abs(np.fft.fft(np.concatenate([column, np.zeros(n)])))
     first = np.fft.ifft(spectrum).real[:n]
     wanted = first[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]

@@ -10,7 +10,6 @@ the others. g is any number, here the mean of the diagonal of C N: 1, and what a
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,11 +17,12 @@ import numpy as np
 from flint import arb_series, ctx
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import Balls, of_doubles
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.doubles.roundings import ROOT_OF_TINY, TINY, finite, norm_of
-from factorize.checker.doubles.whole import entries_of, norm_above
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.doubles import whole
+from factorize.checker.doubles.roundings import SLACK, TINY, finite, gamma, norm_of, row_norms
+from factorize.checker.doubles.triangles import roundings_of
 from factorize.checker.file import FactorFile
 from factorize.checker.report import INVERSE, Report
 from factorize.checker.sensitivity import square_root_up
@@ -31,11 +31,9 @@ from factorize.errors import CertificateError
 
 FARTHEST = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
 """Norm of C N - I above which N is not C^-1, by the type in which it is stored."""
-LARGEST_IN_DOUBLES = 8192
-_BLOCK = 256
 _PLACES = 256  # of products of series
 _UNIT = 2.0**-53
-_SUMS = 2.0**-30  # of sums of squares over blocks of up to 256 x 8192 entries
+_SUMS = 2.0**-30  # more than a few operations on doubles round
 
 
 class Noising(NamedTuple):
@@ -85,7 +83,7 @@ def check_noising(report: Report, file: FactorFile, found: Noising | str) -> Non
         )
 
 
-def toeplitz(column: Numbers, stored: np.ndarray, upper: Fraction) -> Noising:
+def toeplitz(column: Balls, stored: np.ndarray, upper: Fraction) -> Noising:
     """Return what C N says for first columns: the norm of a Toeplitz matrix is at most the sum of its column.
 
     Args:
@@ -98,7 +96,7 @@ def toeplitz(column: Numbers, stored: np.ndarray, upper: Fraction) -> Noising:
     """
     n = len(stored)
     with ctx.workprec(_PLACES):
-        image = series.of_doubles(stored) * series.balls(column)
+        image = series.series_of(of_doubles(stored)) * series.series_of(column)
         first = image[0]
         below = series.sum_of_sizes(image - arb_series([first], n), n)
         mean, away = float(first.lower()) * (1 - _UNIT), float((first - 1).abs_upper()) * (1 + _SUMS)
@@ -118,38 +116,28 @@ def in_doubles(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noisi
         CertificateError: N is not lower-triangular.
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
     """
-    if any(row[i + 1 :].any() for i, row in enumerate(stored)):
+    if np.triu(stored, 1).any():
         raise CertificateError("the stored C_inv is not lower-triangular")
-    n = len(stored)
-    if n > LARGEST_IN_DOUBLES:
-        raise NotEnclosed(f"a C_inv without structure is multiplied up to n={LARGEST_IN_DOUBLES}")
-    right, errors, array = stored, 0.0, strategy.array
+    n, array, errors, right = len(stored), strategy.array, 0.0, stored
+    check_products()
     with np.errstate(over="ignore", invalid="ignore"):
-        if array is None:
-            entries = entries_of(strategy)
-            array, errors = entries.values, norm_of(entries.errors) * norm_above(stored)
-        else:
-            check_products()
-            right = stored if strategy.scale is None else stored * strategy.scale[:, None]
-        rest, sizes, diagonal = 0.0, 0.0, np.empty(n)
-        magnitudes = np.abs(right)
-        for first in range(0, n, _BLOCK):
-            left = array[first : first + _BLOCK]
-            image, own = left @ right, np.arange(first, first + len(left))
-            diagonal[own], image[own - first, own] = image[own - first, own], 0.0
-            rest += float(np.square(image).sum())
-            sizes += float(np.square(np.abs(left) @ magnitudes).sum())
+        if array is None or n > whole.LARGEST:
+            entries = whole.entries_of(strategy)
+            array, errors = entries.values, norm_of(entries.errors) * whole.norm_above(stored)
+        elif strategy.scale is not None:
+            right = stored * strategy.scale[:, None]
+        slack = gamma(roundings_of(n) + 2) * row_norms(right) * (1 + SLACK)
+        rest = whole.residual(array, whole.Entries(right, np.zeros(1), slack), None)
+        diagonal = np.diagonal(rest.values)
         mean = float(diagonal.mean())
-        away, apart = (math.sqrt(rest + float(np.square(diagonal - g).sum())) for g in (1.0, mean))
-        largest = float(max(array.max(), -array.min()))
-    gamma = (n + 4) * _UNIT
-    underflow = n * n * TINY * (1 + largest)  # of products, and of N times the columns' factors
-    rounded = (gamma * (1 + 2 * gamma) * math.sqrt(sizes) + errors) * (1 + _SUMS) + underflow
+        away, apart = (norm_of(row_norms(rest.values - shift * np.eye(n))) for shift in (0.0, mean))
+        largest = float(np.abs(array).max())
+    rounded = (norm_of(rest.errors) + errors) * (1 + SLACK) + n * n * TINY * (1 + largest)  # N times factors underflows
     if not rounded <= float(FARTHEST["float64"]):
         raise NotEnclosed(f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}")
     finite(away, apart)
-    defect, distance = (Fraction(norm * (1 + _SUMS) + n * ROOT_OF_TINY) + Fraction(rounded) for norm in (apart, away))
-    return Noising(_enlarged(upper, Fraction(mean), defect), distance)
+    defect, distance = (Fraction(norm * (1 + SLACK)) + Fraction(rounded) for norm in (apart, away))
+    return Noising(_enlarged(upper, 1 + Fraction(mean), defect), distance)
 
 
 def _enlarged(upper: Fraction, mean: Fraction, defect: Fraction) -> Fraction | None:

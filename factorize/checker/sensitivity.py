@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import integers
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import TINY, Near, share
 from factorize.checker.participation import Allowed, allowed
@@ -298,12 +297,20 @@ def exactly(strategy: Strategy, participation: Mapping[str, Any], bracket: Brack
         # At most k times the sum of the squared norms.
         high = form.most * _ends(math.fsum(norms.values[pattern]), share(norms.off, roundings=2))[1]
         if high > squared:
-            numbers = integers(array[:, pattern])
-            gram = numbers.values.T @ numbers.values
-            high = numbers.fraction(1) ** 2 * int(abs(gram).sum())
-            lower = max(lower, numbers.fraction(1) ** 2 * int(gram.sum()))
+            integers, unit = _integers(array[:, pattern])
+            gram = integers.T @ integers
+            high = unit**2 * int(abs(gram).sum())
+            lower = max(lower, unit**2 * int(gram.sum()))
         upper = max(upper, high)
     return bracket._replace(lower=lower, upper=upper)
+
+
+def _integers(array: np.ndarray) -> tuple[np.ndarray, Fraction]:
+    """Doubles as Python's integers, and the power of two that is their unit."""
+    fractions, exponents = np.frexp(array)
+    places = int(exponents.min()) - 53
+    shifts = (exponents - 53 - places).astype(object)
+    return np.ldexp(fractions, 53).astype(np.int64).astype(object) << shifts, Fraction(2) ** places
 
 
 def square_root_up(value: Fraction) -> float:

@@ -16,12 +16,11 @@ from flint import ctx
 
 from factorize.checker import noising
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import Balls, of_doubles
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.claims import check_added_noise
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.roundings import SLACK, finite
-from factorize.checker.doubles.triangles import blocks_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.file import FactorFile
 from factorize.checker.participation import allowed
@@ -139,25 +138,23 @@ def _whole(
         raise CertificateError("the stored B is not lower-triangular")
     rest = whole.residual(stored, whole.entries_of(strategy), workload)
     sums, lost = np.zeros(strategy.n), []
-    for start, stop in blocks_of(workload.rows):
-        rows = workload.row_block(start, stop).values
-        sums += np.abs(rows).sum(axis=0)
-        if workload.rows == workload.columns:
-            own = np.arange(start, stop)
-            lost += own[(rows[own - start, own] != 0) & (stored[own, own] == 0)].tolist()
+    for i, row in enumerate(workload.times()):
+        sums += np.abs(row.values)
+        if workload.rows == workload.columns and row.values[i] != 0 and stored[i, i] == 0:
+            lost.append(i)
     if lost:  # where A has a zero on its diagonal, so has B
         raise CertificateError(f"the stored B does not have full rank: its diagonal is 0 at {lost[0]}")
     return rest.largest, float(sums.max()), whole.added_noise(stored, rest, most, upper)
 
 
 def _by_series(
-    stored: np.ndarray, column: Numbers, workload: Numbers, most: int, upper: Fraction
+    stored: np.ndarray, column: Balls, workload: Balls, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
     """The same for first columns: no column of B^-1 R is longer than the first, nor that than |B^-1| |R|."""
     n = len(stored)
     with ctx.workprec(_PLACES):
-        target, decoder = series.balls(workload), series.of_doubles(stored)
-        guess, error = series.near(decoder * series.balls(column) - target, n)
+        target, decoder = series.series_of(workload), series.series_of(of_doubles(stored))
+        guess, error = series.near(decoder * series.series_of(column) - target, n)
         largest = (float(np.abs(guess).max()) + error) * (1 + SLACK)
         sums = series.sum_of_sizes(target, n)
         if not stored[0]:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Limbs, Numbers, integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.near import Columns, Near, U, share
 from factorize.checker.structures import READINGS
-from factorize.checker.structures.base import LARGEST_WHOLE, toeplitz_array
+from factorize.checker.structures.base import LARGEST_WHOLE
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE
 
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
+
 __all__ = ["LARGEST_WHOLE", "Strategy"]
-_NORMAL = 2.0**-1022
-_MOST_BITS = 1000
-_ROUNDINGS = 10  # of an entry that is enclosed to 2^-50 of itself and rounded: 8 and 1, and one to spare
-
-
-class Rounded(NamedTuple):
-    """C as doubles, each entry off by at most so many roundings."""
-
-    values: np.ndarray
-    times: int
+_ROOT_TINY = 2.0**-1000  # more than what underflows where columns have factors
 
 
 class Strategy:
@@ -69,11 +61,6 @@ class Strategy:
         if (self.reading.diagonal <= 0).any() or (self.scale is not None and (self.scale <= 0).any()):
             raise InvalidStrategy("the diagonal of C is not positive")
 
-    @cached_property
-    def factors(self) -> Numbers | None:
-        """The factor of each column, if there is one."""
-        return None if self.scale is None else integers(self.scale)
-
     @property
     def array(self) -> np.ndarray | None:
         """C without the columns' factors, where it is an array."""
@@ -87,35 +74,17 @@ class Strategy:
         return self.reading.doubles
 
     @property
-    def rounded(self) -> Rounded | None:
-        """All of C as doubles, where entries are stored, or are those of an enclosed Toeplitz column, times factors.
-
-        Raises:
-            NotEnclosed: an entry leaves the range of normal numbers, or is not known to so many of its places.
-        """
-        near, times = self.reading.doubles, 0
-        if near is None and self.series is not None:
-            near, times = toeplitz_array(_entries(self.series)), _ROUNDINGS
-        if near is None:
-            return None
-        with np.errstate(all="ignore"):
-            found = near if self.scale is None else near * self.scale
-        if not np.isfinite(found).all() or (np.abs(found[near != 0]) < _NORMAL).any():
-            raise NotEnclosed("entries of C are too far apart for doubles")
-        return Rounded(np.ascontiguousarray(found), times + (self.scale is not None))
-
-    @property
     def column(self) -> np.ndarray | None:
         """The stored first column of a Toeplitz matrix, without the columns' factors."""
         return self.reading.column
 
     @property
-    def series(self) -> Numbers | None:
+    def series(self) -> Balls | None:
         """The first column of a Toeplitz matrix, without the columns' factors; enclosed where it is computed."""
         return self.reading.series
 
     @property
-    def toeplitz(self) -> Numbers | None:
+    def toeplitz(self) -> Balls | None:
         """The first column, if C is Toeplitz entry for entry."""
         return self.series if self.scale is None else None
 
@@ -159,34 +128,12 @@ class Strategy:
             return found
         values = found.values * self.scale[indices]
         lost = U * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
-        return Columns(values, lost * (1 + 2.0**-20))
+        return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
 
     @property
     def near_series(self) -> Near | None:
         """The first column of a Toeplitz matrix in doubles, without the columns' factors."""
         return self.reading.near_series
-
-    @property
-    def whole(self) -> Limbs:
-        """All of C without its columns' factors; see `Reading.whole` for the limit."""
-        return self.reading.whole
-
-    def numbers(self) -> Numbers:
-        """Return every entry of C; see `whole` for the limit."""
-        found = self.whole.numbers()
-        return found if self.factors is None else found.scaled(self.factors)
-
-
-def _entries(series: Numbers) -> np.ndarray:
-    """An enclosed column as doubles, each within `_ROUNDINGS` of itself.
-
-    Raises:
-        NotEnclosed: one is not known to so many places.
-    """
-    sizes = abs(series.values)
-    if int(sizes.max()) >> _MOST_BITS or (series.radius and int(sizes.min()) < series.radius << 50):
-        raise NotEnclosed("entries of C are too far apart for doubles")
-    return np.asarray(np.ldexp(series.values.astype(np.float64), series.exponent))
 
 
 def _factors(array: np.ndarray, n: int) -> np.ndarray:

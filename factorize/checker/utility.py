@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.integers import integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants, resolvents
 from factorize.checker.bounds.classes import toeplitz_bound
-from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, pieces_of, rows_of
+from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.band_bound import band_evidence, cost_in_band
 from factorize.checker.doubles.nuclear_norms import (
     LARGEST_VECTORS,
     WeightedTarget,
-    grouped,
     guess_by_strategy,
     norm_below,
     norm_by_strategy,
     norm_by_vectors,
+    targets,
 )
 from factorize.checker.doubles.triangles import inverse_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
@@ -38,7 +37,7 @@ from factorize.checker.losses import balls, variances
 from factorize.checker.losses.variances import Ends
 from factorize.checker.losses.widths import WIDEST, width_of_losses
 from factorize.checker.participation import allowed
-from factorize.checker.spec import toeplitz_column, weighing_of, workload_numbers
+from factorize.checker.spec import toeplitz_column, weighing_of
 from factorize.checker.strategy import Strategy
 
 OUT_OF_REACH = (NotEnclosed, MemoryError)
@@ -106,10 +105,10 @@ class Utility:
         """Of a short C that is too ill-conditioned for doubles."""
         if max(self._workload.rows, self._strategy.n) > balls.LARGEST:
             raise NotEnclosed(f"matrices of balls are inverted up to n={balls.LARGEST}")
-        workload = workload_numbers(self._spec["workload"], self._user)
-        assert workload is not None  # as whole matrices have asked before
-        stored, weighing = self._strategy.doubles, weighing_of(self._spec["objective"], len(workload.values))
-        return balls.losses(self._strategy.numbers() if stored is None else integers(stored), workload, weighing)
+        if self._strategy.doubles is None:
+            raise NotEnclosed("matrices of balls are of stored entries")
+        weighing = weighing_of(self._spec["objective"], self._workload.rows)
+        return balls.losses(self._strategy.doubles, self._spec["workload"], self._user, weighing)
 
     def lower_bound(self) -> LowerBound:
         """Return a bound that no strategy matrix beats, from the evidence; see `lower_bound`."""
@@ -143,7 +142,7 @@ class Utility:
         weighted = WeightedTarget(self._workload, weighing, rows[0])
         factor, guess = band_evidence(weighted, self._inverse, bands)
         try:
-            norm = norm_below(factor.targets(weighted), guess)
+            norm = norm_below(targets(factor, weighted), guess)
         except NotEnclosed:
             norm = norm_by_vectors(weighted, [factor])
         return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
@@ -214,10 +213,10 @@ def bound_by_whole(
     """
     check_products()
     weighing = weighing_of(spec["objective"], workload.rows)
-    rows, pieces = rows_of(weighing, dual), pieces_of(spec["participation"], dual, workload.columns)
-    if rows is None or pieces is None:
+    rows, factors = rows_of(weighing, dual), evidence_of(spec["participation"], dual, workload.columns)
+    if rows is None or factors is None:
         raise NotEnclosed("evidence of this kind is not evaluated here")
-    factors, weighted = grouped(pieces), WeightedTarget(workload, weighing, rows[0])
+    weighted = WeightedTarget(workload, weighing, rows[0])
     if inverse is None:
         norm = norm_by_vectors(weighted, factors)
     else:

@@ -20,7 +20,7 @@ from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
 from factorize.checker.participation import allowed
 from factorize.checker.spec import KINDS as EXACT_KINDS
-from factorize.checker.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
+from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_column, weighing_of
 from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS, READINGS
@@ -75,8 +75,8 @@ class TestWorkloads:
         spec = parse_spec({"workload": WORKLOADS[name]})
         document, workload = spec.document()["workload"], spec.workload
         user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
-        found = workload_numbers(document, user)
-        assert found is not None and found.values.shape == (workload.m, workload.n)
+        found = balls_of(document, user)
+        assert found is not None and found.shape == (workload.m, workload.n)
         if workload.coefficients is not None and document["kind"] != "matrix":
             assert (toeplitz_column(document) is None) == (document.get("learning_rates") is not None)
         assert (program_of(document) is None) == (document["kind"] in WITHOUT_PROGRAM)
@@ -99,7 +99,7 @@ class TestWorkloads:
         manifest["spec"]["workload"] = UNKNOWN
         with pytest.raises(CorruptObject, match="the manifest's spec is none: /workload: unknown kind"):
             check_factor_file(sealed(manifest, tensors))
-        for ask in (program_of, lambda document: workload_numbers(document, {})):
+        for ask in (program_of, lambda document: balls_of(document, {})):
             with pytest.raises(CertificateError, match="workload 'quarterly'"):
                 ask(UNKNOWN)
 

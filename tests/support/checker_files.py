@@ -12,6 +12,7 @@ from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
 from safetensors.numpy import save
 
 from factorize import parse_spec
+from factorize.checker.spec import array_of, program_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
@@ -119,3 +120,16 @@ def file_of(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
 
 def claim(manifest: dict[str, Any], value: float) -> None:
     manifest["certificate"]["sensitivity"] |= {"value": value, "hex": value.hex()}
+
+
+def exact_rows(document: dict[str, Any], user: dict[str, np.ndarray] | None = None) -> np.ndarray | None:
+    """A in fractions, shape (m, n), by the checker's own statement of it; None for a user's matrix that is not given."""
+    program = program_of(document)
+    if program is not None:
+        return np.stack(list(program.run(in_fractions(np.eye(document["n"])), Fraction)))
+    array = array_of(document, user or {})
+    return None if array is None else in_fractions(array)
+
+
+def in_fractions(array: np.ndarray) -> np.ndarray:
+    return np.vectorize(Fraction, otypes=[object])(array)

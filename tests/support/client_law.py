@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers, limbs, product
 from factorize.checker.sensitivity import square_root_up, squared_sensitivity
 from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 from factorize.client.allowances import participations_of
@@ -104,16 +103,12 @@ def demanded_mu(
 
 
 def inverse_of(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return A near M^-1, and at least |A M - I|: exactly for what the checker multiplies whole."""
+    """Return A near M^-1, and at least |A M - I|."""
     n = len(rows)
     assert (np.triu(rows, 1) == 0).all() and (np.diag(rows) > 0).all()
     inverse = np.tril(np.linalg.inv(rows))
-    if n <= LARGEST_WHOLE:
-        rest = product(limbs(inverse), limbs(rows)).minus(Numbers(np.eye(n, dtype=np.int64).astype(object), 0))
-        off = float(rest.fraction(1) ** 2 * int(((abs(rest.values) + rest.radius) ** 2).sum())) ** 0.5 * (1 + 1e-15)
-    else:
-        lost = (n + 2) * 2.0**-53 * np.linalg.norm(np.abs(inverse) @ np.abs(rows))
-        off = float(np.linalg.norm(inverse @ rows - np.eye(n)) + lost)
+    lost = (n + 2) * 2.0**-53 * np.linalg.norm(np.abs(inverse) @ np.abs(rows))
+    off = float(np.linalg.norm(inverse @ rows - np.eye(n)) + lost)
     assert off < 1e-7
     return inverse, off
 

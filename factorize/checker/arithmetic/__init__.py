@@ -1,1 +1,1 @@
-"""Exact arithmetic: integers, enclosures and power series without rounding."""
+"""Enclosures: balls and series of them, doubles near what they stand for, and what is assumed of the machine."""

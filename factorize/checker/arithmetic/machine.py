@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.errors import CertificateError
 
 _SIDES = ((64, 512, 96), (384, 192, 384), (1, 1024, 64))

@@ -7,18 +7,25 @@ than `TINY`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from factorize.checker.arithmetic.intervals import NotEnclosed
 
 U = 2.0**-53
 TINY = Fraction(1, 2**900)
 """More than what underflows in 2^100 products of doubles."""
+LOST = 2.0**-1021
+"""More than a million times what a product that underflows is off by."""
+_GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
+_ROOT = 2.0**-1000  # more than what the squares of a row lose by underflow
 _ABOVE = 1 + 2.0**-20  # covers products of several shares that are below 2^-21
 _WIDEST = 2.0**-22
+
+
+class NotEnclosed(Exception):
+    """Rounding grew so much that a method says nothing: no finding against a claim, and none for it."""
 
 
 class Near(NamedTuple):
@@ -43,6 +50,52 @@ class Columns(NamedTuple):
 
     values: np.ndarray
     far: np.ndarray
+
+
+class Factor(NamedTuple):
+    """A factor as a double, and what rounding took from it at most."""
+
+    value: float
+    away: float
+
+    @classmethod
+    def of(cls, exact: Fraction) -> Factor:
+        """Round a rational number."""
+        value = float(exact)
+        return cls(value, 0.0 if exact == value else U * abs(value) + LOST)
+
+
+@dataclass(slots=True)
+class Around:
+    """Doubles, and what each of them is off by at most: numbers, or arrays of one shape."""
+
+    values: Any
+    errors: Any
+
+    def __add__(self, other: Around) -> Around:
+        """Add; what a sum rounds is known exactly (Knuth)."""
+        total = self.values + other.values
+        part = total - self.values
+        lost = abs((self.values - (total - part)) + (other.values - part))
+        return Around(total, (self.errors + other.errors + lost) * _GROWN)
+
+    def __sub__(self, other: Around) -> Around:
+        """Subtract."""
+        return self + Around(-other.values, other.errors)
+
+    def __mul__(self, factor: Factor) -> Around:
+        """Multiply."""
+        value, away = factor
+        lost = abs(value) * self.errors + away * (abs(self.values) + self.errors)
+        values = self.values * value
+        return Around(values, (lost + U * abs(values)) * _GROWN + LOST)
+
+    def squared_norm(self) -> tuple[float, float]:
+        """Enclose the sum of squares."""
+        sizes = np.abs(self.values)
+        low, high = np.maximum(sizes - self.errors, 0.0), sizes + self.errors
+        slack = (np.size(sizes) + 16) * U
+        return float(low @ low) * (1 - slack) - _ROOT, float(high @ high) * (1 + slack) + _ROOT
 
 
 def share(*shares: float, roundings: int = 0) -> float:

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from flint import arb, arb_series, ctx
+from flint import arb_series, ctx
 
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import Balls, nearest
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import TINY, UNIT, outwards
 from factorize.checker.losses.variances import Ends
 from factorize.checker.spec import Weighing
@@ -26,7 +26,7 @@ _SLACK = 2.0**-44  # of sums of doubles and a few operations on them
 _NARROW = 2.0**-50
 
 
-def losses(column: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
+def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
     """Return the losses at sensitivity 1.
 
     Args:
@@ -37,7 +37,7 @@ def losses(column: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
     Raises:
         NotEnclosed: the quotient leaves the range of doubles, or restarts are too far apart to be followed.
     """
-    n = len(column.values)
+    n = len(column)
     least = 64 + 7 * n.bit_length()
     for places in (least, 2 * least, 6 * least):
         with ctx.workprec(places):
@@ -47,30 +47,20 @@ def losses(column: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
     return around(guess, error, weighing)
 
 
-def balls(numbers: Numbers) -> arb_series:
+def series_of(column: Balls) -> arb_series:
     """Return a series with these coefficients."""
-    n, unit = len(numbers.values), numbers.exponent
-    ctx.cap = max(ctx.cap, n)
-    if not numbers.radius:
-        return arb_series([arb((int(value), unit)) for value in numbers.values], n)
-    radius = arb((int(numbers.radius), unit))
-    return arb_series([arb((int(value), unit), radius) for value in numbers.values], n)
-
-
-def of_doubles(column: np.ndarray) -> arb_series:
-    """Return a series with these coefficients, exactly."""
     ctx.cap = max(ctx.cap, len(column))
-    return arb_series([arb(value) for value in column.tolist()], len(column))
+    return arb_series(column, len(column))
 
 
-def quotient(above: Numbers, below: Numbers) -> arb_series:
+def quotient(above: Balls, below: Balls) -> arb_series:
     """Divide series of n coefficients.
 
     Raises:
         NotEnclosed: the first coefficient below is not known to differ from 0.
     """
     try:
-        return balls(above) / balls(below)
+        return series_of(above) / series_of(below)
     except ValueError:
         raise NotEnclosed("the first coefficient of C is not known to differ from 0") from None
 
@@ -83,7 +73,7 @@ def near(series: arb_series, n: int) -> tuple[np.ndarray, float]:
     """
     if series.prec < n:
         raise NotEnclosed("the series was cut by another thread")
-    guess = np.array([float(series[t]) for t in range(n)])
+    guess = nearest(series[t] for t in range(n))
     radius = max(float(series[t].rad().upper()) for t in range(n))
     error = (radius + UNIT * float(np.abs(guess).max())) * (1 + _SLACK) + TINY
     if not math.isfinite(error):

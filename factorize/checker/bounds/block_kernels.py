@@ -16,7 +16,7 @@ import math
 import numba
 import numpy as np
 
-from factorize.numbers.compiling import assign, plain
+from factorize.numbers.compiling import assign
 
 _UNIT = 2.0**-53
 
@@ -212,40 +212,33 @@ def block_resolvent_traces(resistances, grounded, dual, factors, t):
         t: nodes, shape (lanes,).
     """
     b, k = resistances.shape
-    apart, together = plain(1), plain(0)  # shifts
     half, side, lanes = b // 2, 2 * k, t.shape[0]
     outside = np.zeros((half, side, side, lanes))
-    inside, work, bound = (np.zeros((side, side, lanes)), np.zeros((side, side, lanes)), np.zeros((side, side, lanes)))
+    current, work, bound = (np.zeros((side, side, lanes)), np.zeros((side, side, lanes)), np.zeros((side, side, lanes)))
     lower, joint, factor = (np.zeros((side, side, lanes)), np.zeros((side, side, lanes)), np.zeros((side, side, lanes)))
     rows, column, total = np.zeros((side, side, lanes)), np.empty((side, lanes)), np.zeros(lanes)
-    for e in range(k):
-        for x in range(lanes):
-            outside[0, k + e, k + e, x] += 1.0 / resistances[b - 1, e]
-            inside[k + e, k + e, x] += 1.0 / resistances[half - 1, e]
-    for m in range(half):
-        if m > 0:
-            _parallel(
-                outside[m - 1],
-                resistances[m - 1],
-                resistances[b - 1 - m],
-                apart,
-                lower,
-                joint,
-                factor,
-                rows,
-                outside[m],
-            )
-        _add_dual(dual, grounded, t, m, apart, outside[m])
-        _inflate(outside[m])
-    for m in range(half - 1, -1, -1):
-        work[:] = 0.0
-        _add_in_steps(outside[m], apart, work)
-        _add_in_steps(inside, together, work)
-        _inflate(work)
-        _trace(work, factors, m, lower, column, total)
-        if m > 0:
-            _add_dual(dual, grounded, t, m, together, inside)
-            _inflate(inside)
-            _parallel(inside, resistances[m - 1], resistances[b - 1 - m], together, lower, joint, factor, rows, bound)
-            assign(inside, bound)
+    for shift in range(1, -1, -1):  # from the outside in, and then from the inside out, where both meet in each block
+        current[:] = 0.0
+        last = b - 1 if shift else half - 1
+        for e in range(k):
+            for x in range(lanes):
+                current[k + e, k + e, x] = 1.0 / resistances[last, e]
+        for index in range(half):
+            m = index if shift else half - 1 - index
+            if not shift:
+                work[:] = 0.0
+                _add_in_steps(outside[m], shift + 1, work)
+                _add_in_steps(current, shift, work)
+                _inflate(work)
+                _trace(work, factors, m, lower, column, total)
+            _add_dual(dual, grounded, t, m, shift, current)
+            _inflate(current)
+            if shift:
+                assign(outside[m], current)
+            if index + 1 < half:
+                near = m if shift else m - 1
+                _parallel(
+                    current, resistances[near], resistances[b - 2 - near], shift, lower, joint, factor, rows, bound
+                )
+                assign(current, bound)
     return total * (1.0 - (half + 4) * _UNIT)

@@ -45,10 +45,9 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.chains import chain_of
-from factorize.checker.bounds.evidence import pieces_of
-from factorize.checker.doubles.nuclear_norms import grouped
+from factorize.checker.bounds.evidence import evidence_of
 from factorize.checker.participation import allowed
 
 LARGEST_WORK = 1 << 25
@@ -72,17 +71,17 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         NotEnclosed: numbers are too far apart, or there are too many epochs.
     """
     n = spec["workload"]["n"] if spec["workload"].get("shape") is None else 0
-    pieces = pieces_of(spec["participation"], dual, n) if n and "factors" in dual else None
-    chain = None if pieces is None else chain_of(spec, dual)
+    factors = evidence_of(spec["participation"], dual, n) if n and "factors" in dual else None
+    chain = None if factors is None else chain_of(spec, dual)
     inverse = None if chain is None else chain.inverse()
-    if pieces is None or chain is None or inverse is None:
+    if factors is None or chain is None or inverse is None:
         return None
     separation = allowed(spec["participation"], n).separation
     epochs = -(-n // separation)
     if n * epochs**2 > LARGEST_WORK:
         raise NotEnclosed(f"{epochs} epochs of n={n} steps are above {LARGEST_WORK} in n epochs^2")
     extra, blocks, cost = epochs * separation - n, np.zeros((separation, epochs, epochs)), Fraction(0)
-    for factor in grouped(pieces):
+    for factor in factors:
         cost += factor.cost()
         for steps, block in zip(factor.patterns + extra, factor.blocks, strict=True):
             blocks[steps[0] % separation][np.ix_(steps // separation, steps // separation)] = block

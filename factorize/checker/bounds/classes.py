@@ -8,6 +8,7 @@ other l it is the largest eigenvalue of N = X^T X, X = W^-1/2 H M^-1/2, at most 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -17,13 +18,12 @@ import numpy as np
 from flint import arb, arb_series, ctx
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.integers import Numbers, integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import Balls, ends, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import SLACK, TINY, UNIT, finite, gamma, norm_of, row_norms
 from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
-from factorize.checker.doubles.workload_rows import approximation, nearly
 from factorize.checker.participation import Allowed
 from factorize.checker.spec import Weighing, weighing_of
 from factorize.checker.strategy import LARGEST_WHOLE
@@ -36,7 +36,7 @@ _MARGIN = 1e-11  # by which a guess is above an eigenvalue, so that there is a f
 _FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
 
 
-def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, form: Allowed) -> Fraction:
+def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls, form: Allowed) -> Fraction:
     """Return a bound on the objective over Toeplitz matrices with the diagonals of the mechanism.
 
     Args:
@@ -53,38 +53,37 @@ def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Number
     weights, divisor = _error_weights(weighing_of(spec["objective"], n))
     if weights is None or column[bands:].any():
         raise NotEnclosed(f"more diagonals than the class has, or the objective {kind}, has no bound here")
-    if not (approximation(weights) > 0).all():
+    if not (nearest(weights) > 0).all():
         raise NotEnclosed("the last rows have no weight")
     if form.most > 1 and bands > form.separation:
         raise NotEnclosed("Toeplitz columns that can overlap have no bound within their class here")
     lengths = np.sort(n - form.separation * np.arange(form.most))
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
-    multipliers = _multipliers(approximation(workload), approximation(weights), column)
+    multipliers = _multipliers(nearest(workload), nearest(weights), column)
     if multipliers.min() < -_NEGATIVE:
         return _attained(multipliers, workload) / (_largest_of_both_signs(multipliers, weights, counts) * divisor)
     multipliers = _without_noise(multipliers)
-    vector = _vector(multipliers, approximation(weights), counts, column[:bands])
+    vector = _vector(multipliers, nearest(weights), counts, column[:bands])
     return _attained(multipliers, workload) / (_largest_ratio(multipliers, weights, counts, vector) * divisor)
 
 
-def _attained(multipliers: np.ndarray, workload: Numbers) -> Fraction:
+def _attained(multipliers: np.ndarray, workload: Balls) -> Fraction:
     """The square of l . a, from below."""
-    exact = integers(multipliers)
-    lost = workload.radius * int(abs(exact.values).sum())
-    units = max(int((exact.values * workload.values).sum()) - lost, 0)
-    return (Fraction(units) * Fraction(2) ** (exact.exponent + workload.exponent)) ** 2
+    with ctx.workprec(_PLACES):
+        products = (own * each for own, each in zip(of_doubles(multipliers), workload, strict=True))
+        return max(ends(sum(products, arb(0)))[0], Fraction(0)) ** 2
 
 
-def _error_weights(weighing: Weighing) -> tuple[Numbers | None, Fraction]:
+def _error_weights(weighing: Weighing) -> tuple[Balls | None, Fraction]:
     """Weights of the squares of b, without the divisor of the objective."""
     if weighing.tau is not None:
         return None, Fraction(1)
     if weighing.weights is None:  # the last row is the longest
-        return Numbers(np.full(weighing.rows, 1, dtype=object), 0), Fraction(1)
+        return [arb(1)] * weighing.rows, Fraction(1)
     if weighing.divisor is not None:
-        return Numbers(np.arange(weighing.rows, 0, -1).astype(object), 0), Fraction(weighing.divisor)
-    each = integers(weighing.doubles)
-    return each._replace(values=np.cumsum(each.values[::-1])[::-1]), Fraction(1)
+        return [arb(count) for count in range(weighing.rows, 0, -1)], Fraction(weighing.divisor)
+    with ctx.workprec(_PLACES):
+        return list(itertools.accumulate(of_doubles(weighing.doubles[::-1])))[::-1], Fraction(1)
 
 
 def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) -> np.ndarray:
@@ -132,14 +131,13 @@ def _hankel(multipliers: np.ndarray, scales: np.ndarray, vector: np.ndarray, cou
     return scales[:count] * series.approximate_product((multipliers / scales)[::-1], padded)[::-1][:count]
 
 
-def _largest_ratio(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray, vector: np.ndarray) -> Fraction:
+def _largest_ratio(multipliers: np.ndarray, weights: Balls, counts: np.ndarray, vector: np.ndarray) -> Fraction:
     """At least the largest (N x)_j / x_j."""
     n, bands = len(multipliers), len(vector)
     with ctx.workprec(_PLACES):
-        first = series.of_doubles(multipliers[::-1])
-        once = first * series.of_doubles(np.concatenate([vector, np.zeros(n - bands)]))
-        divisors = series.balls(weights)
-        twice = first * arb_series([once[n - 1 - i] / divisors[i] for i in range(n)], n)
+        first = series.series_of(of_doubles(multipliers[::-1]))
+        once = first * series.series_of(of_doubles(np.concatenate([vector, np.zeros(n - bands)])))
+        twice = first * arb_series([once[n - 1 - i] / weights[i] for i in range(n)], n)
         ratios = [
             float((twice[n - 1 - j] / (arb(int(counts[j])) * arb(float(vector[j])))).upper()) for j in range(bands)
         ]
@@ -148,7 +146,7 @@ def _largest_ratio(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray
     return Fraction(math.nextafter(max(ratios), math.inf))
 
 
-def _largest_of_both_signs(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray) -> Fraction:
+def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.ndarray) -> Fraction:
     """At least the largest eigenvalue of N, by a Cholesky factorization in doubles and what it leaves.
 
     Rows and columns of X may be too long, which makes the eigenvalue larger.
@@ -160,10 +158,13 @@ def _largest_of_both_signs(multipliers: np.ndarray, weights: Numbers, counts: np
     if n > LARGEST_WHOLE:
         raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
     check_products()
-    near = nearly(weights)
+    near = nearest(weights)
     with np.errstate(all="ignore"):
         windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([multipliers, np.zeros(bands)]), bands)[:n]
-        rows, columns = (1 + SLACK) / np.sqrt(near.values - near.errors), (1 + SLACK) / np.sqrt(counts.astype(float))
+        rows, columns = (
+            (1 + SLACK) / np.sqrt(near - errors_of(weights, near)),
+            (1 + SLACK) / np.sqrt(counts.astype(float)),
+        )
         matrix = rows[:, None] * windows * columns
         square = gram(matrix)
         finite(float(np.einsum("ij->", square)))

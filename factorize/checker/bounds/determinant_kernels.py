@@ -124,7 +124,7 @@ def determinant(shift, inputs, weights, states, targets, sources, counts, progra
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 
     Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
-    diag(sqrt inputs), A by the statements as exact/losses/variances.py writes them; shift is a power of two.
+    diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two.
     """
     m = 1 + states
     high, low, z, work = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m))

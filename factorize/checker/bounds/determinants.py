@@ -8,7 +8,7 @@ At the nodes e^(2u) = 2^k, h = log(2) / 2 apart, the trapezoidal rule gives pi s
 |z_l| = sech(pi^2 l / h) / |1 + 2 pi i l / h| (the Fourier transform of the integrand, by parts that of sech), at most
 pi s (1 + 1e-13). Terms that are left out lower the sum, and are bounded themselves: to the left by log(1 + x / 2) >=
 log(1 + x) / 2; to the right, L(2^k) = log det(I + 2^k G G^T) grows, and is at least n k log 2 + log det G G^T.
-Determinants come from below by exact/bounds/determinant_kernels.py; weights, zero or not, and powers of two are exact.
+Determinants come from below by `determinant_kernels`; weights, zero or not, and powers of two are exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import sum_above, weights_of
 from factorize.checker.spec import Weighing, program_of, weighing_of
 from factorize.checker.spec.programs import Coefficient, Program, Statement, X

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.checker.doubles.roundings import SLACK, TINY, gamma
 from factorize.checker.participation import allowed
 from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec import Weighing
@@ -43,30 +44,57 @@ class LowerBound(NamedTuple):
         return self._asdict()
 
 
-class Piece(NamedTuple):
-    """Rows `steps` of F, in columns of their own: block has shape (len(steps), any)."""
+class Evidence(NamedTuple):
+    """F, block diagonal over disjoint patterns of steps of one length, one square factor for each.
 
-    steps: np.ndarray
-    block: np.ndarray
+    Attributes:
+        patterns: shape (patterns, k).
+        blocks: shape (patterns, k, k).
+    """
+
+    patterns: np.ndarray
+    blocks: np.ndarray
+
+    def cost(self) -> Fraction:
+        """At least the sum over the patterns of the largest diagonal entry of F F^T."""
+        k = self.blocks.shape[2]
+        diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
+        total = Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+        return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
 
 
-def pieces_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Piece] | None:
-    """Return F for disjoint allowed patterns that cover the steps."""
-    form = allowed(participation, n)
-    several = participation["kind"] != "single"
-    if "weights" in dual and not several:
-        roots = np.sqrt(weights_of(dual, "weights", n))
-        return [Piece(np.array([j]), np.array([[root]])) for j, root in enumerate(roots)]
-    if "factors" not in dual or not several:
+def evidence_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Evidence] | None:
+    """Return F by lengths of patterns, which cover the steps; None where the evidence is of another kind.
+
+    All of it is multiplied by a power of two that brings its largest entry near 1: any scale proves the same. Blocks
+    of shorter patterns are cut to squares; columns that are left out make F F^T smaller.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
+    """
+    form, several = allowed(participation, n), participation["kind"] != "single"
+    if ("factors" if several else "weights") not in dual:
         return None
-    patterns = []
-    for j in range(form.separation):
-        steps = np.arange(j, n, form.separation)
-        patterns += [steps[start : start + form.most] for start in range(0, len(steps), form.most)]
+    if not several:
+        roots = np.sqrt(weights_of(dual, "weights", n))
+        return _near_one([Evidence(np.arange(n)[:, None], roots[:, None, None])])
+    classes = [np.arange(j, n, form.separation) for j in range(form.separation)]
+    patterns = [steps[start : start + form.most] for steps in classes for start in range(0, len(steps), form.most)]
     factors, shape = dual["factors"], (len(patterns), form.most, form.most)
     if factors.shape != shape or not np.isfinite(factors).all() or not factors.any():
         raise CertificateError(f"dual.factors must be finite, not all zero, of shape {shape}; got {factors.shape}")
-    return [Piece(steps, block[: len(steps)]) for steps, block in zip(patterns, factors, strict=True)]
+    lengths, groups = np.array([len(steps) for steps in patterns]), []
+    for k in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == k)
+        groups.append(Evidence(np.array([patterns[p] for p in chosen]), factors[chosen, :k, :k]))
+    return _near_one(groups)
+
+
+def _near_one(groups: list[Evidence]) -> list[Evidence]:
+    largest = max(float(np.abs(group.blocks).max(initial=0.0)) for group in groups)
+    if not largest:
+        raise CertificateError("the dual evidence is all zero")
+    return [group._replace(blocks=np.ldexp(group.blocks, -math.frexp(largest)[1])) for group in groups]
 
 
 def weights_of(dual: Mapping[str, np.ndarray], name: str, n: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.chains import chain_of
 from factorize.checker.bounds.evidence import sum_above, weights_of
 

@@ -13,8 +13,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
-from factorize.checker.doubles.nuclear_norms import Factor, WeightedTarget, decoder_of_gram
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.bounds.evidence import Evidence
+from factorize.checker.doubles.nuclear_norms import WeightedTarget, decoder_of_gram
 from factorize.checker.doubles.roundings import SLACK, TINY, finite, gamma
 from factorize.checker.doubles.triangles import gram, inverse_of
 
@@ -22,7 +23,7 @@ _ADDED = (0.0, 1e-15, 1e-13, 1e-11)
 """Of the largest entry, to a diagonal that rounding has made indefinite: any F proves something."""
 
 
-def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:
+def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:
     """Return F, and something near the polar factor of W A F.
 
     Args:
@@ -43,7 +44,7 @@ def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> 
         finite(float(np.einsum("ij->", weights)))
         root = _root(weights)
         guess = both @ inverse_of(root).T
-    return Factor(np.arange(n)[None], root[None]), guess
+    return Evidence(np.arange(n)[None], root[None]), guess
 
 
 def _root(weights: np.ndarray) -> np.ndarray:
@@ -55,7 +56,7 @@ def _root(weights: np.ndarray) -> np.ndarray:
     raise NotEnclosed("C is too far from the best of its class for a bound of this kind")
 
 
-def cost_in_band(factor: Factor, bands: int) -> Fraction:
+def cost_in_band(factor: Evidence, bands: int) -> Fraction:
     """At least the trace of F F^T and its absolute entries in the band."""
     root = factor.blocks[0]
     n, total, sizes = len(root), [], 0.0

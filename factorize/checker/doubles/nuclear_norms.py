@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
-from factorize.checker.bounds.evidence import Piece
+from factorize.checker.arithmetic.near import Around, Factor, NotEnclosed
+from factorize.checker.bounds.evidence import Evidence
 from factorize.checker.doubles.roundings import SLACK, TINY, UNIT, column_norms, finite, gamma, norm_of
 from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
-from factorize.checker.doubles.workload_rows import Near, WorkloadRows
+from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.spec import Weighing
-from factorize.errors import CertificateError
 
 LARGEST_VECTORS = 2048
 """Longest n for which eigenvectors are computed: about 10 products of matrices of that size."""
@@ -31,7 +30,7 @@ _NEAR = 1e-10  # of its square over the columns: what another step would win is 
 _MOST_STEPS = 6
 _SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
 _FLATTEST = 1e-10  # ratio of eigenvalues of M^T M below which M (M^T M)^-1/2 is no guess that a step or two mends
-_LEAST_COLUMNS, _PARTS = 128, 16  # of W A F that are made at one time
+_COLUMNS = 2048  # of W A F that are made at one time
 
 
 class WeightedTarget(NamedTuple):
@@ -47,88 +46,45 @@ class WeightedTarget(NamedTuple):
     weighing: Weighing
     scales: np.ndarray
 
-    def column_block(self, indices: np.ndarray) -> Near:
-        """Return some columns."""
-        found = self.workload.column_block(indices)
-        if self.weighing.tau is not None:
-            found = Near(found.values, np.broadcast_to(found.errors, found.values.shape))
-            found = found.minus(Near(*(self._referred(part) for part in found)))
-        return found if (self.scales == 1).all() else found.times(self.scales[:, None])
+    def times(self, matrix: np.ndarray) -> Iterator[Around]:
+        """Yield the rows of W A times a matrix."""
+        before = None
+        for t, row in enumerate(self.workload.times(matrix)):
+            since = row if before is None else row - before
+            yield since if self.scales[t] == 1 else since * Factor(float(self.scales[t]), 0.0)
+            if self.weighing.tau is not None and (t + 1) % self.weighing.tau == 0:
+                before = row
 
-    def applied(self, matrix: np.ndarray) -> np.ndarray:
+    def guess(self, matrix: np.ndarray) -> np.ndarray:
         """Return W A times a matrix of n rows, nearly."""
-        rows = self.workload.applied(matrix, 0, self.workload.rows, {})
+        rows = self.workload.guess(matrix)
         if self.weighing.tau is not None:
-            rows = rows - self._referred(rows)
+            before = np.array(self.weighing.references)
+            rows = rows - np.where(before[:, None] >= 0, rows[np.maximum(before, 0)], 0.0)
         return np.asarray(rows * self.scales[:, None])
 
-    def _referred(self, rows: np.ndarray) -> np.ndarray:
-        """The row that each row refers to, 0 for none."""
-        before = np.array(self.weighing.references)
-        return np.where(before[:, None] >= 0, rows[np.maximum(before, 0)], 0.0)
 
-
-class Factor(NamedTuple):
-    """F, block diagonal over patterns of steps of one length, one square factor for each.
-
-    Attributes:
-        patterns: shape (patterns, k).
-        blocks: shape (patterns, k, k).
-    """
-
-    patterns: np.ndarray
-    blocks: np.ndarray
-
-    def cost(self) -> Fraction:
-        """At least the sum over the patterns of the largest diagonal entry of F F^T."""
-        k = self.blocks.shape[2]
-        diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
-        total = Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
-        return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
-
-    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:
-        """Yield columns of W A F in the order of the patterns, and at least the norm of what they are off by."""
-        count, k = self.patterns.shape
-        step = max(weighted.workload.columns // (_PARTS * k), _LEAST_COLUMNS // k, 1)
-        for first in range(0, count, step):
-            patterns, blocks = self.patterns[first : first + step], self.blocks[first : first + step]
-            near = weighted.column_block(patterns.ravel())
-            parts = near.values.reshape(-1, len(patterns), k).swapaxes(0, 1)
-            together = parts * blocks if k == 1 else parts @ blocks
-            made = together.swapaxes(0, 1).reshape(-1, len(patterns) * k)
-            sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(near.values.size))
-            errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(near.errors))) * (1 + gamma(near.values.size)))
-            factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
-            lost = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
-            yield made, lost * (1 + SLACK)
-
-
-def grouped(pieces: Sequence[Piece]) -> list[Factor]:
-    """Return F by lengths of patterns, times a power of two that brings its largest entry near 1.
-
-    Any scale proves the same. Blocks are cut to squares; columns that are left out make F F^T smaller.
-
-    Raises:
-        CertificateError: the evidence is all zero.
-        NotEnclosed: a block has fewer columns than rows.
-    """
-    largest = max((float(np.abs(piece.block).max(initial=0.0)) for piece in pieces), default=0.0)
-    if not largest:
-        raise CertificateError("the dual evidence is all zero")
-    groups = []
-    for length in sorted({len(piece.steps) for piece in pieces}):
-        some = [piece for piece in pieces if len(piece.steps) == length]
-        blocks = np.ldexp(np.array([piece.block[:, :length] for piece in some]), -math.frexp(largest)[1])
-        groups.append(Factor(np.array([piece.steps for piece in some]), blocks))
-    return groups
+def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield columns of W A F in the order of the patterns, and at least the norm of what they are off by."""
+    count, k = evidence.patterns.shape
+    step = max(_COLUMNS // k, 1)
+    for first in range(0, count, step):
+        patterns, blocks = evidence.patterns[first : first + step], evidence.blocks[first : first + step]
+        places = np.arange(len(patterns) * k)
+        matrix, errors = np.zeros((weighted.workload.columns, len(places))), np.zeros(weighted.workload.rows)
+        matrix[patterns[:, :, None], places.reshape(-1, 1, k)] = blocks
+        made = np.empty((weighted.workload.rows, len(places)))
+        for t, row in enumerate(weighted.times(matrix)):
+            made[t], errors[t] = row.values, norm_of(row.errors)
+        yield made, norm_of(errors)
 
 
 def decoder_of_gram(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
     """Return W A N N^T, nearly."""
-    return weighted.applied(inverse @ inverse.T)
+    return weighted.guess(inverse @ inverse.T)
 
 
-def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Factor], inverse: np.ndarray) -> np.ndarray:
+def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inverse: np.ndarray) -> np.ndarray:
     """Return something near the polar factor of W A F if C is near the optimum, columns in the order of the factors.
 
     Raises:
@@ -166,7 +122,7 @@ def guess_by_vectors(target: np.ndarray) -> np.ndarray:
     return np.asarray(left @ right)
 
 
-def norm_by_strategy(weighted: WeightedTarget, factors: Sequence[Factor], guess: np.ndarray) -> Fraction:
+def norm_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], guess: np.ndarray) -> Fraction:
     """Return a number not above the nuclear norm of W A F; W A F is made by columns.
 
     Args:
@@ -177,10 +133,10 @@ def norm_by_strategy(weighted: WeightedTarget, factors: Sequence[Factor], guess:
     Raises:
         NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
     """
-    return norm_below((block for factor in factors for block in factor.targets(weighted)), guess)
+    return norm_below((block for factor in factors for block in targets(factor, weighted)), guess)
 
 
-def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Factor]) -> Fraction:
+def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Evidence]) -> Fraction:
     """Return the same without help from C.
 
     Raises:
@@ -189,7 +145,7 @@ def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Factor]) -> Frac
     if max(weighted.workload.rows, weighted.workload.columns) > LARGEST_VECTORS:
         raise NotEnclosed(f"singular vectors are computed up to n={LARGEST_VECTORS}")
     with np.errstate(all="ignore"):
-        parts = [block for factor in factors for block in factor.targets(weighted)]
+        parts = [block for factor in factors for block in targets(factor, weighted)]
         target, lost = np.concatenate([values for values, _ in parts], axis=1), norm_of(np.array([p[1] for p in parts]))
         finite(float(np.einsum("ij->", target)), lost)
         target = target if len(target) >= target.shape[1] else np.ascontiguousarray(target.T)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 
 UNIT = 2.0**-53
 SLACK = 2.0**-40

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 
 TERMS = 512
 _LEAST, _MOST, _BLOCKS, _COLUMNS = 64, 1024, 8, 256

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import (
     ROOT_OF_TINY,
     SLACK,
@@ -27,7 +27,7 @@ from factorize.checker.doubles.roundings import (
     row_norms,
 )
 from factorize.checker.doubles.triangles import blocks_of, inverse_of, roundings_of, times_lower
-from factorize.checker.doubles.workload_rows import WorkloadRows, nearly
+from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.sensitivity import square_root_up
 from factorize.checker.spec import Weighing
@@ -86,25 +86,19 @@ def entries_of(strategy: Strategy) -> Entries:
         NotEnclosed: they are not, or this machine's products cannot be relied on.
     """
     check_products()
-    n, times, errors = strategy.n, 0, np.zeros(1)
+    n, errors, values = strategy.n, np.zeros(1), strategy.doubles
     if n > LARGEST:
         raise NotEnclosed(f"whole matrices are multiplied up to n={LARGEST}")
-    values = strategy.doubles
-    if values is None:
-        rounded = strategy.rounded
-        if rounded is not None:
-            values, times = rounded
-        elif n > LARGEST_WHOLE:
-            raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
-        else:
-            near = nearly(strategy.numbers())
-            values, errors = near.values, row_norms(np.broadcast_to(near.errors, near.values.shape))
     with np.errstate(all="ignore"):
+        if values is None:
+            if strategy.computed and n > LARGEST_WHOLE:
+                raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
+            values, far = strategy.near_columns(np.arange(n))
+            errors = np.sqrt(np.cumsum(far * far)) * (1 + gamma(n + 4)) + ROOT_OF_TINY  # row i has i + 1 columns
         lengths = row_norms(values)
-        errors = gamma(times) * lengths * (1 + SLACK) + errors
         slack = gamma(roundings_of(n) + 1) * lengths * (1 + SLACK) + errors * (1 + SLACK)
     finite(float(slack.sum()))
-    return Entries(values, errors, slack)
+    return Entries(np.ascontiguousarray(values), errors, slack)
 
 
 def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None) -> Residual:
@@ -117,17 +111,18 @@ def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | Non
     """
     values, errors = np.zeros(decoder.shape), np.zeros(len(decoder))
     with np.errstate(all="ignore"):
+        wanted = None if workload is None else workload.times()
         for start, stop in blocks_of(len(decoder)):
             width = stop if workload is None or workload.triangular else decoder.shape[1]
             rows, image = decoder[start:stop, :width], values[start:stop, :width]
             image[:] = times_lower(rows, entries.values[:width, :width])
             errors[start:stop] = entries.lost(rows)
-            if workload is None:
+            if wanted is None:
                 image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
             else:
-                wanted = workload.row_block(start, stop)
-                image -= wanted.values[:, :width]
-                errors[start:stop] += row_norms(wanted.errors) * (1 + SLACK)
+                for place, row in zip(range(start, stop), wanted, strict=False):
+                    values[place, :width] -= row.values[:width]
+                    errors[place] += norm_of(row.errors) * (1 + SLACK)
     finite(float(errors.sum()), float(np.einsum("ij->", values)))
     return Residual(values, errors)
 
@@ -164,7 +159,7 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
     """
     with np.errstate(all="ignore"):
-        decoder = workload.applied(inverse, 0, workload.rows, {})
+        decoder = workload.guess(inverse)
         errors = residual(decoder, entries, workload).norms * norm_of_inverse(inverse, entries) * (1 + SLACK)
         ends, since = _around(decoder, errors), None
         if weighing.tau is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import TINY
 from factorize.checker.losses.variances import Ends, weighed
-from factorize.checker.spec import Weighing
+from factorize.checker.spec import Weighing, balls_of
 from factorize.errors import CertificateError
 
 LARGEST = 256
@@ -17,12 +19,15 @@ LARGEST = 256
 _PLACES = 2500
 
 
-def losses(strategy: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
+def losses(
+    strategy: np.ndarray, workload: Mapping[str, Any], user: Mapping[str, np.ndarray], weighing: Weighing
+) -> Ends:
     """Return the losses at sensitivity 1.
 
     Args:
         strategy: C, shape (n, n).
-        workload: A, shape (m, n).
+        workload: the spec's.
+        user: numbers of user-supplied workloads by sha256.
         weighing: of the objective, for m rows.
 
     Raises:
@@ -30,25 +35,23 @@ def losses(strategy: Numbers, workload: Numbers, weighing: Weighing) -> Ends:
         CertificateError: the losses do, so that whatever is stated of them is false.
     """
     with ctx.workprec(_PLACES):
+        rows = balls_of(workload, user)
+        if rows is None:
+            raise NotEnclosed("the workload's numbers are not known here")
         try:
-            decoder = _matrix(strategy).transpose().solve(_matrix(workload).transpose()).transpose().tolist()
+            decoder = arb_mat(strategy.T.tolist()).solve(arb_mat(rows.T.tolist())).transpose().tolist()
         except ZeroDivisionError:
             raise NotEnclosed("C is too ill-conditioned to be inverted in balls") from None
         ends, since = _ends(decoder), None
         if weighing.tau is not None:
-            rows = enumerate(weighing.references)
+            references = enumerate(weighing.references)
             since = _ends(
                 [
                     decoder[t] if before < 0 else [a - b for a, b in zip(decoder[t], decoder[before], strict=True)]
-                    for t, before in rows
+                    for t, before in references
                 ]
             )
     return weighed(ends, weighing, since)
-
-
-def _matrix(numbers: Numbers) -> arb_mat:
-    radius = arb((int(numbers.radius), numbers.exponent))
-    return arb_mat([[arb((int(entry), numbers.exponent), radius) for entry in row] for row in numbers.values])
 
 
 def _ends(rows: list[list[arb]]) -> np.ndarray:

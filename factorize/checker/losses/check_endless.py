@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from factorize.checker.claims import check_mechanism, check_sensitivity
 from factorize.checker.convergence import is_formula
-from factorize.checker.mechanism import Contradiction, belongs_endless
+from factorize.checker.mechanism import belongs_endless
 from factorize.checker.participation import allowed_endless
-from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report, check_claim
+from factorize.checker.report import CONVERGED, LOSS, MECHANISM, STRATEGY, Report, Status
 from factorize.checker.sensitivity import Bracket
 from factorize.checker.structures import ENDLESS_READINGS
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy
@@ -34,17 +35,8 @@ def check_endless(
     spec, claims = manifest["spec"], manifest["certificate"]
     if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
         raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
-    claim = claims["sensitivity"]
-    report.require(
-        claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
-        "the sensitivity is stated for the participation of the spec",
-        f"the sensitivity is stated for {claim['participation']}, not {spec['participation']}",
-        of=SENSITIVITY,
-    )
-    value = float.fromhex(claim["hex"])
-    if value != claim["value"]:
-        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
-    check_claim(report, limit(entry["structure"], parts, spec["participation"]), value, kind=claim["kind"])
+    bracket = limit(entry["structure"], parts, spec["participation"])
+    check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
     report.require(
         all(loss is None for loss in claims["loss"].values()),
         "the losses are stated as infinite, which prefix sums without end have under every strategy",
@@ -54,24 +46,14 @@ def check_endless(
     bounds = [claims["lower_bound"], claims.get("class_lower_bound"), claims["relative_gap"]]
     report.require(bounds == [None] * 3, "no bound is claimed", "a bound is claimed, and nothing supports one")
     report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
-    formula = _check_mechanism(report, spec["mechanism"], entry["structure"], parts) and is_formula(spec["mechanism"])
-    if formula:
+    mechanism = spec["mechanism"]
+    check_mechanism(report, mechanism["kind"], lambda: belongs_endless(mechanism, entry["structure"], parts))
+    if is_formula(mechanism) and report.status(MECHANISM) is Status.PROVED:
         report.prove("converged: the mechanism is a formula, and has nothing to optimise", of=CONVERGED)
     else:
-        report.record(f"converged rests on the word of the solver of {spec['mechanism']['kind']}", claim=CONVERGED)
+        report.record(f"converged rests on the word of the solver of {mechanism['kind']}", claim=CONVERGED)
     report.leave("the residual: there is no last row")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
-
-
-def _check_mechanism(
-    report: Report, mechanism: Mapping[str, Any], structure: str, parts: Mapping[str, np.ndarray]
-) -> bool:
-    try:
-        report.prove(belongs_endless(mechanism, structure, parts), of=MECHANISM)
-    except Contradiction as reason:
-        report.refute(f"C is not of the mechanism {mechanism['kind']} that the spec names: {reason}", of=MECHANISM)
-        return False
-    return True
 
 
 def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:

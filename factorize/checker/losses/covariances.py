@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import NotEnclosed, pair
-from factorize.checker.spec.programs import Coefficient, Program, X
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.spec.programs import Coefficient, Program, X, pair
 
 Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
 """A number for all steps; one for each: rationals, doubles (n,) or pairs (n, 2); or what returns doubles of steps."""

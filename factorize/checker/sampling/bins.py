@@ -8,14 +8,13 @@ rounded up: a larger |C| can only leak more (corollary 1).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.strategy import LARGEST_WHOLE, Strategy
-from factorize.checker.structures.base import Buffers, SolvedColumns, StoredReading
+from factorize.checker.strategy import Strategy
+from factorize.checker.structures.base import Buffers
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 
 MOST_BINS = 4096
@@ -68,7 +67,7 @@ def gram(strategy: Strategy, bins: int) -> Gram:
         raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}")
     with np.errstate(over="ignore", invalid="ignore"):
         sums = column_sums(strategy, bins)
-        found = _of_shifts(sums, bins) if toeplitz else _of_columns(sums)
+        found = _of_shifts(sums, bins) if toeplitz else _of_sums(sums)
     if not all(np.isfinite(part).all() for part in found):
         raise InvalidStrategy("sums of |C| or their squares are beyond the range of doubles; divide C by a constant")
     return found
@@ -77,19 +76,14 @@ def gram(strategy: Strategy, bins: int) -> Gram:
 def column_sums(strategy: Strategy, bins: int) -> ClassSums:
     """Return both ends of the sums of |C| over classes; of class 0 alone for a Toeplitz C, the rest are its shifts."""
     if strategy.toeplitz is not None:
-        return _of_series(strategy.toeplitz, strategy.column, bins)
-    if strategy.series is not None:
-        return _scaled_series(strategy, bins)
+        return _of_toeplitz(strategy, bins)
     reading = strategy.reading
-    if reading.buffers is not None and reading.buffers.nonnegative:
-        return _of_buffers(reading.buffers, _factors(strategy), bins)
+    buffers = reading.buffers
+    if buffers is not None and buffers.nonnegative and len(buffers.inputs) == strategy.n:
+        return _of_buffers(buffers, _factors(strategy), bins)
     if (bands := reading.diagonals(MOST_WORK)) is not None:
         return _of_bands(bands, strategy.scale, bins)
-    if isinstance(reading, StoredReading):
-        return _of_stored(reading, _factors(strategy), bins)
-    if strategy.n > LARGEST_WHOLE and reading.by_columns is not None:
-        return _of_solved(reading.by_columns, _factors(strategy), bins)
-    return _of_numbers(strategy.numbers(), bins)
+    return _of_columns(strategy, bins)
 
 
 def _around(values: np.ndarray, roundings: int) -> ClassSums:
@@ -102,48 +96,15 @@ def _factors(strategy: Strategy) -> np.ndarray:
     return np.ones(strategy.n) if strategy.scale is None else strategy.scale
 
 
-def doubles_up(values: np.ndarray, exponent: int, radius: int = 0) -> np.ndarray:
-    """Return doubles that are at least |values| + radius, in units of 2^exponent."""
-    flat = [abs(int(value)) + radius for value in values.ravel()]
-    found = np.array([float(value >> cut) for value, cut in ((v, max(v.bit_length() - 1000, 0)) for v in flat)])
-    cuts = np.array([max(value.bit_length() - 1000, 0) for value in flat])
-    above = np.ldexp(np.nextafter(found, np.inf), exponent + cuts) if len(flat) else found
-    return np.where(found == 0, 0.0, np.nextafter(above, np.inf)).reshape(values.shape)
-
-
-def doubles_down(values: np.ndarray, exponent: int, radius: int = 0) -> np.ndarray:
-    """Return doubles that are at most |values| - radius, and not negative."""
-    left = np.array([max(abs(int(value)) - radius, 0) for value in values.ravel()], dtype=object).reshape(values.shape)
-    return np.maximum(doubles_up(left, exponent) * (1 - 4 * _UNIT) - _LEAST, 0.0)
-
-
-def _of_series(series: Numbers, column: np.ndarray | None, bins: int) -> ClassSums:
-    if column is not None:
-        ends = ClassSums(np.abs(column), np.abs(column))
-    else:
-        ends = ClassSums(*(end(series.values, series.exponent, series.radius) for end in (doubles_down, doubles_up)))
-    n = len(series.values)
-    for part in (totals := ClassSums(ends.low.copy(), ends.high.copy())):
-        for start in range(bins, n, bins):
-            stop = min(start + bins, n)
+def _of_toeplitz(strategy: Strategy, bins: int) -> ClassSums:
+    (column,), (far,) = (part.T for part in strategy.near_columns(np.zeros(1, dtype=np.int64)))
+    ends = ClassSums(np.maximum(np.abs(column) - far, 0.0), np.abs(column) + far)
+    for part in ends:
+        for start in range(bins, strategy.n, bins):
+            stop = min(start + bins, strategy.n)
             part[start:stop] += part[start - bins : stop - bins]
-    turns = -(-n // bins)
-    return ClassSums(_around(totals.low, turns).low, _around(totals.high, turns).high)
-
-
-def _scaled_series(strategy: Strategy, bins: int) -> ClassSums:
-    """A Toeplitz matrix whose columns have factors: one shifted column after the other."""
-    assert strategy.series is not None
-    n, series = strategy.n, strategy.series
-    if n * n > 1 << 32:
-        raise TooLarge(f"columns with factors are added up to n=65536 here; got n={n}")
-    ends = [end(series.values, series.exponent, series.radius) for end in (doubles_down, doubles_up)]
-    factors, found = _factors(strategy), np.zeros((2, n, bins))
-    for end, total in zip(ends, found, strict=True):
-        for j in range(n):
-            total[j:, j % bins] += end[: n - j] * factors[j]
-    turns = -(-n // bins) + 1
-    return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)
+    turns = -(-strategy.n // bins) + 1
+    return ClassSums(_around(ends.low, turns).low, _around(ends.high, turns).high)
 
 
 def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> ClassSums:
@@ -156,16 +117,20 @@ def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> ClassSu
     return _around(found, len(bands) + 1)
 
 
-def _of_stored(reading: StoredReading, factors: np.ndarray, bins: int) -> ClassSums:
+def _of_columns(strategy: Strategy, bins: int) -> ClassSums:
     """Columns of doubles, some at a time."""
-    n = reading.n
-    found = np.zeros((n, bins))
+    n = strategy.n
     if n * n > 1 << 32:
         raise TooLarge(f"the columns of a matrix that is no recursion are added up to n=65536; got n={n}")
+    found, rows = np.zeros((2, n, bins)), np.arange(n)[:, None]
     for start in range(0, n, bins):
         steps = np.arange(start, min(start + bins, n))
-        found[:, : len(steps)] += np.abs(reading.entries_of(steps)) * factors[steps]
-    return _around(found, -(-n // bins) + 1)
+        values, far = strategy.near_columns(steps)
+        off = np.where(rows >= steps, far, 0.0)
+        found[0, :, : len(steps)] += np.maximum(np.abs(values) - off, 0.0)
+        found[1, :, : len(steps)] += np.abs(values) + off
+    turns = -(-n // bins) + 1
+    return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)
 
 
 def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> ClassSums:
@@ -179,29 +144,6 @@ def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> ClassSums:
         found[i, i % bins] += given.diagonal[i] * factors[i]
         state[:, :, i % bins] += given.inputs[i] * factors[i]
     return _around(found, n * (states + 3) + groups * states + 4)
-
-
-def _of_solved(columns: SolvedColumns, factors: np.ndarray, bins: int) -> ClassSums:
-    """A long matrix with redraws, column by column in pairs of doubles."""
-    n = columns.n
-    found = np.zeros((2, n, bins))
-    for j in range(n):
-        for end, total in zip(columns.magnitudes(j), found, strict=True):
-            total[:, j % bins] += end * factors[j]
-    turns = -(-n // bins) + 1
-    return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)
-
-
-def _of_numbers(numbers: Numbers, bins: int) -> ClassSums:
-    """Entries that are integers with a radius, added up as integers."""
-    values: Any = abs(numbers.values)
-    n = len(values)
-    total = np.full((n, bins), 0, dtype=object)
-    for start in range(0, n, bins):
-        stop = min(start + bins, n)
-        total[:, : stop - start] += values[:, start:stop]
-    lost = numbers.radius * -(-n // bins)
-    return ClassSums(doubles_down(total, numbers.exponent, lost), doubles_up(total, numbers.exponent, lost))
 
 
 def _of_shifts(sums: ClassSums, bins: int) -> Gram:
@@ -219,7 +161,7 @@ def _of_shifts(sums: ClassSums, bins: int) -> Gram:
     return Gram(found.high, found.low, least)
 
 
-def _of_columns(sums: ClassSums) -> Gram:
+def _of_sums(sums: ClassSums) -> Gram:
     """The product of non-negative numbers: each of its entries is off by n roundings at most, in any order."""
     check_products()
     high = _around(sums.high.T @ sums.high, len(sums.high) + 2)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.enclosures import SLACK, Enclosed, context, decimal
-from factorize.checker.arithmetic.intervals import NotEnclosed
 from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.file import read_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, star

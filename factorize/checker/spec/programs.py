@@ -1,24 +1,20 @@
 """Programs: a workload A as statements on a few states, from which each form that a proof needs of A is made.
 
 At every step the input is x, and each statement sets one state to a sum of factors times states (and x), in order; the
-output is a row of A x. Its forms: the rows of A in fixed-point intervals, arrays for compiled loops, and, where all
+output is a row of A x. Its forms: a run over numbers of any kind, arrays for compiled loops, and, where all
 comes down to one state, the two factors of s_i = k_i s_{i-1} + e_i x_i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.intervals import Dyadic, Interval, pair
-
-_LOST_AT_MOST = 64
-"""Binary places that widths of intervals may grow by before finer ones are taken."""
-_LONGEST = 1 << 34
-"""Entries times further binary places, above which they take too long."""
+_ONE = object()
+"""A factor of 1, by which nothing is multiplied."""
 
 X = -1
 """The state that is the input."""
@@ -27,6 +23,12 @@ Coefficient = Fraction | list[Fraction]
 Statement = tuple[int, dict[int, Coefficient]]
 """A state, and the factors of the states whose sum it becomes."""
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def pair(value: Fraction) -> tuple[float, float]:
+    """Return a number as two doubles, within 2^-104 of itself."""
+    high = float(value)
+    return high, float(value - Fraction(high))
 
 
 class Program(NamedTuple):
@@ -50,42 +52,28 @@ class Program(NamedTuple):
         """Whether each output is the sum of all inputs so far, so that A is the triangle of ones."""
         return self.steps(1) == [(Fraction(1), Fraction(1))] and self.constant
 
-    def rows(self, n: int, columns: int) -> Iterator[Interval]:
-        """Run all columns at once, each with a unit impulse at its own step.
+    def run(self, inputs: Iterable[Any], number: Callable[[Fraction], Any] = float) -> Iterator[Any]:
+        """Run the statements at each step.
 
         Args:
-            n: steps.
-            columns: how many columns of A, from the first.
+            inputs: x of each step: numbers or arrays that can be added to each other.
+            number: makes of a factor what they can be multiplied by from the right.
 
         Yields:
-            The rows of A, shape (columns,).
+            The output of each step.
         """
-        held: dict[int, Interval] = {}
-        finer = max(self.lost_places(n) - _LOST_AT_MOST, 0)
-        if finer * n * columns > _LONGEST:
-            finer = 0
-        for i, impulse in enumerate(_impulses(n, columns)):
-            held[X] = impulse.finer(finer)
-            for target, terms in self.statements:
-                held[target] = _sum(held, terms, i, columns)
-            yield held[self.output].coarser(finer)
-
-    def lost_places(self, n: int) -> int:
-        """Return, about, how many binary places of intervals n steps lose.
-
-        An interval does not know which errors cancel: each step multiplies widths by the magnitudes of the factors,
-        which may grow where the states themselves do not, as those of a damped oscillation.
-        """
-        places = {state: k for k, state in enumerate(sorted({target for target, _ in self.statements}))}
-        held, last = np.eye(len(places) + 1), len(places)
-        for target, terms in self.statements:
-            row = np.zeros(last + 1)
-            for source, factor in terms.items():
-                row[last] += 1
-                if source in places:
-                    row += held[places[source]] * _largest(factor)
-            held[places[target]] = row
-        return _binary_places_of_power(held, n)
+        states: dict[int, Any] = {}
+        statements = [
+            (target, [(source, _numbers(factor, number)) for source, factor in terms.items()])
+            for target, terms in self.statements
+        ]
+        for i, x in enumerate(inputs):
+            states[X] = x
+            for target, terms in statements:
+                now = [(states[s], f[i] if isinstance(f, list) else f) for s, f in terms if s in states]
+                parts = [state if factor is _ONE else state * factor for state, factor in now if factor is not None]
+                states[target] = sum(parts[1:], parts[0]) if parts else x * number(Fraction(0))
+            yield states[self.output]
 
     def steps(self, n: int) -> list[tuple[Fraction, Fraction]] | None:
         """Return k_i and e_i of s_i = k_i s_{i-1} + e_i x_i; None where A is no such recursion."""
@@ -141,54 +129,14 @@ class Program(NamedTuple):
         return targets, sources, np.array([len(terms) for _, terms in program], dtype=np.int64), factors
 
 
-def _largest(factor: Coefficient) -> float:
-    """The largest magnitude among factors."""
-    return float(max(map(abs, factor)) if isinstance(factor, list) else abs(factor))
-
-
-def _binary_places_of_power(step: np.ndarray, n: int) -> int:
-    """Binary places before the point of the largest entry of a power, about; the power itself may overflow."""
-    power, exponents = np.eye(len(step)), [0, 0]
-    while n:
-        if n & 1:
-            power, exponents[0] = power @ step, exponents[0] + exponents[1]
-        step, exponents[1], n = step @ step, 2 * exponents[1], n >> 1
-        for k, array in enumerate((power, step)):
-            places = int(np.frexp(array.max())[1])
-            array *= 2.0**-places
-            exponents[k] += places
-    return int(np.frexp(power.max())[1]) + exponents[0]
-
-
-def _impulses(n: int, columns: int) -> Iterator[Interval]:
-    zeros = Interval.zeros(columns)
-    for i in range(n):
-        if i < columns:
-            unit = np.zeros(columns, dtype=np.int64)
-            unit[i] = 1
-            yield Interval.of_integers(unit)
-        else:
-            yield zeros
-
-
-def _sum(held: dict[int, Interval], terms: dict[int, Coefficient], i: int, columns: int) -> Interval:
-    """A sum of states, of which those that nothing was put in yet are 0."""
-    found: Interval | None = None
-    for source, factor in terms.items():
-        number = _at(factor, i)
-        if number and source in held:
-            term = _times(held[source], number)
-            found = term if found is None else found.plus(term)
-    return Interval.zeros(columns) if found is None else found
+def _numbers(factor: Coefficient, number: Callable[[Fraction], Any]) -> Any:
+    """A factor, or one for each step; None for 0, and `_ONE` for 1."""
+    if isinstance(factor, list):
+        return [_numbers(each, number) for each in factor]
+    if factor == 1:
+        return _ONE
+    return number(factor) if factor else None
 
 
 def _at(factor: Coefficient, i: int) -> Fraction:
     return factor[i] if isinstance(factor, list) else factor
-
-
-def _times(interval: Interval, factor: Fraction) -> Interval:
-    """A double is a multiple of a power of two, and cuts once; another rational number divides what it multiplied."""
-    above, below = factor.numerator, factor.denominator
-    if below & below - 1 == 0:
-        return interval if factor == 1 else interval.times(Dyadic(above, 1 - below.bit_length()))
-    return interval.times(Dyadic(above, 0)).over(below)

@@ -6,16 +6,17 @@ of few states and states its rows; of a user's matrix the numbers are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers, integers
-from factorize.checker.arithmetic.intervals import Interval
 from factorize.checker.spec.programs import Coefficient, Program, Statement, X
 from factorize.errors import CertificateError
+
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
 
 Document = Mapping[str, Any]
 _ONE = Fraction(1)
@@ -23,6 +24,10 @@ PROGRAMS: dict[str, Callable[[Document], Program]] = {}
 """What states each kind of workload: the functions below that say `defines`."""
 WITHOUT_PROGRAM = ("window", "matrix")
 """Kinds that are no program of few states."""
+_LOOSE = 2.0**-100
+"""Radius of a column, relative to its largest entry, above which it is made again with twice the places."""
+_LARGEST_WORK = 1 << 28
+"""Steps times places above which it is not."""
 
 
 def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[Document], Program]]:
@@ -35,23 +40,6 @@ def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[
         return program
 
     return enter
-
-
-def workload_numbers(document: Document, user: Mapping[str, np.ndarray]) -> Numbers | None:
-    """Return A, shape (m, n), or None for a user's matrix whose numbers are not given.
-
-    Args:
-        document: the spec's workload, in canonical form.
-        user: numbers of user-supplied matrices by sha256.
-
-    Raises:
-        CertificateError: the kind has no definition here.
-    """
-    if document["kind"] == "matrix":
-        array = user.get(document["sha256"])
-        return None if array is None else integers(array)
-    found = list(_rows(document, document["n"]))
-    return Interval(np.stack([row.low for row in found]), np.stack([row.high for row in found])).numbers()
 
 
 def check_known(document: Document) -> None:
@@ -82,27 +70,52 @@ def program_of(document: Document) -> Program | None:
     return PROGRAMS[document["kind"]](document)
 
 
-def toeplitz_column(document: Document) -> Numbers | None:
+def toeplitz_column(document: Document) -> Balls | None:
     """Return the first column of A, shape (n,), where A is Toeplitz by its kind; else None."""
-    if document["kind"] != "window":
-        program = program_of(document) if document["kind"] in KINDS else None
-        if program is None or not program.constant:
-            return None
-        if program.sums:
-            return Interval.of_integers(np.ones(document["n"], dtype=np.int64)).numbers()
-    found = list(_rows(document, 1))
-    return Interval(np.concatenate([row.low for row in found]), np.concatenate([row.high for row in found])).numbers()
+    from flint import arb, ctx
+
+    from factorize.checker.arithmetic.balls import PLACES, ball
+
+    if document["kind"] == "window":
+        return ([arb(1)] * document["width"] + [arb(0)] * document["n"])[: document["n"]]
+    program = program_of(document) if document["kind"] in KINDS else None
+    if program is None or not program.constant:
+        return None
+    n, places = document["n"], PLACES
+    if program.sums:
+        return [arb(1)] * n
+    while True:
+        with ctx.workprec(places):
+            column = list(program.run([arb(1)] + [arb(0)] * (n - 1), ball))
+        # A ball does not know which errors cancel: its radius grows where the states of a damped oscillation do not.
+        loosest = max(float(each.rad()) for each in column)
+        if loosest <= _LOOSE * max(abs(float(each)) for each in column) or places * n > _LARGEST_WORK:
+            return column
+        places *= 2
 
 
-def _rows(document: Document, columns: int) -> Iterator[Interval]:
-    program = program_of(document)
-    return _window(document, columns) if program is None else program.rows(document["n"], columns)
+def balls_of(document: Document, user: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return A in balls, shape (m, n), or None for a user's matrix whose numbers are not given."""
+    from flint import arb
+
+    from factorize.checker.arithmetic.balls import ball
+
+    if document["kind"] in WITHOUT_PROGRAM:
+        array = array_of(document, user)
+        return None if array is None else np.vectorize(arb, otypes=[object])(array)
+    program, units = program_of(document), np.vectorize(arb, otypes=[object])(np.eye(document["n"]))
+    assert program is not None  # of every other kind
+    return np.stack(list(program.run(units, ball)))
 
 
-def _window(document: Document, columns: int) -> Iterator[Interval]:
-    places = np.arange(columns)
-    for i in range(document["n"]):
-        yield Interval.of_integers(((places <= i) & (places > i - document["width"])).astype(np.int64))
+def array_of(document: Document, user: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the A of a kind without a program, or None for a user's matrix whose numbers are not given."""
+    if document["kind"] == "matrix":
+        array = user.get(document["sha256"])
+        known = array is not None and array.shape == tuple(document["shape"])
+        return np.asarray(array, dtype=np.float64) if known else None
+    behind = np.subtract.outer(np.arange(document["n"]), np.arange(document["n"]))
+    return ((behind >= 0) & (behind < document["width"])).astype(np.float64)
 
 
 def _rates(document: Document) -> Coefficient:

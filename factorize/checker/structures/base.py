@@ -8,16 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Limbs, Numbers, limbs, split
-from factorize.checker.arithmetic.intervals import reciprocals
-from factorize.checker.arithmetic.near import Columns, Near, share
+from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Factor, Statement, followed, negative, variances
-from factorize.checker.spec.programs import Program
-from factorize.errors import TooLarge
+from factorize.checker.spec.programs import Program, pair
+
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
 
 LARGEST_WHOLE = 2048
 
@@ -51,15 +51,6 @@ class Buffers(NamedTuple):
             (one == own).all() for one, own in zip(back, (self.inputs, self.outputs, self.transition), strict=True)
         )
         return self._replace(inputs=inputs, outputs=outputs, transition=transition) if same else self
-
-
-class SolvedColumns(Protocol):
-    """Columns of a C of which the inverse is stored, solved for one by one."""
-
-    n: int
-
-    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the entries of |C| in a column from below and above."""
 
 
 class KeptNumbers(NamedTuple):
@@ -126,7 +117,7 @@ class Reading(ABC):
         return self.n
 
     @property
-    def series(self) -> Numbers | None:
+    def series(self) -> Balls | None:
         """The first column of a Toeplitz matrix."""
         return None
 
@@ -143,11 +134,6 @@ class Reading(ABC):
     @property
     def buffers(self) -> Buffers | None:
         """C as a diagonal and buffers, where it is that."""
-        return None
-
-    @property
-    def by_columns(self) -> SolvedColumns | None:
-        """The columns of a C that may be too long to be had whole, where only its inverse is stored."""
         return None
 
     @property
@@ -171,20 +157,6 @@ class Reading(ABC):
             TooLarge: n is above the limit of a structure whose columns are solved for.
             NotEnclosed: rounding leaves too much open.
         """
-
-    @cached_property
-    def whole(self) -> Limbs:
-        """All of C.
-
-        Raises:
-            TooLarge: n is above the limit of an n x n array here.
-        """
-        if self.n > LARGEST_WHOLE:
-            raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
-        return self._whole()
-
-    @abstractmethod
-    def _whole(self) -> Limbs: ...
 
     def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
         """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""
@@ -233,9 +205,6 @@ class StoredReading(Reading):
         """Return some columns as they are."""
         return Columns(self.entries_of(indices), np.zeros(len(indices)))
 
-    def _whole(self) -> Limbs:
-        return limbs(self.entries_of(np.arange(self.n)))
-
 
 class ComputedReading(Reading):
     """A C whose entries are enclosed."""
@@ -248,7 +217,7 @@ class ComputedToeplitzReading(ComputedReading):
 
     @property
     @abstractmethod
-    def series(self) -> Numbers:
+    def series(self) -> Balls:
         """The first column."""
 
     @property
@@ -260,14 +229,25 @@ class ComputedToeplitzReading(ComputedReading):
         """Squared norms of the columns."""
         return prefix_norms(self.near_series)
 
+    @cached_property
+    def _rounded(self) -> tuple[np.ndarray, float]:
+        """The first column in doubles, each rounded once from its ball, and at least the norm of what they are off by.
+
+        Raises:
+            NotEnclosed: an entry leaves the range of doubles.
+        """
+        from factorize.checker.arithmetic.balls import errors_of, nearest
+
+        values = nearest(self.series)
+        far = float(np.linalg.norm(errors_of(self.series, values))) * (1 + 2.0**-20)
+        if not np.isfinite(far):
+            raise NotEnclosed("entries of C leave the range of doubles")
+        return values, far
+
     def near_columns(self, indices: np.ndarray) -> Columns:
         """Return some columns: the series, from their diagonals on."""
-        values = placed([self.near_series.values] * len(indices), indices, self.n)
-        return Columns(values, self.near_series.off * 2 * np.sqrt(np.einsum("ij,ij->j", values, values)))
-
-    def _whole(self) -> Limbs:
-        cut = split(self.series)
-        return cut._replace(parts=np.stack([toeplitz_array(part) for part in cut.parts]))
+        values, far = self._rounded
+        return Columns(placed([values] * len(indices), indices, self.n), np.full(len(indices), far))
 
 
 class EndlessReading(ABC):
@@ -303,6 +283,11 @@ def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[S
     """Return statements that add terms to noise in state 0, and divide by the diagonal."""
     divided = [] if (diagonal == 1).all() else [Statement(0, {(0, 0): reciprocals(diagonal)})]
     return [Statement(0, terms), *divided]
+
+
+def reciprocals(numbers: np.ndarray) -> np.ndarray:
+    """Return 1 / x as pairs of doubles, shape (n, 2), within 2^-104 of themselves."""
+    return np.array([pair(1 / Fraction(number)) for number in numbers.tolist()]).reshape(-1, 2)
 
 
 def _of_buffers(buffers: Buffers) -> list[Statement]:

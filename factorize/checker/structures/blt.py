@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import PLACES, NotEnclosed, dyadic, shifted
-from factorize.checker.arithmetic.near import Near, share
+from factorize.checker.arithmetic.near import Near, NotEnclosed, share
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
+
 LARGEST_HEAD = 1 << 20
 """Steps until the last participation that are followed one by one."""
-_UNIT = 1 << 256
 
 
 class Decays(NamedTuple):
@@ -57,22 +57,20 @@ def read(parts: dict[str, np.ndarray]) -> Decays:
     return Decays(decay, scale)
 
 
-def series(given: Decays, n: int) -> Numbers:
-    """Return c_0, ..., c_{n-1} in units of 2^-256.
+def series(given: Decays, n: int) -> Balls:
+    """Return c_0, ..., c_{n-1}."""
+    from flint import arb, ctx
 
-    Each step after the first cuts less than a unit per decay, and none of it grows.
-    """
-    total = [0] * n
-    total[0] = 1 << PLACES
-    for factor, scale in zip(map(dyadic, given.decay.tolist()), map(dyadic, given.scale.tolist()), strict=True):
-        term = shifted(scale.value, PLACES + scale.exponent)
-        number, power = factor.value, -factor.exponent
-        for t in range(1, n):
-            total[t] += term
-            if not term:
-                break
-            term = term * number >> power
-    return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)
+    from factorize.checker.arithmetic.balls import PLACES, of_doubles
+
+    with ctx.workprec(PLACES):
+        total = [arb(0)] * n
+        for decay, scale in zip(*map(of_doubles, given), strict=True):
+            term = scale
+            for t in range(1, n):
+                total[t] += term
+                term = term * decay
+    return [arb(1), *total[1:]]
 
 
 class BltReading(ComputedToeplitzReading):
@@ -114,7 +112,7 @@ class BltReading(ComputedToeplitzReading):
         return 1
 
     @cached_property
-    def series(self) -> Numbers:
+    def series(self) -> Balls:
         """The first column."""
         return series(self._decays, self.n)
 
@@ -165,52 +163,30 @@ class EndlessBltReading(EndlessReading):
         """Enclose the squared norm; see `EndlessReading`."""
         if most > 1 and not self._decays.monotone:
             raise TooLarge("no exact rule reaches a strategy without end whose coefficients rise")
-        low, high = _head(self._decays, separation, most)
-        tail = _tail(self._decays, separation, most)
-        return low + tail[0], high + tail[1]
+        last = separation * (most - 1)
+        if last >= LARGEST_HEAD:
+            raise TooLarge(
+                f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
+            )
+        return _limit(self._decays, separation, most)
 
 
-def _head(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    """Enclose the sum of y_t^2 up to the step of the last participation."""
+def _limit(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    from flint import arb, ctx
+
+    from factorize.checker.arithmetic.balls import PLACES, ends, of_doubles
+
     last = separation * (most - 1)
-    if last >= LARGEST_HEAD:
-        raise TooLarge(
-            f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
-        )
-    column = series(decays, last + 1)
-    sums = column.values.tolist()
-    for t in range(separation, last + 1):
-        sums[t] += sums[t - separation]
-    slack = most * column.radius
-    low, high = (sum(max(value + change, 0) ** 2 for value in sums) for change in (-slack, slack))
-    return column.fraction(1) ** 2 * low, column.fraction(1) ** 2 * high
-
-
-def _tail(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    thetas, omegas = ([Fraction(value) for value in part.tolist()] for part in decays)
-    sums = [_geometric(theta, separation, most) for theta in thetas]
-    ends = []
-    for end in (0, 1):
-        weights = [omega * bounds[end] for omega, bounds in zip(omegas, sums, strict=True)]
-        pairs = [
-            (a * b, s * t) for a, s in zip(weights, thetas, strict=True) for b, t in zip(weights, thetas, strict=True)
+    with ctx.workprec(PLACES):
+        sums = series(decays, last + 1)
+        for t in range(separation, last + 1):
+            sums[t] += sums[t - separation]
+        thetas, omegas = map(of_doubles, decays)
+        weights = [
+            omega * (1 - theta ** (separation * most)) / (1 - theta**separation)
+            for theta, omega in zip(thetas, omegas, strict=True)
         ]
-        ends.append(sum((product / (1 - ratio) for product, ratio in pairs), Fraction(0)))
-    return ends[0], ends[1]
-
-
-def _geometric(theta: Fraction, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    """Enclose sum_{l < K} theta^{lb}, with powers cut to 256 places below and above."""
-    if most == 1:
-        return Fraction(1), Fraction(1)
-    ends = []
-    for up in (0, 1):
-        step = _UNIT
-        for _ in range(separation):
-            step = step * theta.numerator // theta.denominator + up
-        power, total = _UNIT, 0
-        for _ in range(most):
-            total += power
-            power = power * step // _UNIT + up
-        ends.append(Fraction(total, _UNIT))
-    return ends[0], ends[1]
+        total = sum((value * value for value in sums), arb(0))
+        for a, s in zip(weights, thetas, strict=True):
+            total += sum((a * b / (1 - s * t) for b, t in zip(weights, thetas, strict=True)), arb(0))
+        return ends(total)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers, integers
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import StoredReading
 from factorize.checker.structures.toeplitz import diagonals_of, falls, width_of
 from factorize.errors import CorruptObject, InvalidStrategy
+
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
 
 _ROWS_AT_ONCE = 256
 
@@ -72,9 +74,11 @@ class DenseReading(StoredReading):
         return next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self._array, -d).any()) + 1
 
     @cached_property
-    def series(self) -> Numbers | None:
+    def series(self) -> Balls | None:
         """The first column, if every diagonal is constant bit by bit."""
-        return None if self.column is None else integers(self.column)
+        from factorize.checker.arithmetic.balls import of_doubles
+
+        return None if self.column is None else of_doubles(self.column)
 
     @property
     def near_series(self) -> Near | None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers
-from factorize.checker.arithmetic.intervals import PLACES, dyadic
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.losses.covariances import Factor, Statement, followed, variances
 from factorize.checker.spec.programs import Program
 from factorize.checker.structures.base import ComputedToeplitzReading
 from factorize.errors import CorruptObject, InvalidStrategy
+
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
 
 
 class InverseBandedToeplitzReading(ComputedToeplitzReading):
@@ -60,15 +61,18 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
         return self.n if self._weights.any() else 1
 
     @cached_property
-    def series(self) -> Numbers:
-        """The first column in units of 2^-256, cut below, each number off by less than a unit for every step."""
-        given = [(d, dyadic(value)) for d, value in enumerate(self._weights.tolist()) if value]
-        unit = min((weight.exponent for _, weight in given), default=0)
-        terms = [(d, weight.value << (weight.exponent - unit)) for d, weight in given]
-        found = [1 << PLACES]
-        for t in range(1, self.n):
-            found.append(sum(weight * found[t - d] for d, weight in terms if d <= t) >> -unit)
-        return Numbers(np.array(found, dtype=object), -PLACES, self.n if terms else 0)
+    def series(self) -> Balls:
+        """The first column."""
+        from flint import arb, ctx
+
+        from factorize.checker.arithmetic.balls import PLACES
+
+        terms = [(d, arb(weight)) for d, weight in enumerate(self._weights.tolist()) if weight]
+        with ctx.workprec(PLACES):
+            found = [arb(1)]
+            for t in range(1, self.n):
+                found.append(sum((weight * found[t - d] for d, weight in terms if d <= t), arb(0)))
+        return found
 
     @cached_property
     def near_series(self) -> Near:

@@ -5,7 +5,6 @@ The squared norm of a column is 1 / agm(1, sqrt(nu (2 - nu))).
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Self
 
@@ -13,8 +12,6 @@ import numpy as np
 
 from factorize.checker.structures.base import EndlessReading
 from factorize.errors import InvalidStrategy, TooLarge
-
-_ROOT_UNIT = 1 << 1200  # the smallest nu is 2^-1074, and its root is taken
 
 
 class EndlessNuReading(EndlessReading):
@@ -27,7 +24,7 @@ class EndlessNuReading(EndlessReading):
     parts = frozenset({"nu"})
 
     def __init__(self, nu: float) -> None:
-        self._nu = Fraction(nu)
+        self._nu = nu
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray]) -> Self:
@@ -40,16 +37,10 @@ class EndlessNuReading(EndlessReading):
         """Enclose the squared norm of one column; see `EndlessReading`."""
         if most > 1:
             raise TooLarge("no exact rule reaches several participations of nu_toeplitz without end")
-        return _damped(self._nu)
+        from flint import arb, ctx
 
+        from factorize.checker.arithmetic.balls import PLACES, ends
 
-def _damped(nu: Fraction) -> tuple[Fraction, Fraction]:
-    """Return 1 / agm(1, sqrt(nu (2 - nu))) between two, with both means cut down, or both up."""
-    means = []
-    for up in (0, 1):
-        square = nu * (2 - nu) * _ROOT_UNIT**2
-        a, g = _ROOT_UNIT, math.isqrt(math.floor(square)) + up
-        while abs(a - g) > 4:
-            a, g = (a + g + up) // 2, math.isqrt(a * g) + up
-        means.append(max(a, g) if up else min(a, g))
-    return Fraction(_ROOT_UNIT, means[1]), Fraction(_ROOT_UNIT, means[0])
+        with ctx.workprec(4 * PLACES):
+            nu = arb(self._nu)
+            return ends(1 / arb(1).agm((nu * (2 - nu)).sqrt()))

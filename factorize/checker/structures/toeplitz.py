@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.integers import Numbers, integers
 from factorize.checker.arithmetic.near import Near
 from factorize.checker.structures.base import StoredReading, placed, prefix_norms
 from factorize.errors import CorruptObject
+
+if TYPE_CHECKING:
+    from factorize.checker.arithmetic.balls import Balls
 
 
 class ToeplitzReading(StoredReading):
@@ -57,9 +59,11 @@ class ToeplitzReading(StoredReading):
         return width_of(self._column)
 
     @cached_property
-    def series(self) -> Numbers:
+    def series(self) -> Balls:
         """The first column."""
-        return integers(self._column)
+        from factorize.checker.arithmetic.balls import of_doubles
+
+        return of_doubles(self._column)
 
     @property
     def near_series(self) -> Near:

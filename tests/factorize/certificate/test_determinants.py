@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from specs import spec_of
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.utility import lower_bound
 

@@ -7,8 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from factorize.checker.sampling import bins as module
-from factorize.checker.sampling.bins import doubles_down, doubles_up, gram
+from factorize.checker.sampling.bins import gram
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 
@@ -152,31 +151,12 @@ def test_a_tree_is_the_same_by_columns_as_whole(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(whole.high, by_columns.high)
 
 
-def test_long_redraws_are_summed_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    structure, parts, _ = CASES["redrawn"]
-    whole = gram(Strategy(structure, dict(parts), N), 5)
-    monkeypatch.setattr(module, "LARGEST_WHOLE", 4)
-    by_columns = gram(Strategy(structure, dict(parts), N), 5)
-    np.testing.assert_allclose(by_columns.high, whole.high, rtol=1e-12)
-    assert (by_columns.least <= whole.high.diagonal()).all()
-
-
 def test_more_of_c_is_more_of_the_gram() -> None:
     _, parts, whole = CASES["dense"]
     larger = whole.copy()
     larger[7, 2] *= 2
     a, b = (gram(Strategy("dense", {"": m}, N), 5).high for m in (whole, larger))
     assert (b >= a * (1 - 1e-15)).all() and b[2, 2] > a[2, 2]
-
-
-def test_integers_become_doubles_on_their_side() -> None:
-    values = np.array([(1 << 200) + 1, -(1 << 60) - 1, 3, 0, 1 << 1200], dtype=object)
-    up, down = doubles_up(values, -300), doubles_down(values, -300)
-    for value, high, low in zip(values, up, down, strict=True):
-        true = Fraction(abs(int(value)), 1 << 300)
-        assert Fraction(float(low)) <= true <= Fraction(float(high))
-        assert not value or float(high) <= float(true) * (1 + 1e-15)
-    assert doubles_down(values[2:3], 0, 5)[0] == 0 and doubles_up(values[2:3], 0, 5)[0] >= 8
 
 
 @pytest.mark.parametrize("bins", [0, -1, True, 2.0])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import spec_of
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.block_resolvents import LARGEST_WORK, lower_bound, nuclear_norm_below
 from factorize.errors import CertificateError
 from factorize.workloads.forms import BidiagonalInverse

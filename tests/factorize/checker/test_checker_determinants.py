@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import fractions, parts, sealed
+from checker_files import exact_rows, fractions, parts, sealed
 from specs import spec_of
 from whole_bounds import by_vectors
 
 from factorize import parse_spec, solvers
 from factorize.checker import check_factor_file
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import determinants
 from factorize.checker.bounds.determinant_kernels import determinant, pivots
 from factorize.checker.bounds.evidence import sum_above
-from factorize.checker.doubles.workload_rows import approximation
-from factorize.checker.spec import program_of, workload_numbers
+from factorize.checker.spec import program_of
 from factorize.checker.spec.programs import X
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
@@ -65,9 +64,9 @@ def document(name: str, objective: str, n: int) -> dict[str, Any]:
 
 def target(spec: dict[str, Any], evidence: dict[str, np.ndarray]) -> tuple[np.ndarray, float]:
     """W A diag(sqrt v) in doubles and what its squared norm is divided by."""
-    numbers = workload_numbers(spec["workload"], {})
-    assert numbers is not None
-    rows, n = approximation(numbers), spec["workload"]["n"]
+    exact = exact_rows(spec["workload"])
+    assert exact is not None
+    rows, n = exact.astype(np.float64), spec["workload"]["n"]
     kind, v = spec["objective"]["kind"], evidence["weights"]
     divisor = v.sum()
     if kind == "mean":

@@ -41,7 +41,7 @@ def test_one_damped_column_without_end() -> None:
         coefficient *= Fraction(2 * t - 1, 4 * t)
         total += coefficient**2
     assert found.lower < total < total + Fraction(1, 2**1270) < found.upper
-    assert found.upper - found.lower < Fraction(1, 2**1190)
+    assert found.upper - found.lower < Fraction(1, 2**1000)
     assert (found.pattern, found.signs) == ((0,), (1,))
 
 

@@ -15,7 +15,7 @@ from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.checker import check, claims
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.convergence import check_convergence, is_formula
 from factorize.checker.doubles import whole
@@ -23,7 +23,7 @@ from factorize.checker.file import FactorFile
 from factorize.checker.losses.variances import Ends
 from factorize.checker.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
 from factorize.checker.report import LOSS as LOSSES
-from factorize.checker.sensitivity import Bracket
+from factorize.checker.sensitivity import Bracket, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, InvalidStrategy
 
@@ -168,9 +168,7 @@ def test_a_class_bound_that_is_not_above_the_general_one_is_proved_with_it() -> 
         assert report.status(CLASS_BOUND) is Status.PROVED
         report = of_class(claimed, general, proved=proved, answer=None)
         assert report.findings[CLASS_BOUND][0][0] is Status.NOT_LOOKED_AT
-        assert report.not_checked == [
-            "the lower bound within the mechanism's class, but that the objective is not below it: of some reason"
-        ]
+        assert report.not_checked == [f"the class_lower_bound {claimed!r} (): of some reason"]
 
 
 def test_which_mechanisms_are_formulas() -> None:
@@ -308,8 +306,9 @@ def test_gaps_that_are_stated(gap: float | None, holds: bool) -> None:
 def sensitivity(**changed: Any) -> tuple[Report, Bracket]:
     report = Report()
     claim = {"value": 1.0, "hex": (1.0).hex(), "kind": "exact", "participation": {"kind": "single"}} | changed
-    spec = {"participation": {"kind": "single"}}
-    return report, check._check_sensitivity(report, Strategy("dense", {"": np.eye(2)}, 2), spec, claim)
+    bracket = squared_sensitivity(Strategy("dense", {"": np.eye(2)}, 2), {"kind": "single"})
+    claims.check_sensitivity(report, claim, {"kind": "single"}, bracket)
+    return report, bracket
 
 
 def test_claims_of_a_sensitivity() -> None:

@@ -14,7 +14,7 @@ from flushing import flushed
 
 from factorize.checker import check_factor_file, check_strategy, noising
 from factorize.checker.arithmetic import machine
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from factorize.checker import mechanism
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.mechanism import Contradiction, Named, belongs, belongs_endless
 from factorize.checker.strategy import Strategy
 

@@ -16,8 +16,8 @@ from specs import spec_of
 
 from factorize import load
 from factorize.checker import noising
-from factorize.checker.arithmetic.integers import integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import of_doubles
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
@@ -172,10 +172,10 @@ def test_what_doubles_cannot_tell_is_not_checked(monkeypatch: pytest.MonkeyPatch
         Strategy(name, parts, 2)
         for name, parts in (("dense", {"": np.eye(2)}), ("scaled", {"": np.eye(2), "column_scale": np.ones(2)}))
     )
-    monkeypatch.setattr(noising, "LARGEST_IN_DOUBLES", 2)
+    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 2)
     found = [noising.in_doubles(one, np.eye(2), Fraction(1)) for one in (eye, scaled)]
     assert found[0] == found[1]
-    monkeypatch.setattr(noising, "LARGEST_IN_DOUBLES", 1)
+    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 1)
     with pytest.raises(NotEnclosed, match="n=1"):
         noising.in_doubles(eye, np.eye(2), Fraction(1))
 
@@ -187,7 +187,7 @@ def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     stored = np.linalg.inv(toeplitz_rows(c, 0, n))[:, 0] + 1e-4 * rng.standard_normal(n)
     image = [sum((Fraction(stored[s]) * Fraction(c[t - s]) for s in range(t + 1)), Fraction(0)) for t in range(n)]
     upper = sum((Fraction(x) ** 2 for x in c), Fraction(0))
-    found = noising.toeplitz(integers(c), stored, upper)
+    found = noising.toeplitz(of_doubles(c), stored, upper)
     below = sum(map(abs, image[1:]), Fraction(0))
     distance, squared = abs(image[0] - 1) + below, upper / (image[0] - below) ** 2
     assert distance <= found.distance <= distance * (1 + Fraction(1, 2**20))

@@ -14,7 +14,8 @@ from specs import solved
 
 from factorize import load, parse_spec, solvers
 from factorize.checker import check_factor_file, check_strategy, sensitivity
-from factorize.checker.spec import workload_numbers
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import buffered
 from factorize.client import load as load_light
@@ -99,13 +100,7 @@ def test_a_tree_and_its_array_that_differ() -> None:
 
 
 def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 4)
-    monkeypatch.setattr(buffered, "LARGEST_WHOLE", 4)
     monkeypatch.setattr(sensitivity, "LARGEST", 4)
-    with pytest.raises(TooLarge, match="whole matrices"):
-        _ = Strategy("dense", {"": np.eye(N)}, N).whole
-    with pytest.raises(TooLarge, match="multiplying buffers out"):
-        buffered.entries(buffered.read(dict(BUFFERS), N))
     twice = {"kind": "min_sep", "min_sep": 1, "max_participations": 2}
     with pytest.raises(TooLarge, match="up to n=4"):
         sensitivity.squared_sensitivity(Strategy("dense", {"": np.tri(N) + np.diag(np.arange(N))}, N), twice)
@@ -114,8 +109,8 @@ def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_entries_of_buffers_that_grow_are_refused() -> None:
     n = 400
     grown = {"diagonal": np.ones(n), "decay": np.full((n, 1), 1.5), "input": np.ones((n, 1)), "output": np.ones((n, 1))}
-    with pytest.raises(TooLarge, match="entries of C"):
-        buffered.entries(buffered.read(grown, n))
+    with pytest.raises(NotEnclosed, match="entries of C"):
+        buffered.near_columns(buffered.read(grown, n), np.arange(n))
 
 
 def test_signs_of_structures_with_parameters() -> None:
@@ -173,7 +168,7 @@ def test_a_claim_to_have_converged() -> None:
 
 def test_workloads_that_are_not_known() -> None:
     with pytest.raises(CertificateError, match="knows no workload 'other'.*known are .*prefix.*schedule"):
-        workload_numbers({"kind": "other", "n": 4}, {})
+        program_of({"kind": "other", "n": 4})
     spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]}})
     report = check_factor_file(sealed(*parts(solvers.solve(spec))))
     assert report.supported and any("numbers are not known here" in text for text in report.not_checked)

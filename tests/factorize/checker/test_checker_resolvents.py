@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from specs import spec_of
 
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import resolvents
 from factorize.errors import CertificateError
 

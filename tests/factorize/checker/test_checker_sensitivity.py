@@ -19,7 +19,7 @@ from structure_cases import strategies
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker import check_strategy, sensitivity
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.sensitivity import (
     Allowed,
     Bracket,

@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flint import arb
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.integers import Numbers, integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import Balls, of_doubles
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.spec import weighing_of
 
 SLACK = 2.0**-44
-ONES = integers(np.ones(3))
+ONES = of_doubles(np.ones(3))
 
 
-def numbers(values: list[int], exponent: int = 0, radius: int = 0) -> Numbers:
-    return Numbers(np.array(values, dtype=object), exponent, radius)
+def balls(values: list[int], exponent: int = 0, radius: int = 0) -> Balls:
+    return [arb((value, exponent), arb((radius, exponent))) for value in values]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -32,12 +33,12 @@ def test_quotients_are_those_of_long_division(seed: int) -> None:
     for t in range(n):
         expected.append((above[t] - sum((expected[s] * below[t - s] for s in range(t)), Fraction(0))) / Fraction(7))
     for radius in (0, 1):
-        quotient = series.quotient(numbers(above, -900, radius), numbers(below, -950))
+        quotient = series.quotient(balls(above, -900, radius), balls(below, -950))
         guess, error = series.near(quotient, n)
         for found, true in zip(guess, expected, strict=True):
             assert abs(Fraction(found) - true * 2**50) <= Fraction(error)
     with pytest.raises(NotEnclosed, match="differ from 0"):
-        series.quotient(numbers([1]), numbers([1], 0, 1))
+        series.quotient(balls([1]), balls([1], 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_quotients_are_those_of_long_division(seed: int) -> None:
 )
 def test_losses_of_prefix_sums_with_independent_noise(objective: dict[str, Any], expected: float) -> None:
     """B = A: rows of one, two and three ones."""
-    found = series.losses(integers(np.array([1.0, 0.0, 0.0])), ONES, weighing_of(objective, 3))
+    found = series.losses(of_doubles(np.array([1.0, 0.0, 0.0])), ONES, weighing_of(objective, 3))
     ends = (found.total, 6), (found.largest, 3), (found.last, 3), (found.objective, expected)
     for (low, high), true in ends:
         least = 2.0**-49 if true == 17 else 0.9 * SLACK  # what is weighed is moved by the length of its sums alone

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, fractions, parts, sealed
+from checker_files import SOLVER, exact_rows, fractions, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved
@@ -19,8 +19,8 @@ from whole_bounds import by_strategy, by_vectors
 from factorize import parse_spec, solvers
 from factorize.checker import check, check_factor_file, stored, utility
 from factorize.checker.arithmetic import machine
-from factorize.checker.arithmetic.integers import integers
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.balls import of_doubles
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles import nuclear_norms, whole
 from factorize.checker.file import read_factor_file
 from factorize.checker.losses import balls
@@ -39,7 +39,7 @@ from factorize.checker.report import (
     STRATEGY,
     Status,
 )
-from factorize.checker.spec import weighing_of, workload_numbers
+from factorize.checker.spec import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.errors import CertificateError
@@ -109,9 +109,10 @@ def divided(target: Rows, lower: Rows) -> Rows:
 
 
 def rows_of(workload: dict[str, Any]) -> Rows:
-    numbers = workload_numbers(workload, {})
-    assert numbers is not None
-    return [[numbers.fraction(int(entry)) for entry in row] for row in numbers.values]
+    rows = exact_rows(workload)
+    assert rows is not None
+    found: Rows = rows.tolist()
+    return found
 
 
 def true_losses(decoder: Rows, objective: dict[str, Any]) -> dict[str, Fraction]:
@@ -257,11 +258,11 @@ def true_bound(one: Utility, dual: dict[str, np.ndarray]) -> float:
     weighing = weighing_of(one._spec["objective"], 12)
     scales = utility.rows_of(weighing, dual)
     assert scales is not None
-    target = nuclear_norms.WeightedTarget(one._workload, weighing, scales[0]).column_block(np.arange(12)).values
-    pieces = utility.pieces_of(one._spec["participation"], dual, 12)
-    assert pieces is not None
-    norms = np.concatenate([target[:, p.steps] @ p.block[:, : len(p.steps)] for p in pieces], axis=1)
-    cost = sum(float((p.block[:, : len(p.steps)] ** 2).sum(axis=1).max()) for p in pieces)
+    target = nuclear_norms.WeightedTarget(one._workload, weighing, scales[0]).guess(np.eye(12))
+    groups = utility.evidence_of(one._spec["participation"], dual, 12)
+    assert groups is not None
+    norms = np.concatenate([target[:, steps] @ f for g in groups for steps, f in zip(*g, strict=True)], axis=1)
+    cost = sum(float((block**2).sum(axis=1).max()) for group in groups for block in group.blocks)
     rows = utility.rows_of(weighing_of(one._spec["objective"], 12), dual)
     assert rows is not None
     return float(np.linalg.svd(norms, compute_uv=False).sum() ** 2 / cost / float(rows[1]))
@@ -368,7 +369,7 @@ def test_encoders_by_hand() -> None:
 
 def test_toeplitz_encoders_by_hand() -> None:
     """B C - A = 3 0 4 for b = 1, 1/2 and c = 1: 1 / b = 1, -1/2, 1/4 has coefficients that sum to 7/4."""
-    column, target = integers(np.array([1.0, 0.0, 0.0])), integers(np.array([-2.0, 0.5, -4.0]))
+    column, target = of_doubles(np.array([1.0, 0.0, 0.0])), of_doubles(np.array([-2.0, 0.5, -4.0]))
     largest, sums, encoder = stored._by_series(np.array([1.0, 0.5, 0.0]), column, target, 2, Fraction(1))
     assert largest == pytest.approx(4, rel=1e-9) and sums == pytest.approx(6.5, rel=1e-9)
     assert not isinstance(encoder, str) and 1 + 2 * 35 / 4 <= encoder[0] <= (1 + 2 * 35 / 4) * (1 + 1e-9)

@@ -10,7 +10,7 @@ from checker_files import parts, sealed
 from specs import solved, spec_of
 
 from factorize.checker import check_factor_file
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import variances
 from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy

@@ -10,18 +10,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checker_files import claim, fractions, participation_of, parts, patterns_of, random_result, sealed, true_squares
+from checker_files import (
+    claim,
+    exact_rows,
+    fractions,
+    participation_of,
+    parts,
+    patterns_of,
+    random_result,
+    sealed,
+    true_squares,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize.checker import check_factor_file, check_strategy, read_array
-from factorize.checker.arithmetic import integers, series
-from factorize.checker.arithmetic.integers import Limbs, limbs, product, split, squares
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic import series
+from factorize.checker.arithmetic.balls import of_doubles
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import square_root_down, square_root_up, squared_sensitivity
-from factorize.checker.spec import weighing_of, workload_numbers
+from factorize.checker.spec import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import buffered
 from factorize.errors import (
@@ -63,59 +73,6 @@ MATRICES = {
 }
 
 
-def random_matrix(rng: np.random.Generator, n: int, spread: int) -> np.ndarray:
-    return rng.standard_normal((n, n)) * 2.0 ** rng.integers(-spread, spread + 1, (n, n))
-
-
-@pytest.mark.parametrize("spread", [0, 5, 20])
-def test_products_and_squares_are_exact(spread: int) -> None:
-    rng = np.random.default_rng(spread)
-    a, b = random_matrix(rng, 6, spread), random_matrix(rng, 6, spread)
-    found, norms = product(limbs(a), limbs(b)), squares(limbs(a))
-    assert found.radius == norms.radius == 0
-    exact_a, exact_b = fractions(a), fractions(b)
-    for i, j in itertools.product(range(6), range(6)):
-        assert found.fraction(found.values[i, j]) == sum(exact_a[i][k] * exact_b[k][j] for k in range(6))
-        assert norms.fraction(norms.values[j]) == sum(exact_a[k][j] ** 2 for k in range(6))
-
-
-def test_entries_of_every_size_are_enclosed() -> None:
-    rng = np.random.default_rng(0)
-    a = random_matrix(rng, 5, 0) * 10.0 ** rng.integers(-300, 100, (5, 5))
-    a[0, 0] = 5e-324
-    found = product(limbs(a), limbs(a))
-    assert found.radius > 0
-    exact = fractions(a)
-    for i, j in itertools.product(range(5), range(5)):
-        true = sum(exact[i][k] * exact[k][j] for k in range(5))
-        assert abs(found.fraction(found.values[i, j]) - true) <= found.fraction(found.radius)
-    whole = integers.integers(a)
-    assert [[whole.fraction(v) for v in row] for row in whole.values] == exact
-
-
-@given(st.lists(st.integers(-(2**200), 2**200), min_size=1, max_size=4))
-def test_integers_split_into_limbs(values: list[int]) -> None:
-    given_ = integers.Numbers(np.array(values, dtype=object), -7, 3)
-    found = split(given_).numbers()
-    for value, again in zip(values, found.values, strict=True):
-        assert abs(given_.fraction(value) - found.fraction(again)) <= found.fraction(found.radius)
-
-
-def test_a_wrong_product_is_noticed() -> None:
-    a = np.arange(1.0, 10).reshape(1, 3, 3)
-    integers._compare_with_vector(a, a, [a[0] @ a[0]])
-    with pytest.raises(CertificateError, match="matrix product of this machine"):
-        integers._compare_with_vector(a, a, [a[0] @ a[0] + np.eye(3)])
-
-
-def test_sums_that_could_be_rounded_are_refused() -> None:
-    long = Limbs(np.zeros((2, 1 << 17, 1)), 0)
-    with pytest.raises(TooLarge, match="2\\^53"):
-        squares(long)
-    with pytest.raises(TooLarge, match="2\\^53"):
-        product(long.transpose(), long)
-
-
 @given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))
 def test_square_roots_are_the_nearest_on_their_side(value: Fraction, shift: int) -> None:
     value *= Fraction(2) ** shift
@@ -130,11 +87,10 @@ def test_workloads_agree_with_those_of_the_solvers(name: str) -> None:
     document, user = spec.document()["workload"], {}
     if isinstance(spec.workload, UserMatrix):
         user = {spec.workload.sha256: spec.workload.array}
-        assert workload_numbers(document, {}) is None
-    found = workload_numbers(document, user)
-    assert found is not None and float(found.fraction(found.radius)) < 1e-60
-    entries = [[float(found.fraction(v)) for v in row] for row in found.values]
-    assert np.allclose(entries, spec.workload.dense(), rtol=1e-14, atol=1e-14)
+        assert exact_rows(document) is None
+    found = exact_rows(document, user)
+    assert found is not None
+    assert np.allclose(found.astype(np.float64), spec.workload.dense(), rtol=1e-14, atol=1e-14)
 
 
 def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
@@ -218,10 +174,9 @@ def test_rotating_buffers_are_enclosed() -> None:
     assert bracket.exact
     assert float(bracket.upper) == pytest.approx(BufferedMatrix(*turning(n).values()).column_norms_squared().max())
     n = 400
-    whole = Strategy("state_space", turning(n), n).numbers()
+    values, far = Strategy("state_space", turning(n), n).near_columns(np.arange(n))
     dense = BufferedMatrix(*turning(n).values()).dense()
-    assert float(whole.fraction(whole.radius)) < 1e-45
-    assert np.allclose([[float(whole.fraction(v)) for v in row] for row in whole.values], dense, rtol=0, atol=1e-12)
+    assert far.max() < 1e-11 and np.allclose(values, dense, rtol=0, atol=1e-12)
 
 
 DECAYS = {
@@ -436,12 +391,12 @@ def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
 
 
 def test_a_series_whose_inverse_grows_is_refused() -> None:
-    column = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(62)]))
+    column = of_doubles(np.concatenate([[1.0, 3.0], np.zeros(62)]))
     found = series.losses(column, column, weighing_of({"kind": "mean"}, 64))  # A = C, so that B is the identity
     assert found.total == pytest.approx((64, 64), rel=1e-12)
-    long = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(998)]))
+    long = of_doubles(np.concatenate([[1.0, 3.0], np.zeros(998)]))
     with pytest.raises(NotEnclosed, match="grows too much"):
-        series.losses(long, integers.integers(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
+        series.losses(long, of_doubles(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
 
 
 def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +409,7 @@ def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.Mo
         "losses.balls.losses",
         "bounds.resolvents.lower_bound",
         "doubles.whole.entries_of",
-        "utility.grouped",
+        "utility.evidence_of",
         "utility.determinants.lower_bound",
         "doubles.whole.losses",
         "arithmetic.series.losses",

@@ -13,7 +13,7 @@ from specs import spec_of
 
 from factorize import load
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.checker.arithmetic.intervals import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
@@ -95,7 +95,7 @@ class TestSensitivity:
         inputs, direct = np.zeros((2, 8, 1)), np.zeros((2, 8))
         inputs[0], direct[0] = 1, 1
         matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
-        with pytest.raises(CertificateError, match="above 1e100"):
+        with pytest.raises(CertificateError, match="ill-conditioned"):
             sensitivity_of(matrix, EPOCHS)
         matrix = RedrawnMatrix(ones, ones * 2.0**35, inputs, direct, 4)
         with pytest.raises(CertificateError, match="ill-conditioned"):
@@ -131,7 +131,7 @@ class TestSensitivity:
         assert found.kind == "exact" and found.value**2 == pytest.approx(5, rel=1e-13)
 
     def test_a_length_above_the_limit_is_refused(self):
-        n = redrawn.LARGEST_BY_COLUMNS + 1
+        n = redrawn.LARGEST + 1
         direct = np.zeros((2, n))
         direct[0] = 1
         matrix = RedrawnMatrix(np.zeros((n, 1)), np.zeros((n, 1)), np.zeros((2, n, 1)), direct, n // 2)

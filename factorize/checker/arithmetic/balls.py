@@ -1,0 +1,49 @@
+"""Balls of Arb (python-flint): a midpoint of many digits and a radius, which every operation keeps true.
+
+They stand for what doubles would not enclose closely enough: columns of Toeplitz matrices, limits without end, and
+short matrices that are ill-conditioned. The precision of `flint.ctx` is shared by all threads; whoever changes it
+meanwhile makes balls wider, and never false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+from flint import arb, fmpq
+
+PLACES = 256
+"""Binary places of columns."""
+Balls = list[arb]
+"""A column."""
+
+
+def ball(value: Fraction) -> arb:
+    """Return a rational number."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def of_doubles(numbers: np.ndarray) -> Balls:
+    """Return doubles as they are."""
+    return [arb(number) for number in numbers.tolist()]
+
+
+def nearest(column: Iterable[arb]) -> np.ndarray:
+    """Return doubles near the midpoints; only guesses are made from them."""
+    return np.array([float(each) for each in column])
+
+
+def errors_of(column: Iterable[arb], near: np.ndarray) -> np.ndarray:
+    """Return what doubles near a column are off by at most."""
+    apart = [float((each - value).abs_upper()) for each, value in zip(column, near.tolist(), strict=True)]
+    return np.array(apart) * (1 + 2.0**-50)
+
+
+def ends(number: arb) -> tuple[Fraction, Fraction]:
+    """Return both ends of a ball, whatever the precision now is."""
+    middle, radius = (
+        Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+        for mantissa, exponent in (number.mid().man_exp(), number.rad().man_exp())
+    )
+    return middle - radius, middle + radius
