@@ -139,7 +139,7 @@ class SolverService:
         self.ledger.close()
 
     def __enter__(self) -> Self:
-        """Start; use as `with Service(settings) as service`."""
+        """Start; use as `with SolverService(settings) as service`."""
         return self.start()
 
     def __exit__(self, *exception: object) -> None:

@@ -46,7 +46,7 @@ def digest_in(name: str) -> str:
     """Return an id from an address.
 
     Raises:
-        Problem: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
+        ProblemAnswer: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
     """
     if not is_digest(name):
         raise ProblemAnswer("not-found", "an id here is 64 lower-case hexadecimal digits; nothing has this one")
@@ -62,7 +62,7 @@ def result_of(service: SolverService, name: str, caller: Caller) -> Result:
     """Return the result that a digest or spec digest in an address names; it looks at the disk.
 
     Raises:
-        Problem: nothing that the caller may see has it, or its job is not done.
+        ProblemAnswer: nothing that the caller may see has it, or its job is not done.
     """
     digest_in(name)
     found = service.lookup(name, caller=caller)

@@ -89,7 +89,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
     """Return first byte and end of a Range header with one range.
 
     Raises:
-        Problem: it has more than one, or none that lies inside the file.
+        ProblemAnswer: it has more than one, or none that lies inside the file.
     """
     found = _RANGE.fullmatch(text)
     if found is not None and (found[1] or found[2]):

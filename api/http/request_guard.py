@@ -187,7 +187,7 @@ async def read_body(request: Request, *, limit: int = MAX_JSON_BYTES) -> bytes:
     """Return a request's body.
 
     Raises:
-        Problem: it is, or says that it is, larger than `limit` bytes.
+        ProblemAnswer: it is, or says that it is, larger than `limit` bytes.
     """
     declared = request.headers.get("content-length")
     if declared is not None and int(declared) > limit:

@@ -48,7 +48,7 @@ CERTIFICATE_TICKS = 100
 """Tenths of a second between looks at the files of the certificate."""
 _SOON = {"Retry-After": "1"}
 _log = logging.getLogger(__name__)
-SPARE = 512
+SPARE_FILES = 512
 """Files, database connections and pipes to children, beside the connections of clients."""
 
 
@@ -329,7 +329,7 @@ def allow_connections(count: int) -> int:
         The limit, in open files. Where it holds fewer connections, the log says so.
     """
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + SPARE
+    wanted = count + SPARE_FILES
     if now != resource.RLIM_INFINITY and now < wanted:
         now = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
         try:

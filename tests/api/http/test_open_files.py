@@ -8,12 +8,12 @@ import sys
 
 PROGRAM = """
 import json, resource
-from factorize.api.http.server import SPARE, allow_connections
+from factorize.api.http.server import SPARE_FILES, allow_connections
 def tried(now, most, count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (now, most))
     return allow_connections(count), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-print(json.dumps([SPARE, tried(256, most, 300), tried(1000, most, 300), tried(256, 900, 600)]))
+print(json.dumps([SPARE_FILES, tried(256, most, 300), tried(1000, most, 300), tried(256, 900, 600)]))
 """
 
 
