@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.publishing import Limits, Stages, published
 from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
-from factorize.factorization import MATRIX_NAMES, MatrixName
 from factorize.format.description import DTYPES
+from factorize.format.names import MATRIX_NAMES, MatrixName
 
 if TYPE_CHECKING:
     from factorize.api.workers.pool import Pool

@@ -17,7 +17,8 @@ import numpy as np
 from factorize.api.forms import Key, matrices_key, type_key
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
-from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
+from factorize.factorization import Factorization
+from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.service import download, service, solve
-from factorize.client import RowStream
+from factorize.client import Factors, Rows
 
 N = 4096
 ROUNDS = 9
@@ -36,10 +36,11 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as store, service(store) as host:
         manifest = solve(host, spec)
         file, url = manifest["files"][0], f"http://{host}"
+        factors = Factors.connect(manifest["digest"], url=url)
         download(host, file)
         report.heading(f"All {N} rows ({MEGABYTES:.0f} MB), in blocks of 4 MB, checked")
         for matrix in ("C", "C_inv"):
-            stream = RowStream(url, manifest["digest"], matrix)
+            stream = factors.rows(matrix)
             report.row(f"{matrix}, first pass", seconds=(first := _pass(stream)), ratio=MEGABYTES / first, of="MB/s")
             turns = [
                 (_pass(stream), file["bytes"] / 1e6 / download(host, file), _urllib(url, file)) for _ in range(ROUNDS)
@@ -57,7 +58,7 @@ def run(report: Report) -> None:
                 plain=plain,
                 urllib=checked,
             )
-        waits = _waits(RowStream(url, manifest["digest"], "C_inv"))
+        waits = _waits(factors.rows("C_inv"))
         late = sum(wait > STEP_SECONDS for wait in waits)
         report.row(
             "longest wait of a step for its row",
@@ -72,7 +73,7 @@ def _rates(seconds: Sequence[float]) -> str:
     return f"{MEGABYTES / statistics.median(seconds):.0f} MB/s, best {MEGABYTES / min(seconds):.0f}"
 
 
-def _pass(stream: RowStream) -> float:
+def _pass(stream: Rows) -> float:
     began = time.perf_counter()
     rows = sum(len(block) for block in stream.blocks())
     assert rows == N
@@ -87,7 +88,7 @@ def _urllib(url: str, file: dict[str, Any]) -> float:
     return time.perf_counter() - began
 
 
-def _waits(stream: RowStream) -> list[float]:
+def _waits(stream: Rows) -> list[float]:
     """Seconds that each step waits for its row, after the first block came, in a job whose steps take 2 ms."""
     rows, waits = stream.iterate(), []
     next(rows)

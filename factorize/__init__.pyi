@@ -7,8 +7,7 @@ from factorize.api.python.calls import compare as compare
 from factorize.api.python.calls import solve as solve
 from factorize.certificate.certificate import Certificate as Certificate
 from factorize.certificate.certificate import certify as certify
-from factorize.client.noise import noise_of as noise_of
-from factorize.client.opening import load as load
+from factorize.client.factors import load as load
 from factorize.factorization import Factorization as Factorization
 from factorize.spec import Spec as Spec
 from factorize.spec import parse_spec as parse_spec

@@ -10,9 +10,10 @@ import numpy as np
 
 from factorize.certificate.certificate import Certificate
 from factorize.errors import CertificateError, CorruptObject
-from factorize.factorization import MATRIX_NAMES, Expanded, Factorization, materialise
+from factorize.factorization import Expanded, Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.manifest import check_manifest
+from factorize.format.names import MATRIX_NAMES
 from factorize.format.reading import check_named, evidence_of, matrix_of, read_manifest
 from factorize.spec import parse_spec
 from factorize.structures.layouts import build_matrix

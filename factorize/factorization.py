@@ -7,15 +7,15 @@ solver's time and environment; the manifest names every tensor by its own sha256
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
-from factorize.accounting.calibrating import CalibratedFactors
+from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.certificate.stated_claims import compare
@@ -28,25 +28,22 @@ from factorize.errors import (
     UnsupportedProblem,
     extras_named,
 )
-from factorize.format.manifest import SCHEMA, manifest_digest, steps_of
-from factorize.format.views import ViewedFactors
+from factorize.format.manifest import SCHEMA, manifest_digest
+from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
-from factorize.privacy import Calibration
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy
 from factorize.structures.layouts import describe
 
-MatrixName = Literal["C", "C_inv", "B"]
-MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
 LARGEST_COVERED = 2048
 """Longest n for which a stored C_inv without structure is enlarged by its rounding, as the checker can prove it."""
 _EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
 
 
-class Factorization(ViewedFactors, CalibratedFactors):
+class Factorization(AnyFactors):
     """A certified factorization A = B C.
 
     Args:
@@ -86,26 +83,6 @@ class Factorization(ViewedFactors, CalibratedFactors):
         manifest = _manifest(spec, stored.result(), certificate, provenance)
         return cls(spec, solution.strategy, solution.dual, manifest)
 
-    @property
-    def digest(self) -> str:
-        """Names these bytes."""
-        return str(self.manifest["digest"])
-
-    @property
-    def dtype(self) -> str:
-        """Type in which C is stored; in memory its numbers are doubles."""
-        return str(self.manifest["matrices"]["C"]["dtype"])
-
-    @property
-    def spec_digest(self) -> str:
-        """Names what was asked."""
-        return str(self.manifest["spec_digest"])
-
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The certificate that the manifest states."""
-        return Certificate.from_document(self.manifest["certificate"])
-
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
         workload = self.spec.workload.coefficients
@@ -115,16 +92,6 @@ class Factorization(ViewedFactors, CalibratedFactors):
     def sensitivity(self) -> Sensitivity:
         """The sensitivity that the manifest's certificate states."""
         return self.certificate.sensitivity
-
-    @property
-    def structure(self) -> str:
-        """Of C, the contract's name."""
-        return self.strategy.structure
-
-    @property
-    def steps(self) -> int:
-        """n; 10^15 - 1 where the rows have no end."""
-        return steps_of(self.manifest)
 
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         """Return the tensors of C by suffix ('' for a dense one), as doubles."""
@@ -156,51 +123,23 @@ class Factorization(ViewedFactors, CalibratedFactors):
         """
         return (self.spec.workload.m if name == "B" else self.matrix.n, self.matrix.n)
 
-    def rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
-        """Return rows start..stop-1 of a matrix, shape (stop - start, n), float64; never the whole matrix.
-
-        Args:
-            name: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
-            start: first row, from 0.
-            stop: one past the last row.
-
-        Returns:
-            Of a matrix without end the columns up to stop - 1, shape (stop - start, stop).
-
-        Raises:
-            InvalidParameter: unknown name, or rows outside the matrix.
-            InvalidStrategy: C is so ill-conditioned that entries of its inverse are beyond double precision.
-        """
-        if name not in MATRIX_NAMES:
-            raise InvalidParameter(f"matrix {str(name)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}", field="name")
-        last = LARGEST_ROW if self.endless else self.shape(name)[0]
+    def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
+        """Return rows start..stop-1 of a matrix; see `rows`."""
+        last = LARGEST_ROW if self.endless else self.shape(matrix)[0]
         if not 0 <= start <= stop <= last:
-            raise InvalidParameter(f"rows {start}:{stop} are outside {name}, which has rows 0:{last}", field="rows")
-        if name == "C":
+            raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, which has rows 0:{last}", field="rows")
+        if matrix == "C":
             return self.strategy.rows(start, stop)
         # What comes of an overflow is refused below.
-        with extras_named(f"rows of {name}"), np.errstate(over="ignore", invalid="ignore"):
-            found = self._solved_rows(name, start, stop)
+        with extras_named(f"rows of {matrix}"), np.errstate(over="ignore", invalid="ignore"):
+            found = self._solved_rows(matrix, start, stop)
         if not np.isfinite(found).all():
             raise InvalidStrategy(
-                f"C is too ill-conditioned: rows {start}:{stop} of {name} have entries beyond double precision; use "
+                f"C is too ill-conditioned: rows {start}:{stop} of {matrix} have entries beyond double precision; use "
                 "another factorization",
                 field="name",
             )
         return found
-
-    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
-        return self.rows(cast(MatrixName, name), start, stop)
-
-    def noise(self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Any) -> Any:
-        """Return the noise of each step, a `factorize.client.NoiseGenerator`; see `factorize.client.Factors.noise`.
-
-        Raises:
-            InvalidParameter: the calibration is for another sensitivity than this factorization's.
-        """
-        import factorize  # whose names lead to rooms above this one
-
-        return factorize.noise_of(self, calibration, shape, seed=seed, **options)
 
     def _solved_rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
         if name == "C_inv":

@@ -23,7 +23,7 @@ from factorize.api.pictures.factorization_plot import bound_per_query, error_cur
 from factorize.api.results import Block, Result, RowBlocks
 from factorize.api.service import SolverService
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.factorization import MATRIX_NAMES, MatrixName
+from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.workloads.matrix import MAX_SIDE
 
 _ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)

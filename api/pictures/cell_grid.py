@@ -9,7 +9,8 @@ import numpy as np
 
 from factorize.api.results import RowBlocks
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.factorization import Factorization, MatrixName
+from factorize.factorization import Factorization
+from factorize.format.names import MatrixName
 
 MOST_CELLS = 512
 """On a side."""

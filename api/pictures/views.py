@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from factorize.factorization import Factorization, MatrixName
+    from factorize.factorization import Factorization
+    from factorize.format.names import MatrixName
 
 VIEWS = ("overview", "matrices", "coefficients", "memory")
 MOST = 24

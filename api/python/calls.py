@@ -238,9 +238,9 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
 
 
 def _by_service(spec: Spec, url: str, shown: Display) -> Factorization:
-    from factorize.client.opening import load
+    from factorize.client import load
 
-    return load(spec, url=url, progress=lambda event: show_event(shown, event))
+    return load(spec, url=url, progress=lambda event: show_event(shown, event)).opened()
 
 
 def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
@@ -254,8 +254,8 @@ def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
 
 def _by_cache(spec: Spec, told: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
-    from factorize import load
     from factorize.client.cache import FactorCache
+    from factorize.factor_file import load
     from factorize.solvers import choose
     from factorize.solvers import solve as solve_here
 

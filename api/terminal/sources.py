@@ -14,7 +14,8 @@ from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization, MatrixName
+    from factorize.factorization import Factorization
+    from factorize.format.names import MatrixName
     from factorize.spec import Spec
     from factorize.storage.store import Store
 
@@ -96,7 +97,7 @@ def parse_matrices(text: str | None) -> list[MatrixName]:
     Raises:
         InvalidParameter: one is not C, C_inv or B.
     """
-    from factorize.factorization import MATRIX_NAMES
+    from factorize.format.names import MATRIX_NAMES
 
     names = [name.strip() for name in (text or "C").split(",")]
     for name in names:

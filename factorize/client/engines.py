@@ -23,7 +23,7 @@ _MOST_AHEAD = 16
 
 
 class RowSource(Protocol):
-    """Where rows of C^-1 come from: a `RowStream`, or `ArrayRows`."""
+    """Where rows of C^-1 come from: `ComputedRows`, or `ArrayRows`."""
 
     @property
     def shape(self) -> tuple[int, int]:

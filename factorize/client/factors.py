@@ -1,39 +1,35 @@
-"""One factorization as a training job holds it: everything it needs comes from one checked manifest."""
+"""Factors that a training job holds: a checked manifest, and C in its file or at a service until something needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorize.accounting.calibrating import CalibratedFactors
+from factorize.any_factors import AnyFactors
 from factorize.client.connection import TIMEOUT
-from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.loading import Source, obtain
-from factorize.client.noise import NoiseGenerator, NoiseOptions, noise_of
-from factorize.client.noise_source import Streamable, source_of
-from factorize.client.rows import BLOCK_BYTES, FileRows, MatrixName, Rows, RowStream
+from factorize.client.rows import received
 from factorize.client.service import Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CorruptObject
 from factorize.format.claims import StatedSensitivity
-from factorize.format.manifest import steps_of
+from factorize.format.names import MatrixName
 from factorize.format.reading import matrix_parts
-from factorize.format.views import ViewedFactors
-from factorize.privacy import Calibration
 
 if TYPE_CHECKING:
     from factorize.certificate.certificate import Certificate
     from factorize.factorization import Factorization
 
 
-class Factors(ViewedFactors, CalibratedFactors):
-    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up.
+class Factors(AnyFactors):
+    """One factorization by its manifest, its file, and the service that has the file.
 
-    Whatever is asked of them is asked of a `factorize.Factorization` in the same words; that one has C in memory.
+    It answers what a `factorize.Factorization` answers, and leaves C where it is: a training job needs neither pydantic
+    nor the memory.
 
     Args:
         manifest: checked against what was asked for (`load`, `Service.manifest`).
@@ -42,11 +38,7 @@ class Factors(ViewedFactors, CalibratedFactors):
         cache: folder for a file that has to be fetched.
 
     Attributes:
-        digest: pin it: it names these bytes for ever.
         spec: what was asked, plain data.
-        structure: of C, the contract's name.
-        sensitivity: certified, with kind, rule and participation.
-        steps: n; 10^15 - 1 where the rows have no end.
     """
 
     def __init__(
@@ -59,11 +51,8 @@ class Factors(ViewedFactors, CalibratedFactors):
     ) -> None:
         self._service, self._path, self._cache = service, path, cache
         self.manifest = manifest
-        self.digest = str(manifest["digest"])
         self.spec: dict[str, Any] = manifest["spec"]
-        self.structure = str(manifest["matrices"]["C"]["structure"])
-        self.sensitivity = StatedSensitivity.of(manifest)
-        self.steps = steps_of(manifest)
+        self._sensitivity = StatedSensitivity.of(manifest)
 
     @classmethod
     def connect(
@@ -83,6 +72,11 @@ class Factors(ViewedFactors, CalibratedFactors):
         service = Service(url, timeout=timeout)
         return cls(service.manifest(source, progress=progress), service=service, cache=cache)
 
+    @property
+    def sensitivity(self) -> StatedSensitivity:
+        """Certified, with kind, rule and participation."""
+        return self._sensitivity
+
     def path(self) -> Path:
         """Return a verified file of it, fetched into the cache where there is none yet.
 
@@ -95,75 +89,19 @@ class Factors(ViewedFactors, CalibratedFactors):
             self._path, _ = obtain(self.digest, url=service.url, cache=self._cache, timeout=service.timeout)
         return self._path
 
-    @overload
-    def rows(
-        self, matrix: MatrixName = "C_inv", start: None = None, stop: None = None, *, block_bytes: int = BLOCK_BYTES
-    ) -> Rows: ...
-    @overload
-    def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray: ...
-    def rows(
-        self,
-        matrix: MatrixName = "C_inv",
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> Rows | np.ndarray:
-        """Return the rows of C, C^-1 or B: from the file, or as a stream where there is only a service.
-
-        With `start` and `stop` it returns rows start..stop-1 as an array, as `Factorization.rows` does.
-
-        Raises:
-            InvalidParameter: unknown matrix, rows outside it, or only one of `start` and `stop`.
-        """
-        if start is not None and stop is not None:
-            return self._block(matrix, start, stop)
-        if start is not None or stop is not None:
-            raise InvalidParameter(f"rows from {start} to {stop}: give both, or neither for all of them", field="rows")
-        if self._path is not None or self._service is None:
-            return FileRows(self, matrix, block_bytes=block_bytes)
-        service = self._service
-        return RowStream(
-            service.url,
-            self.digest,
-            matrix,
-            block_bytes=block_bytes,
-            timeout=service.timeout,
-            manifest=self.manifest,
-        )
-
-    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows of a matrix: computed from the file's C, or asked of the service where there is no file yet."""
-        if self._path is not None or self._service is None:
-            return self._opened.rows(cast(MatrixName, name), start, stop)
-        stream = self.rows(cast(MatrixName, name))
-        if not 0 <= start <= stop <= stream.shape[0]:
-            raise InvalidParameter(f"rows {start}:{stop} are outside {name}, rows 0:{stream.shape[0]}", field="rows")
-        rows = stream.iterate(start)
-        found = np.empty((stop - start, stream.shape[1]))
-        for place, row in zip(range(stop - start), rows, strict=False):
-            found[place] = row
-        rows.close()
-        return found
+    def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
+        """Return rows computed from the file's C, or asked of the service where there is no file."""
+        if self._path is None and self._service is not None:
+            return received(self._service, self.manifest, matrix, start, stop)
+        return self._opened.rows(matrix, start, stop)
 
     @cached_property
     def _opened(self) -> Factorization:
         return self.opened()
 
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The certificate that the manifest states; it takes pydantic to read."""
-        from factorize.certificate.certificate import Certificate
-
-        return Certificate.from_document(self.manifest["certificate"])
-
     def verify(self) -> Certificate:
         """Recompute the certificate from the file; see `Factorization.verify`."""
         return self.opened().verify()
-
-    def noise_source(self) -> RowSource | Streamable:
-        """Return what a `NoiseGenerator` needs of C, from the file's C alone; the file is fetched if need be."""
-        return source_of(self)
 
     def strategy_tensors(self) -> dict[str, np.ndarray]:
         """Return the tensors of C by suffix ('' for a dense one), as doubles, read from the file and checked.
@@ -173,38 +111,23 @@ class Factors(ViewedFactors, CalibratedFactors):
         """
         return matrix_parts(self.path(), self.manifest, "C")
 
-    def opened(self) -> Factorization:
-        """Return the factorization with its C in memory, as calibrations that count on sampling need it.
+    def opened(self, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
+        """Return the factorization with its C in memory: to recompute its certificate, to change its form, to save it.
 
-        It takes pydantic, as their accounting does.
+        It takes pydantic, as does a calibration that counts on sampling.
+
+        Args:
+            matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
 
         Raises:
             CorruptObject: the file holds another factorization by now.
         """
         from factorize.factor_file import load as open_file
 
-        found = open_file(self.path())
+        found = open_file(self.path(), matrices=matrices)
         if found.digest != self.digest:
             raise CorruptObject(f"{self.path()} now holds {found.digest}, not {self.digest}; do not use it")
         return found
-
-    def noise(
-        self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
-    ) -> NoiseGenerator:
-        """Return the noise of each step.
-
-        Args:
-            calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
-                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job
-                that samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
-            shape: of the (flattened) parameters.
-            seed: a secret integer, `secrets.randbits(128)`.
-            **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.
-
-        Raises:
-            InvalidParameter: the calibration is for another sensitivity than this factorization's.
-        """
-        return noise_of(self, calibration, shape, seed=seed, **options)
 
 
 def load(
@@ -216,7 +139,7 @@ def load(
     progress: ProgressCallback = ignore,
     timeout: float = TIMEOUT,
 ) -> Factors:
-    """Return the factors of a file, spec or digest: rows, sensitivity, calibration and noise.
+    """Return the factors of a file, spec, digest or URL: rows, sensitivity, calibration and noise.
 
     A digest is looked for in the cache, then in the store, then asked of the service; a spec likewise, where only the
     service can name the mechanism for `auto` and solve what nobody has. What is found has been verified byte for byte,

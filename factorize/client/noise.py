@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.checkpoints import Checkpointed
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
-from factorize.client.noise_source import Streamable, source_of
+from factorize.client.noise_source import Streamable
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
 from factorize.client.rows import Rows
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors
-from factorize.privacy import Calibration, check_own
+from factorize.privacy import Calibration
 
 MEMORY_BYTES = 1 << 28
 """Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
@@ -114,8 +113,8 @@ class NoiseGenerator(Checkpointed):
             )
         if isinstance(source, Rows):
             raise InvalidParameter(
-                f"a {type(source).__name__} is no source of noise: no proof is about rows of C^-1 that were streamed "
-                "or read apart from C; use Factors.noise, which makes them from the certified C",
+                "rows are no source of noise: no proof is about rows of C^-1 that were streamed or read apart from C; "
+                "use factors.noise, which makes it from the certified C",
                 field="source",
             )
         if precision is not None and precision not in PRECISIONS:
@@ -280,21 +279,3 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
         message = f"shard {first}:{last} is not a part of the {size} entries; give 0 <= first < last <= {size}"
         raise InvalidParameter(message, field="shard")
     return Region.of([(first, last)])
-
-
-def noise_of(
-    factors: CertifiedFactors,
-    calibration: Calibration,
-    shape: int | Sequence[int],
-    *,
-    seed: int,
-    **options: Unpack[NoiseOptions],
-) -> NoiseGenerator:
-    """Return the noise of a factorization, wherever it is; see `factorize.client.Factors.noise`.
-
-    Raises:
-        InvalidParameter: the calibration is for another sensitivity than this factorization's.
-    """
-    if isinstance(calibration, Calibration):
-        check_own(calibration, factors)
-    return NoiseGenerator(source_of(factors), calibration, shape, seed=seed, **options)

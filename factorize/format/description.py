@@ -16,6 +16,7 @@ from factorize.format.names import (
     BESIDE,
     COLUMN_SCALE,
     ENDLESS,
+    MATRIX_NAMES,
     ONLY_ENDLESS,
     SCALED,
     WRAPPED,
@@ -24,7 +25,6 @@ from factorize.format.names import (
 from factorize.format.tensors import TENSORS
 from factorize.participation import is_canonical
 
-MATRICES = ("C", "C_inv", "B")
 DTYPES = ("float64", "float32")
 """Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
 UNBOUNDED = "unbounded"
@@ -78,7 +78,7 @@ def check_description(manifest: Mapping[str, Any]) -> None:
     check_claim(manifest)
     check_certificate(manifest["certificate"])
     matrices = manifest["matrices"]
-    if not isinstance(matrices, dict) or "C" not in matrices or not set(matrices) <= set(MATRICES):
+    if not isinstance(matrices, dict) or "C" not in matrices or not set(matrices) <= set(MATRIX_NAMES):
         raise CorruptObject(f"the matrices are {sorted(matrices)[:4]}; C has to be there, C_inv and B may")
     for name, entry in matrices.items():
         _check_entry(name, entry, sides)

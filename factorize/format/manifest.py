@@ -64,6 +64,12 @@ def steps_of(manifest: Mapping[str, Any]) -> int:
     return ENDLESS if steps is None else int(steps)
 
 
+def row_count(manifest: Mapping[str, Any], matrix: str) -> int:
+    """Return the rows of a matrix that has a last one: n, or for the decoder the outputs of the workload."""
+    n = steps_of(manifest)
+    return int(manifest["spec"]["workload"].get("shape", [n])[0]) if matrix == "B" else n
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """One file of a manifest.

@@ -1,4 +1,4 @@
-"""Names of structures and of their tensors: the contract's words, and what `scaled` may wrap.
+"""Names of matrices, of structures and of their tensors: the contract's words, and what `scaled` may wrap.
 
 Matrices that are built, written and read and the light client go by them, so that none of them writes what another
 refuses. What each structure is stored as stands in `tensors.py`. Structures of the exact checker have tables of their
@@ -6,6 +6,12 @@ own, which a test compares.
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+MatrixName = Literal["C", "C_inv", "B"]
+MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
+"""The strategy, the noising matrix and the decoder."""
 
 COLUMN_SCALE = "column_scale"
 SCALED = "scaled"

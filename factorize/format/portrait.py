@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from factorize.format.labels import describe_spec
-from factorize.format.manifest import ENDLESS, steps_of
+from factorize.format.manifest import ENDLESS, row_count, steps_of
+from factorize.format.names import MatrixName
 
 LARGEST_DRAWN = 4096
 """Steps above which a notebook waits too long for a picture's rows."""
@@ -27,7 +28,7 @@ class Portrayed(Protocol):
     def manifest(self) -> dict[str, Any]:
         """What it states of itself."""
 
-    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
+    def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of a matrix."""
 
 
@@ -87,18 +88,18 @@ def _pictures(drawn: Portrayed) -> str:
     return "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
 
 
-_DRAWN = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
+_DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
 
 
-def thinned(drawn: Portrayed, name: str) -> np.ndarray:
+def thinned(drawn: Portrayed, name: MatrixName) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
     n = steps_of(drawn.manifest)
-    rows = drawn.manifest["spec"]["workload"].get("shape", [n])[0] if name == "B" else n
+    rows = row_count(drawn.manifest, name)
     picked = np.unique(np.linspace(0, rows - 1, _CELLS).round().astype(int))
     columns = np.unique(np.linspace(0, n - 1, _CELLS).round().astype(int))
     if rows <= 512:
-        return np.abs(drawn._block(name, 0, rows)[np.ix_(picked, columns)])
-    return np.abs(np.concatenate([drawn._block(name, i, i + 1)[:, columns] for i in picked.tolist()]))
+        return np.abs(drawn.rows(name, 0, rows)[np.ix_(picked, columns)])
+    return np.abs(np.concatenate([drawn.rows(name, i, i + 1)[:, columns] for i in picked.tolist()]))
 
 
 def svg(title: str, sizes: np.ndarray) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, _heed_interrupts, environment
 
-from factorize import load
 from factorize.api.workers.search_path import search_path
 from factorize.api.workers.worker import Worker
+from factorize.factor_file import load
 
 SCRIPT = f"""import sys
 sys.path.append({str(ROOT)!r})

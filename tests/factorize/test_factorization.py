@@ -14,10 +14,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from specs import spec_of
 
-from factorize import load
 from factorize.encoding import json_digest, sha256
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
-from factorize.factor_file import from_tensors
+from factorize.factor_file import from_tensors, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
 from factorize.solution import Outcome, Solution

@@ -12,12 +12,12 @@ from command_line import CommandLine
 from servers import LiveService
 from specs import solved, spec_of
 
-from factorize import load
 from factorize.checker import check_factor_file
 from factorize.client import Service, fetch
 from factorize.client import load as load_factors
-from factorize.client.noise_source import ComputedRows
+from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.rounded import cast, round_down
 from factorize.solution import Outcome, Solution
@@ -249,4 +249,4 @@ def test_noise_is_that_of_c_and_not_of_a_stored_inverse(tmp_path: Path) -> None:
     base = solved(SPECS[0]).with_matrices(["C_inv"])
     for made in (base, cast(base, "float32").with_matrices(["C_inv"])):
         made.save(tmp_path / "f.safetensors")
-        assert isinstance(load_factors(tmp_path / "f.safetensors").noise_source(), ComputedRows)
+        assert isinstance(source_of(load_factors(tmp_path / "f.safetensors")), ComputedRows)

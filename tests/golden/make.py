@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize import __version__, load, solvers
+from factorize import __version__, solvers
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.rounded import cast
 from factorize.solution import Outcome, Solution

@@ -13,7 +13,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from factorize import Spec, load as open_whole
+from factorize import Spec
 from factorize.auditor import ParticipationAuditor
 from factorize.client import Service, load
 from factorize.training import fixed_order
@@ -27,7 +27,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
     auditor = ParticipationAuditor.of(scale, factors.steps)
     for batch in fixed_order(64, 2):
         auditor.record(batch)
-    whole = open_whole(path)
+    whole = factors.opened()
     assert whole.digest == factors.digest
     matrix, inverse, decoder = (whole.rows(name, 0, factors.steps) for name in ("C", "C_inv", "B"))
     assert np.allclose(matrix @ inverse, np.eye(factors.steps), atol=1e-12)

@@ -13,7 +13,7 @@ from checker_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import Spec, load, parse_spec, solvers
+from factorize import Spec, parse_spec, solvers
 from factorize.certificate.sensitivity import SERVED, sensitivity_of
 from factorize.checker import check_factor_file
 from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
@@ -26,6 +26,7 @@ from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
+from factorize.factor_file import load
 from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from specs import solved, spec_of
 
-from factorize import load, solvers
+from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.factor_file import load
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 from factorize.api.results import RowBlocks
 from factorize.checker import check_factor_file
 from factorize.client import load as load_light
-from factorize.client.noise_source import Streamable
+from factorize.client.noise_source import Streamable, source_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.factor_file import from_container, load
@@ -174,7 +174,7 @@ def read_light(path: Path) -> Reading:
     with suppress(
         UnsupportedProblem, InvalidStrategy
     ):  # no noise: nu_toeplitz without end, a C that is ill-conditioned
-        source = factors.noise_source()
+        source = source_of(factors)
         if isinstance(source, Streamable):
             noising = impulses(source, stop)
         else:

@@ -14,6 +14,7 @@ from factorize import certify, parse_spec, solvers
 from factorize.auditor import ParticipationAuditor
 from factorize.checker import check_factor_file
 from factorize.client import load
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
 from factorize.factor_file import load as open_file
 from factorize.solution import Outcome
@@ -62,7 +63,7 @@ def in_training() -> dict[str, Any]:
     factors = load(FOLDER / "toys.safetensors")
     calibration = factors.calibrate(epsilon=2.0, delta=1e-6)
     rows = list(factors.noise(calibration, 5, seed=3))
-    source = factors.noise_source()
+    source = source_of(factors)
     recurrence = source.recurrence()
     state, scratch = np.zeros((recurrence.vectors, N)), np.zeros((recurrence.scratch, N))
     inverse = np.eye(N)

@@ -11,7 +11,6 @@ import pytest
 from handmade import handmade
 from specs import solved
 
-from factorize import load as open_whole
 from factorize.accounting.amplification import (
     amplified_epsilon,
     amplified_multiplier,
@@ -20,6 +19,7 @@ from factorize.accounting.amplification import (
 )
 from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
+from factorize.factor_file import load as open_whole
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate, check_own
 from factorize.structures.banded import BandedMatrix

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial.hermite_e import hermegauss
 
-from factorize import load
 from factorize.accounting import BinsLaw, bin_gram, renyi_divergence, renyi_epsilon
 from factorize.accounting.star_estimate import log_single_bin
 from factorize.errors import InvalidParameter, TooLarge
+from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix

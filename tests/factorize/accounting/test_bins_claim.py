@@ -14,7 +14,6 @@ import pytest
 from bin_cases import ROOT, inverse_roots
 from specs import solved
 
-from factorize import load
 from factorize.accounting import BinsCalibration, BinsLaw, bin_gram, calibrate_bins
 from factorize.accounting.claim import Claim
 from factorize.accounting.claim_search import Search, claimable, plan_bet
@@ -24,6 +23,7 @@ from factorize.checker.sampling.calibrations import Factors as Tensors
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter, UnsupportedAdjacency
+from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget
 from factorize.structures.base import Matrix

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import spec_of
 
-from factorize import load
 from factorize.checker import noising
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
@@ -22,7 +21,9 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
 from factorize.client import load as load_factors
+from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.numbers.covered import column_defect, covered_column, covered_inverse, covering, defect
 from factorize.numbers.series import toeplitz_rows
@@ -75,7 +76,7 @@ def test_a_false_inverse_behind_a_tiny_diagonal_entry_is_refused_and_never_drawn
     (tmp_path / "f.safetensors").write_bytes(data)
     with pytest.raises(CorruptObject, match="stored C_inv is not the one"):
         load(tmp_path / "f.safetensors")
-    source = load_factors(tmp_path / "f.safetensors").noise_source()
+    source = source_of(load_factors(tmp_path / "f.safetensors"))
     drawn = np.array(list(source.iterate()))  # type: ignore[union-attr]  # rows, for a dense C
     assert squared_in_fractions(drawn) <= Fraction(claim) ** 2
 

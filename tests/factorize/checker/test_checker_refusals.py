@@ -12,7 +12,7 @@ from checker_files import file_of, parts, random_result, sealed
 from safetensors.numpy import save
 from specs import solved
 
-from factorize import load, parse_spec, solvers
+from factorize import parse_spec, solvers
 from factorize.checker import check_factor_file, check_strategy, sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.spec import program_of
@@ -21,6 +21,7 @@ from factorize.checker.structures import buffered
 from factorize.client import load as load_light
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest
 
 Manifest = dict[str, Any]

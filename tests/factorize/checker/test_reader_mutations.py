@@ -13,6 +13,7 @@ from reader_mutations import CHANGES, GOLDEN, Original, changed, judge, original
 
 from factorize.checker.file import read_factor_file
 from factorize.client import load as load_light
+from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject
 from factorize.factor_file import from_container, load
 from factorize.format.container import Container
@@ -142,4 +143,4 @@ def test_a_file_that_changes_while_it_is_held_is_refused(files: list[Original], 
     tensors["C.output"] = tensors["C.output"] * 0.5
     path.write_bytes(file_of(manifest, tensors))
     with pytest.raises(CorruptObject, match="do not hash"):
-        factors.noise_source()
+        source_of(factors)

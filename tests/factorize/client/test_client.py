@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,7 @@ from hostile_server import (
     vanish,
 )
 
-from factorize import load
-from factorize.client import Event, Factors, RowStream, Service, fetch
-from factorize.client.rows import MATRICES
+from factorize.client import Event, Factors, Service, fetch
 from factorize.encoding import json_digest, sha256
 from factorize.errors import (
     Cancelled,
@@ -45,8 +42,9 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
-from factorize.factorization import MatrixName
+from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest
+from factorize.format.names import MATRIX_NAMES
 from factorize.privacy import PrivacyTarget
 
 N = 96
@@ -404,22 +402,30 @@ class TestService:
             Service(server.url, timeout=600).manifest("{}")
 
 
+def streamed(server, factorization, matrix="C_inv", *, timeout=30.0, **options):
+    """Rows as a job without a file has them."""
+    return Factors.connect(factorization.digest, url=server.url, timeout=timeout).rows(matrix, **options)
+
+
 class TestRows:
     def test_every_matrix_in_blocks_of_any_size(self, server, dense):
-        for matrix in MATRICES:
+        for matrix in MATRIX_NAMES:
             whole = dense.rows(matrix, 0, N)
             for rows in (1, 7, N, 10 * N):
-                stream = RowStream(server.url, dense.digest, matrix, block_bytes=8 * N * rows)
+                stream = streamed(server, dense, matrix, block_bytes=8 * N * rows)
                 got = np.array(list(stream))
                 assert np.allclose(got, whole, rtol=0, atol=1e-14)  # rounding depends on the block
                 assert np.array_equal(np.array(list(stream.iterate(50))), got[50:])
         assert stream.shape == (N, N)
 
-    def test_names_are_the_factorizations(self):
-        assert MATRICES == typing.get_args(MatrixName)
+    def test_a_range_of_rows_comes_in_checked_blocks(self, server, dense, monkeypatch):
+        monkeypatch.setattr("factorize.client.rows.BLOCK_BYTES", 8 * N * 10)
+        found = Factors.connect(dense.digest, url=server.url).rows("C_inv", 5, 32)
+        assert np.allclose(found, dense.rows("C_inv", 5, 32), rtol=0, atol=1e-14)
+        assert [path.partition("=")[2] for path in server.paths("rows=")] == ["5:15", "15:25", "25:32"]
 
     def test_two_blocks_ahead_and_no_more(self, server, dense):
-        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
+        stream = streamed(server, dense, block_bytes=8 * N * 10)
         rows = stream.iterate()
         next(rows)
         for _ in range(6000):
@@ -432,17 +438,17 @@ class TestRows:
 
     def test_rows_are_read_only(self, server, dense):
         with pytest.raises(ValueError, match="read-only"):
-            next(iter(RowStream(server.url, dense.digest)))[0] = 1.0
+            next(iter(streamed(server, dense)))[0] = 1.0
 
     @pytest.mark.parametrize("fault", [cut(0), cut(100), reset(800), stall(900), vanish, close_delimited(999)])
     def test_one_fault_is_survived(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 40, timeout=patience(fault))
+        stream = streamed(server, dense, block_bytes=8 * N * 40, timeout=patience(fault))
         server.plan("rows", fault)
         assert np.array_equal(np.array(list(stream)), dense.rows("C_inv", 0, N))
 
     @pytest.mark.parametrize("fault", [cut(100), vanish, close_delimited(999)])
     def test_three_faults_are_an_error(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, timeout=patience(fault))
+        stream = streamed(server, dense, timeout=patience(fault))
         server.plan("rows", *[fault] * 6)
         with pytest.raises(ServiceUnreachable):
             list(stream)
@@ -461,7 +467,7 @@ class TestRows:
         ],
     )
     def test_other_shape_type_or_length(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, timeout=patience(fault))
+        stream = streamed(server, dense, timeout=patience(fault))
         if fault.__qualname__.startswith("close_delimited"):
             server.plan("rows", *[lambda h, s, k, b: fault(h, s, k, b + bytes(8))] * 4)
         else:
@@ -472,7 +478,7 @@ class TestRows:
 
     @pytest.mark.parametrize("at", [0, -1, 4000])
     def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at):
-        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
+        stream = streamed(server, dense, block_bytes=8 * N * 10)
         server.plan("rows", flip(at), flip(at))
         whole = np.array(list(stream))
         assert np.allclose(whole, dense.rows("C_inv", 0, N), rtol=0, atol=1e-14)
@@ -484,15 +490,17 @@ class TestRows:
     def test_rows_without_a_checksum(self, server, dense, stated):
         server.plan("rows", relabelled(X_Factorize_Crc32=stated))
         with pytest.raises(ServiceError, match="without their crc32"):
-            list(RowStream(server.url, dense.digest))
+            list(streamed(server, dense))
 
     def test_bad_parameters(self, server, dense):
         with pytest.raises(InvalidParameter, match="C, C_inv, B"):
-            RowStream(server.url, dense.digest, "A")
+            streamed(server, dense, "A")
         with pytest.raises(InvalidParameter, match="block_bytes"):
-            RowStream(server.url, dense.digest, block_bytes=0)
+            streamed(server, dense, block_bytes=0)
         with pytest.raises(InvalidParameter, match="outside"):
-            list(RowStream(server.url, dense.digest).iterate(N + 1))
+            list(streamed(server, dense).iterate(N + 1))
+        with pytest.raises(InvalidParameter, match=f"rows 0:{N + 1} are outside"):
+            Factors.connect(dense.digest, url=server.url).rows("C", 0, N + 1)
 
 
 class TestFactors:
@@ -548,7 +556,7 @@ class TestLiveService:
         spec = {**self.SPEC, "mechanism": {"kind": kind}}
         opened = load(fetch(spec, url=live_service.url, to=tmp_path / "f"))
         factors = Factors.connect(spec, url=live_service.url)
-        for matrix in MATRICES:
+        for matrix in MATRIX_NAMES:
             streamed = np.array(list(factors.rows(matrix, block_bytes=8 * 40 * 7)))
             assert np.allclose(streamed, opened.rows(matrix, 0, 40), rtol=0, atol=1e-12)
 
@@ -580,6 +588,6 @@ def test_import_needs_numpy_alone():
 
 def test_documentation_names_what_there_is():
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
-    assert all(f"`{name}" in page or f"import {name}" in page for name in ("Factors", "RowStream", "fetch"))
+    assert all(f"`{name}" in page or f"import {name}" in page for name in ("Factors", "fetch"))
     for error in (ServiceUnreachable, ServiceError, CorruptObject, SolveFailed, Cancelled, StoreUnavailable):
         assert f"`{error.__name__}`" in page

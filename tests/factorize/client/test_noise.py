@@ -16,7 +16,7 @@ from hostile_server import HostileService, cut, make, vanish
 from scipy import stats
 
 from factorize.certificate.sensitivity import Sensitivity
-from factorize.client import ArrayRows, Factors, NoiseGenerator, RowStream
+from factorize.client import ArrayRows, Factors, NoiseGenerator
 from factorize.errors import InvalidParameter, ServiceUnreachable
 from factorize.privacy import PrivacyTarget, calibrate
 
@@ -209,13 +209,13 @@ class TestStreamed:
     def test_streamed_rows_are_no_source_of_noise(self, server, factorization, calibration):
         """No proof is about the rows that a service sends; noise comes from the certified C."""
         factors = Factors.connect(factorization.digest, url=server.url)
-        with pytest.raises(InvalidParameter, match=r"RowStream is no source of noise.*Factors\.noise"):
+        with pytest.raises(InvalidParameter, match=r"rows are no source of noise.*factors\.noise"):
             NoiseGenerator(factors.rows(), calibration, 50, seed=7)
 
     def test_rows_of_the_callers_own_are_opened_again_where_they_broke(self, server, rows, factorization, calibration):
         whole = draw(rows, calibration, shape=50)
-        stream = RowStream(server.url, factorization.digest, block_bytes=8 * N * 5)
-        own = SimpleNamespace(shape=stream.shape, digest=stream.digest, iterate=stream.iterate)
+        stream = Factors.connect(factorization.digest, url=server.url).rows(block_bytes=8 * N * 5)
+        own = SimpleNamespace(shape=stream.shape, digest=factorization.digest, iterate=stream.iterate)
         generator = NoiseGenerator(own, calibration, 50, seed=7)
         got = [generator.next() for _ in range(5)]
         server.plan("rows", cut(8), *[vanish] * 5)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from golden.make import HERE
 
-from factorize import load as load_whole
 from factorize.client import Factors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
+from factorize.factor_file import load as load_whole
 from factorize.format.claims import CertifiedFactors, StatedSensitivity, certified, differing
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from specs import solved, spec_of
 
-from factorize import load
 from factorize.api.results import Results
 from factorize.api.terminal.text import describe_certificate
 from factorize.certificate.sensitivity import sensitivity_of
@@ -29,6 +28,7 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.format.manifest import ENDLESS, manifest_digest
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specs import spec_of
 
-from factorize import load
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.rounded import cast

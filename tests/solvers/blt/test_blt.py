@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved, spec_of
 
-from factorize import load
 from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
+from factorize.factor_file import load
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.starts import minimise, progressions

@@ -1,0 +1,249 @@
+"""Factors wherever they are, in memory, in a file or at a service: what all of them answer, by one checked manifest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem, extras_named
+from factorize.format.claims import CertifiedSensitivity
+from factorize.format.manifest import ENDLESS, row_count, steps_of
+from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.portrait import html, line
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
+from factorize.privacy_question import question_of
+
+if TYPE_CHECKING:
+    from factorize.certificate.certificate import Certificate
+    from factorize.client.noise import NoiseGenerator, NoiseOptions
+    from factorize.client.rows import Rows
+
+LARGEST_ARRAY = 1 << 31
+"""Bytes of a matrix that is handed out as one array."""
+
+
+class AnyFactors(ABC):
+    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up.
+
+    Attributes:
+        manifest: what was asked, the matrices, and what was certified; checked.
+    """
+
+    manifest: dict[str, Any]
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> CertifiedSensitivity:
+        """Certified, with kind, rule and participation."""
+
+    @abstractmethod
+    def opened(self) -> Any:
+        """Return the `factorize.Factorization`, which has C in memory."""
+
+    @abstractmethod
+    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+
+    @abstractmethod
+    def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
+        """Return rows start..stop-1 of a matrix; see `rows`."""
+
+    @property
+    def digest(self) -> str:
+        """Names these bytes for ever: pin it."""
+        return str(self.manifest["digest"])
+
+    @property
+    def spec_digest(self) -> str:
+        """Names what was asked."""
+        return str(self.manifest["spec_digest"])
+
+    @property
+    def structure(self) -> str:
+        """Of C, the contract's name."""
+        return str(self.manifest["matrices"]["C"]["structure"])
+
+    @property
+    def dtype(self) -> str:
+        """Type in which C is stored; in memory its numbers are doubles."""
+        return str(self.manifest["matrices"]["C"]["dtype"])
+
+    @property
+    def steps(self) -> int:
+        """n; 10^15 - 1 where the rows have no end."""
+        return steps_of(self.manifest)
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The certificate that the manifest states; it takes pydantic to read."""
+        from factorize.certificate.certificate import Certificate
+
+        return Certificate.from_document(self.manifest["certificate"])
+
+    def calibrate(
+        self,
+        target: PrivacyTarget | None = None,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        rho: float | None = None,
+        mu: float | None = None,
+        sigma: float | None = None,
+        clip_norm: float = 1.0,
+        divisor: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        sampling: str = "fixed",
+        dataset_size: int | None = None,
+        batch_size: int | None = None,
+        bins: int | None = None,
+        steps: int | None = None,
+        spent_mu: float | None = None,
+    ) -> Calibration:
+        """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
+
+        With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise is worth: the other one
+        is found. With `steps` the answer is for the first steps of the run, where it stops there; with `spent_mu` for
+        what is left of the target after other runs on the same data. `divisor` is the public divisor of means;
+        `batch_size` is of a sampling and divides nothing. See `factorize.privacy.calibrate`; and with another
+        `sampling` than `fixed`, which takes (epsilon, delta) and the file of C, see
+        `factorize.accounting.calibrate_sampling`.
+
+        Raises:
+            InvalidParameter: no target, two of them, or a value out of range.
+            UnsupportedAdjacency: add/remove, or an unknown name.
+            MissingExtra: the sampling's accounting takes the extra `[solve]`.
+        """
+        numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma, "spent_mu": spent_mu}
+        if target is not None and any(value is not None for value in numbers.values()):
+            raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
+        asked = question_of(**numbers) if target is None else target
+        if sampling == "fixed" and (dataset_size, batch_size, bins, steps) == (None,) * 4:
+            return calibrate(self.sensitivity, asked, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
+        from factorize.accounting.schemes import calibrate_sampling
+
+        with extras_named(f"a calibration for {sampling}"):
+            return calibrate_sampling(
+                self,
+                asked,
+                sampling=sampling,
+                clip_norm=clip_norm,
+                divisor=divisor,
+                adjacency=adjacency,
+                dataset_size=dataset_size,
+                batch_size=batch_size,
+                bins=bins,
+                steps=steps,
+            )
+
+    def noise(
+        self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
+    ) -> NoiseGenerator:
+        """Return the noise of each step.
+
+        Args:
+            calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
+                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job
+                that samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
+            shape: of the (flattened) parameters.
+            seed: a secret integer, `secrets.randbits(128)`.
+            **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.
+
+        Raises:
+            InvalidParameter: the calibration is for another sensitivity than this factorization's.
+        """
+        from factorize.client.noise import NoiseGenerator
+        from factorize.client.noise_source import source_of
+
+        check_own(calibration, self)
+        return NoiseGenerator(source_of(self), calibration, shape, seed=seed, **options)
+
+    @overload
+    def rows(
+        self, matrix: MatrixName = "C_inv", start: None = None, stop: None = None, *, block_bytes: int | None = None
+    ) -> Rows: ...
+    @overload
+    def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray: ...
+    def rows(
+        self,
+        matrix: MatrixName = "C_inv",
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        block_bytes: int | None = None,
+    ) -> Rows | np.ndarray:
+        """Return rows start..stop-1 of C, C^-1 or B, float64; or all rows, one after another. Never the whole matrix.
+
+        Args:
+            matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
+            start: first row, from 0.
+            stop: one past the last row.
+            block_bytes: of rows that are computed, or sent, together where all are gone through; 4 MiB by default.
+
+        Returns:
+            An array of shape (stop - start, n), or (stop - start, stop) of a matrix without end; without `start` and
+            `stop` the `Rows`.
+
+        Raises:
+            InvalidParameter: unknown matrix, rows outside it, or only one of `start` and `stop`.
+            InvalidStrategy: C is so ill-conditioned that entries of its inverse are beyond double precision.
+        """
+        if matrix not in MATRIX_NAMES:
+            raise InvalidParameter(
+                f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}", field="matrix"
+            )
+        if start is not None and stop is not None:
+            return self._read(matrix, start, stop)
+        if start is not None or stop is not None:
+            raise InvalidParameter(f"rows from {start} to {stop}: give both, or neither for all of them", field="rows")
+        from factorize.client.rows import Rows
+
+        return Rows(self.manifest, matrix, self._read, block_bytes=block_bytes)
+
+    @cached_property
+    def C(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
+        """The strategy matrix, shape (n, n), read-only; kept once it was asked for.
+
+        Raises:
+            TooLarge: it takes more than 2 GiB; read its rows.
+            UnsupportedProblem: it has no last row.
+        """
+        return self._whole("C")
+
+    @cached_property
+    def C_inv(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
+        """The noising matrix C^-1, shape (n, n), read-only; it raises as `C`."""
+        return self._whole("C_inv")
+
+    @cached_property
+    def B(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
+        """The decoder A C^-1, one row for each output of the workload, read-only; it raises as `C`."""
+        return self._whole("B")
+
+    def _whole(self, name: MatrixName) -> np.ndarray:
+        n = self.steps
+        if n == ENDLESS:
+            raise UnsupportedProblem(
+                f"{name} has no last row and is no array; read a range of rows: factors.rows({name!r}, 0, 100)",
+                field=name,
+            )
+        rows = row_count(self.manifest, name)
+        if 8 * rows * n > LARGEST_ARRAY:
+            raise TooLarge(
+                f"{name} with n={n} takes {8 * rows * n / 2**30:.1f} GiB as an array, above {LARGEST_ARRAY >> 30} GiB; "
+                f"read some rows, factors.rows({name!r}, 0, 100), or make noise from it, which needs no whole matrix"
+            )
+        found = self.rows(name, 0, rows)
+        found.setflags(write=False)
+        return found
+
+    def __repr__(self) -> str:
+        """One line: spec, sensitivity, loss, gap, digest."""
+        return line(type(self).__name__, self.manifest)
+
+    def _repr_html_(self) -> str:
+        """The certificate in words and a small picture, for notebooks."""
+        return html(self, type(self).__name__)
