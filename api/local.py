@@ -90,7 +90,7 @@ def obtain(
 def bound(spec: Spec, store: Store) -> Spec:
     """Return the spec with the numbers of its user-supplied matrices: its own, else those in the store."""
     keep_matrices(spec, store)
-    return store.bind(spec)
+    return store.matrices.bind(spec)
 
 
 def keep_matrices(spec: Spec, store: Store) -> None:

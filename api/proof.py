@@ -151,7 +151,7 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
         return {}
     from factorize.storage.store import open_store
 
-    return open_store(store, create=False).matrices_of(spec)
+    return open_store(store, create=False).matrices.named_by(spec)
 
 
 def make_ready() -> None:

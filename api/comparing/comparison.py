@@ -69,7 +69,7 @@ def comparison(
     if request.dataset_size is not None and request.batch_size is not None:
         sampling = Sampling(request.dataset_size, request.batch_size)
     table = compare(
-        spec if store is None else store.bind(spec),
+        spec if store is None else store.matrices.bind(spec),
         buffers=request.buffers,
         bytes_per_parameter=request.bytes_per_parameter,
         privacy=privacy,

@@ -162,7 +162,7 @@ def _load_file(path: Path, store: str | None) -> Factorization:
     if not user_matrices(spec):
         return loaded
     try:
-        numbers = open_results(store, create=False).matrices_of(spec)
+        numbers = open_results(store, create=False).matrices.named_by(spec)
     except NotFound as error:
         raise NotFound(
             f"{path} answers for a matrix of your own, whose numbers are not in the file: {error}; "

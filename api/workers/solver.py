@@ -42,7 +42,7 @@ def solve(request: Document, tell: Tell) -> str:
     from factorize import solvers
     from factorize.spec import parse_spec
 
-    spec = _store(request["store"]).bind(parse_spec(request["spec"]))
+    spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
     _log.info("the worker solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
     return _written(solvers.solve(spec, progress=lambda step: tell(**vars(step))), request["path"])
 

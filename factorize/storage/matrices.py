@@ -70,7 +70,7 @@ class Matrices:
         return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
 
     def bind(self, spec: Spec) -> Spec:
-        """Return a spec with the numbers of its matrices; see `Store.bind`."""
+        """Return a spec with the numbers of its users' matrices; those that it lacks are read, see `Store.matrix`."""
         found = {}
         for part in spec.user_matrices().values():
             if part.sha256 is not None and part.shape is not None and not part.bound:
@@ -78,7 +78,7 @@ class Matrices:
         return spec.bind(found)
 
     def named_by(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the matrices that a canonical spec document names, by sha256; see `Store.matrices_of`."""
+        """Return the matrices that a canonical spec document names, by sha256; see `Store.matrix`."""
         return {sha256: self.read(sha256, shape) for sha256, shape in user_matrices(document)}
 
 

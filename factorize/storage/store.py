@@ -231,7 +231,7 @@ class Store:
         if inside["digest"] != manifest["digest"]:
             raise CorruptObject(f"the file of {manifest['digest']} holds {inside['digest']}")
         tensors = {name: container.read(name) for name in container.names}
-        return from_tensors(lasting(manifest), tensors, matrices=self.matrices_of(manifest["spec"]))
+        return from_tensors(lasting(manifest), tensors, matrices=self.matrices.named_by(manifest["spec"]))
 
     def blob(self, sha256: str) -> Blob:
         """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
@@ -269,14 +269,6 @@ class Store:
             CorruptObject: damaged.
         """
         return self.matrices.read(sha256, shape)
-
-    def matrices_of(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the users' matrices that a canonical spec document names, by sha256; see `matrix`."""
-        return self.matrices.named_by(document)
-
-    def bind(self, spec: Spec) -> Spec:
-        """Return a spec with the numbers of its users' matrices; those that it lacks are read here, see `matrix`."""
-        return self.matrices.bind(spec)
 
     def items(
         self, *, workload: str | None = None, n: int | None = None, after: str | None = None

@@ -139,15 +139,15 @@ def test_user_matrices_are_kept_under_the_digest_of_their_numbers(store, opener)
 
 def test_specs_are_bound_to_the_matrices_of_the_store(store, opener):
     asked = spec_of({"kind": "matrix", "rows": LOWER}, "identity")
-    assert store.bind(asked) == asked  # it has its numbers
+    assert store.matrices.bind(asked) == asked  # it has its numbers
     named = spec_of(asked.document()["workload"], "identity")
     with pytest.raises(NotFound):
-        store.bind(named)
+        store.matrices.bind(named)
     store.put(factorization(of=asked))
     bound = opener().bind(named)
     np.testing.assert_array_equal(bound.workload.array, LOWER)
     assert bound.digest == asked.digest
-    assert store.bind(spec_of(4, "identity")) == spec_of(4, "identity")
+    assert store.matrices.bind(spec_of(4, "identity")) == spec_of(4, "identity")
     np.testing.assert_array_equal(opener().load(asked.digest).spec.workload.array, LOWER)
 
 
