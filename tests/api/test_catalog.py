@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,7 +110,7 @@ def test_a_store_is_looked_at_once_in_five_seconds_and_its_manifests_once(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(catalog_module, "LOOK_SECONDS", 5.0)
-    monkeypatch.setattr(catalog_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(catalog_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     store = open_store(str(tmp_path / "store"))
     catalog = Catalog(ledger.engine, store)
     one = store.put(factorization(3))["digest"]

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ def test_writers_that_are_killed_leave_a_whole_log(url: str) -> None:
 
 def test_refusals_are_counted_and_not_all_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(audit_log.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(audit_log, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
         log = AuditLog(ledger.engine)
         for _ in range(1000):
