@@ -7,8 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from factorize.accounting.schemes import SAMPLINGS
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.spec import Spec
+
+SamplingNames = Annotated[
+    list[Annotated[str, Field(max_length=40, json_schema_extra={"enum": list(SAMPLINGS)})]],
+    Field(max_length=8),
+]
+"""Schemes that rows may count on: what the loader can do. A fixed order always counts."""
+ALL_SAMPLINGS: dict[str, Any] = {"x-default": list(SAMPLINGS), "description": "A fixed order always counts."}
 
 
 class CompareRequest(Frozen):
@@ -38,7 +46,7 @@ class CompareRequest(Frozen):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     dataset_size: Count | None = None
     batch_size: Count | None = None
-    samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
+    samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
     max_seconds: Positive | None = None
     seconds: Positive | None = None
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from factorize.api.comparing.compare_request import ALL_SAMPLINGS, SamplingNames
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.plain_data import Count, Frozen, Positive, read_union
 from factorize.spec import Spec, parse_spec
@@ -50,7 +51,7 @@ class RecommendRequest(Frozen):
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
     workload: dict[str, Any] | None = None
     objective: dict[str, Any] | None = None
-    samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
+    samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
     seconds: Positive = DEFAULT_SECONDS
 
     @property

@@ -223,10 +223,11 @@ class _Run:
         found += unproved
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
-        chosen = recommend(rows, self.budgets[-1])
+        refused = [entry for entry in found if isinstance(entry, Refused)]
+        late = any(entry.out_of_time for entry in refused)
+        chosen = recommend(rows, self.budgets[-1], late=late)
         taken = None if chosen is None else rows[chosen.row].spec_digest
         kept = next((one.found for one in solved if one.found.spec_digest == taken), None)
-        refused = [entry for entry in found if isinstance(entry, Refused)]
         tried = {plan.mechanism["kind"] for plan in plans}
         refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec) if kind not in tried]
         document = self.spec.document()
@@ -240,7 +241,7 @@ class _Run:
             refused=tuple(refused),
             recommendation=chosen,
             solved=None if kept is None else self._with_bound(kept),
-            recommendations=tuple((budget, recommend(rows, budget)) for budget in self.budgets),
+            recommendations=tuple((budget, recommend(rows, budget, late=late)) for budget in self.budgets),
             samplings=tuple(described(self.rows, rows, solved)) if self.rows.samplings else (),
             sampled_bounds=sampled,
             seconds=time.monotonic() - self.began,

@@ -224,12 +224,13 @@ class Comparison:
         }
 
 
-def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
+def recommend(rows: Sequence[Row], budget: int | None, *, late: bool = False) -> Recommendation | None:
     """Return the row with the smallest loss within the budget; of rows within 0.1 % of it, the one with least memory.
 
     Args:
         rows: sorted by loss, or by the loss at the privacy asked for.
         budget: vectors of state, or None for any number.
+        late: whether the time did not last for all mechanisms and samplings.
     """
     fitting = [i for i, row in enumerate(rows) if budget is None or row.noise_vectors <= budget]
     if not fitting:
@@ -246,17 +247,17 @@ def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
     first = chosen == fitting[0]
     standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
     reason = f"{row.mechanism} {standing}{within}{gap}; it keeps {row.noise_vectors} vectors"
-    return Recommendation(chosen, reason + _at_privacy(row, [rows[i] for i in fitting]))
+    return Recommendation(chosen, reason + _at_privacy(row, [rows[i] for i in fitting], late))
 
 
-def _at_privacy(row: Row, others: Sequence[Row]) -> str:
+def _at_privacy(row: Row, others: Sequence[Row], late: bool) -> str:
     """Say what the choice counts on under sampling, and what there is without."""
     if row.rmse_at_privacy is None or not any(other.sampling for other in others):
         return ""
     scheme = SCHEMES[row.sampling or "fixed"]
     text = f"; under {scheme.title} its rmse is {row.rmse_at_privacy:.4g} ({row.method})"
     if row.sampling is None:
-        return text + ", and no sampling does better"
+        return text + ("; the time did not last to try all under sampling" if late else ", and no sampling does better")
     text += f", counting on nobody knowing {scheme.secret}; without secrecy it is {row.rmse_without_secrecy:.4g}"
     plain = next((other for other in others if other.sampling is None), None)
     if plain is None:

@@ -262,10 +262,12 @@ def test_mechanisms_are_compared(view: Watched) -> None:
 def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     page = view.page
     view.go("recommend")
-    for name, text in {"examples": "6", "batch size": "2", "seconds": "0.5", "samplings": "fixed"}.items():
+    for name, text in {"examples": "6", "batch size": "2", "seconds": "0.5"}.items():
         if not page.get_by_label(name, exact=True).is_visible():
             page.get_by_text("More fields").click()
         page.get_by_label(name, exact=True).fill(text)
+    for sampling in ("cyclic_poisson", "balls_in_bins", "poisson", "random_allocation"):
+        page.get_by_label(sampling, exact=True).uncheck()
     page.get_by_role("button", name="Recommend").click()
     solve = page.get_by_role("button", name="Solve this")
     solve.wait_for()
@@ -278,6 +280,8 @@ def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     solve.click()
     page.get_by_role("heading", name="Certificate").wait_for()
     assert page.url.endswith(f"#/f/{digest}")
+    title = page.locator("main h1").text_content()
+    assert title.startswith("prefix(n=3), single, mean, ") and page.title() == f"{title} · factorize"
 
 
 @pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])

@@ -1,6 +1,7 @@
 """The comparison of all mechanisms: its rows are the solver's own results, and its costs are those of the client."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -298,3 +299,10 @@ def test_a_memory_beyond_the_steps_of_an_epoch_keeps_the_streaming_optimum() -> 
     assert found == [{"kind": "buffered_linear", "buffers": 3}]
     bands = [one["bands"] for one in fewer_bands(spec.canonical(), 8) if one["kind"] == "banded"]
     assert bands == [2, 3, 4, 6] and not list(fewer_bands(spec.canonical(), 1))
+
+
+def test_no_sampling_is_said_to_be_worse_that_was_not_tried():
+    best, *others = compare(spec_of(4), buffers=0, privacy=PrivacyTarget(epsilon=2, delta=1e-5), fitting=True).rows
+    rows = [best, *(replace(row, sampling="poisson") for row in others)]
+    assert recommend(rows, None).reason.endswith("and no sampling does better")
+    assert recommend(rows, None, late=True).reason.endswith("the time did not last to try all under sampling")

@@ -1,7 +1,7 @@
 // The certificate in plain words.
 
 import { details, el, terms } from "./dom.js";
-import { part, percent, seconds, short, summary } from "./formats.js";
+import { part, percent, seconds, short } from "./formats.js";
 
 /** Show what was asked and what is certified. */
 export function certificateCard(manifest) {
@@ -13,7 +13,6 @@ export function certificateCard(manifest) {
     el("ul", {}, sentences(certificate, spec).map((text) => el("li", {}, text))),
     certificate.warnings.map((text) => el("p", { class: "error" }, `Warning: ${text}`)),
     terms([
-      ["spec", summary(spec)],
       ["digest", el("code", { class: "digest" }, manifest.digest)],
       ["spec digest", el("code", { class: "digest" }, manifest.spec_digest)],
       ["solver", `${manifest.solver.mechanism}, ${manifest.solver.iterations} iterations, ${seconds(manifest.solver.seconds)}`],

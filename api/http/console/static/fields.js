@@ -11,7 +11,7 @@ export function field(form, schema, path, label, optional = false) {
   const left = optional || real.length < kinds.length;
   if (real.every((kind) => isScalar(kind.schema))) return scalar(form, path, label, real.map((kind) => kind.schema), left, preset(schema));
   const items = real.length === 1 && real[0].schema.items ? settled(form, real[0].schema.items) : null;
-  if (items?.enum) return several(form, path, label, items, preset(schema));
+  if (items?.enum) return several(form, path, label, { ...items, description: items.description ?? schema.description }, preset(schema));
   if (real.length === 1 && real[0].schema.type === "array") return list(form, path, label, real[0].schema, left);
   if (real.length === 1 && !left) return object(form, real[0].schema, path, label);
   return choice(form, path, label, left ? [{ label: "none", schema: null }, ...real] : real, preset(schema));
@@ -97,7 +97,7 @@ function scalar(form, path, label, schemas, optional, preset) {
   return { node, read, write: (value) => (control.value = value ?? "") };
 }
 
-/** Boxes to tick, one for each value; what is wrong with any of them stands below the first. */
+/** Boxes to tick, one for each value; those of the preset read as nothing said. What is wrong with any of them stands below the first. */
 function several(form, path, label, { enum: values, description }, preset = []) {
   const boxes = values.map((value) => el("input", { type: "checkbox", id: `${form.idOf(path)}-${value}`, value, input: () => form.changed() }));
   const error = kept(form, path, boxes[0], description);
@@ -105,7 +105,11 @@ function several(form, path, label, { enum: values, description }, preset = []) 
   const node = el("fieldset", {}, el("legend", {}, label), el("div", { class: "ticks" }, rows), description ? el("p", { class: "hint", id: `${form.idOf(path)}-hint` }, description.replaceAll("`", "")) : null, error);
   const write = (value) => boxes.forEach((box) => (box.checked = (value ?? preset).includes(box.value)));
   write(undefined);
-  return { node, read: () => boxes.filter((box) => box.checked).map((box) => box.value), write };
+  const read = () => {
+    const ticked = boxes.filter((box) => box.checked).map((box) => box.value);
+    return `${ticked}` === `${preset}` ? undefined : ticked;
+  };
+  return { node, read, write };
 }
 
 function list(form, path, label, schema, optional) {

@@ -134,7 +134,8 @@ class Desk {
   }
 }
 
-function quotasOf({ quotas }) {
+/** Return the quotas of a caller or a key in words. */
+export function quotasOf({ quotas }) {
   const set = Object.entries(quotas).filter(([, value]) => value !== null);
   return set.map(([name, value]) => `${value} ${name.replaceAll("_", " ")}`).join(", ") || "none";
 }

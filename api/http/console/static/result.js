@@ -6,16 +6,17 @@ import { codeCard } from "./code.js";
 import { compose } from "./compose.js";
 import { button, el } from "./dom.js";
 import { errorsCard } from "./errors.js";
-import { bytes, part } from "./formats.js";
+import { bytes, summary } from "./formats.js";
 import { heatmapCard } from "./heatmap.js";
 import { noiseCard } from "./noise.js";
 import { sigmaCard } from "./sigma.js";
 
 /** Show a result; pictures come when they are asked for or when they are in view. */
 export async function resultPage(main, manifest, { signal }) {
-  const { workload, mechanism } = manifest.spec;
+  const title = summary(manifest.spec);
+  document.title = `${title} · factorize`;
   main.append(
-    el("h1", {}, `${part(workload)}, ${mechanism.kind}`),
+    el("h1", {}, title),
     el("p", { class: "actions" }, button("Compose another from this spec", () => compose(manifest.spec))),
     el("div", { class: "panels" }, certificateCard(manifest), sigmaCard(manifest, signal)),
     el("div", { class: "panels" }, heatmapCard(manifest, signal), errorsCard(manifest, signal)),

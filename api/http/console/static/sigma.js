@@ -6,7 +6,7 @@ import { short } from "./formats.js";
 import { SchemaForm } from "./schemaform.js";
 
 const PRESET = { epsilon: 2, delta: 1e-6 };
-const LABELS = { sigma_of_sums: "sigma of sums", sigma_of_means: "sigma of means", divisor: "divisor", noise_multiplier: "noise multiplier", epsilon: "epsilon", delta: "delta", epsilon_without_secrecy: "epsilon without secrecy", deterministic_sigma: "sigma of sums without a claim", rho: "rho (zCDP)", mu: "mu (GDP)", sensitivity: "sensitivity", clip_norm: "clip norm", adjacency: "adjacency", sampling: "sampling", method: "method" };
+const LABELS = { sigma_of_sums: "sigma of sums", sigma_of_means: "sigma of means", divisor: "divisor", noise_multiplier: "noise multiplier", epsilon: "epsilon", delta: "delta", epsilon_without_secrecy: "epsilon without secrecy", deterministic_sigma: "sigma of sums without a claim", rho: "rho (zCDP)", mu: "mu (GDP)", attack_advantage: "attack advantage", sensitivity: "sensitivity", clip_norm: "clip norm", adjacency: "adjacency", sampling: "sampling", method: "method" };
 
 /** Show the form of a calibration and its answer. */
 export function sigmaCard(manifest, signal) {
@@ -20,7 +20,7 @@ export function sigmaCard(manifest, signal) {
 }
 
 function calibration(found, manifest, signal) {
-  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "clip_norm", "divisor", "adjacency", "bins", "method"] });
+  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "spent_mu", "steps", "clip_norm", "divisor", "adjacency", "bins", "method"] });
   form.write(PRESET);
   const answer = el("div", { "aria-live": "polite" });
   const submit = async (event) => {
