@@ -83,11 +83,10 @@ class TestSensitivity:
         assert (((exact - cases.fractions(values)) ** 2).sum(axis=0) <= cases.fractions(far) ** 2).all()
 
     def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
+        """A state that is far smaller than what it has lost, and is read times 2^60."""
         matrix = cases.cancelling(3)
-        exact = cases.strategy(cases.inverse(matrix))
-        values, far = Strategy("redrawn", matrix.tensors(), matrix.n).near_columns(np.arange(matrix.n))
-        off = ((exact - cases.fractions(values)) ** 2).sum(axis=0)
-        assert (off <= cases.fractions(far) ** 2).all() and 0 < off[0] and abs(exact[5, 0]) < 2**8
+        with pytest.raises(NotEnclosed, match="ill-conditioned"):
+            Strategy("redrawn", matrix.tensors(), matrix.n).near_columns(np.arange(matrix.n))
 
     def test_an_inverse_out_of_reach_is_refused(self):
         """With x_i = y_i + 2^60 (y_0 + ... + y_{i-1}) entries of C reach 2^60^(n - 1)."""
