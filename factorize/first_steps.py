@@ -11,7 +11,6 @@ import numpy as np
 import factorize
 from factorize.encoding import tensor_digest
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
 from factorize.mechanisms import Added
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, Solution
@@ -29,7 +28,7 @@ from factorize.structures.tree import TreeMatrix, level_count
 from factorize.workloads import Prefix
 
 
-def first_steps(run: Factorization, steps: int) -> Factorization:
+def first_steps(run: factorize.Factorization, steps: int) -> factorize.Factorization:
     """Return the certified factorization of the first steps of a run, for calibrations of what they release.
 
     After the first epoch of a fixed order, an epoch that is not whole counts as whole: more is then covered than was
@@ -54,7 +53,7 @@ def first_steps(run: Factorization, steps: int) -> Factorization:
         mechanism=Added(kind="added", sha256=tensor_digest(list(strategy.tensors().values()))),
     )
     solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
-    return Factorization.from_solution(spec.canonical(), Solution(strategy, Outcome.ADDED, 0), solver=solver)
+    return factorize.Factorization.from_solution(spec.canonical(), Solution(strategy, Outcome.ADDED, 0), solver=solver)
 
 
 def _leading(strategy: Matrix, steps: int) -> Matrix:
