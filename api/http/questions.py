@@ -244,7 +244,7 @@ def _ask(
                 memory_mb=memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                 threads=threads,
                 progress=report,
-                cancelled=stop.is_set,
+                cancelled=lambda: stop.is_set() or service.engine.closed,
             )
         except FactorizeError as error:
             raise _problem(error, question.remedy) from None

@@ -131,6 +131,11 @@ class JobEngine:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
         return None if self._dispatch.room is None else self._dispatch.room[0]
 
+    @property
+    def closed(self) -> bool:
+        """Whether the engine ends or has ended."""
+        return self._dispatch.stopped
+
     def submit(self, order: JobOrder, within: Within = lambda *_: None) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
 
@@ -181,7 +186,7 @@ class JobEngine:
             The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
         """
         pause = FIRST_PAUSE
-        while not self._dispatch.stopped:
+        while not self.closed:
             job = await asyncio.to_thread(self._ledger.get, spec_digest)
             if job is None:
                 return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import CommandLine
-from servers import LiveService
+from servers import LiveService, serving
 
 from factorize.api.comparing.compare_request import read_request
+from factorize.api.settings import Settings
 from factorize.errors import InvalidSpec
 from factorize.solvers import compare
 from factorize.spec import parse_spec
@@ -120,6 +123,24 @@ def test_http_tells_how_far_it_is(live_service: LiveService) -> None:
     assert news and table["rows"]
     assert all(0 <= one["done"] <= one["total"] > 0 for one in news)
     assert all(isinstance(one["mechanism"], str) and one["mechanism"] for one in news)
+
+
+def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:
+    request = (
+        b"POST /v1/compare HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
+    )
+    body = json.dumps({"spec": {"workload": {"kind": "prefix", "n": 2000}}}).encode()
+    with ExitStack() as stack:
+        live = stack.enter_context(serving(Settings(store=str(tmp_path))))
+        host, port = live.host.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=600) as connection:
+            connection.sendall(request % (len(body), body))
+            received = b""
+            while b"event: progress" not in received:
+                received += connection.recv(65536)
+            stack.close()
+            received += b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"event: failed" in received and b"unavailable" in received
 
 
 @pytest.mark.parametrize(
