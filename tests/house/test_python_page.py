@@ -9,6 +9,7 @@ import pytest
 from pages import ROOT, blocks
 
 import factorize
+from factorize.any_factors import AnyFactors
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
@@ -19,7 +20,7 @@ def test_the_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     names: dict[str, object] = {}
     exec(compile(blocks(page), page, "exec"), names)
     factors = names["factors"]
-    assert isinstance(factors, factorize.Factorization) and factors.certificate.converged
+    assert isinstance(factors, AnyFactors) and factors.certificate.converged
     assert "table" not in names or names["table"].recommended["mechanism"] == "identity"
 
 
