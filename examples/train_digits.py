@@ -288,7 +288,7 @@ def table(outcomes: Sequence[Outcome], setting: Setting, runs: int, seconds: flo
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
     """Say where correlated noise pays: in a public order, and how secret Poisson batches compare with it."""
-    plain, optimum, _, poisson = (out.accuracy for out in outcomes)
+    plain, optimum, _, poisson = (outcome.accuracy for outcome in outcomes)
     standing = "better still" if poisson > optimum else "no better here"
     gain, rest = 100 * (optimum - plain), 100 * (poisson - optimum)
     return (

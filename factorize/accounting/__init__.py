@@ -16,7 +16,7 @@ _HOMES = {
     "bin_gram": "factorize.accounting.gram_matrix",
     "calibrate_bins": "factorize.accounting.bins_calibration",
     "calibrate_sampling": "factorize.accounting.schemes",
-    "loss_distribution": "factorize.accounting.loss_distribution",
+    "loss_distribution": "factorize.accounting.loss_distributions",
     "renyi_divergence": "factorize.accounting.bins_law",
     "renyi_epsilon": "factorize.accounting.bins_law",
 }
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins
     from factorize.accounting.bins_law import BinsLaw, renyi_divergence, renyi_epsilon
     from factorize.accounting.gram_matrix import BinGram, bin_gram
-    from factorize.accounting.loss_distribution import loss_distribution
+    from factorize.accounting.loss_distributions import loss_distribution
     from factorize.accounting.schemes import calibrate_sampling
     from factorize.accounting.star_estimate import StarEstimate
 

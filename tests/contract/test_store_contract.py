@@ -144,7 +144,7 @@ def test_specs_are_bound_to_the_matrices_of_the_store(store, opener):
     with pytest.raises(NotFound):
         store.matrices.bind(named)
     store.put(factorization(of=asked))
-    bound = opener().bind(named)
+    bound = opener().matrices.bind(named)
     np.testing.assert_array_equal(bound.workload.array, LOWER)
     assert bound.digest == asked.digest
     assert store.matrices.bind(spec_of(4, "identity")) == spec_of(4, "identity")

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from factorize import solvers
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, renyi_divergence, renyi_epsilon
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.loss_distribution import convex_minorant, distribution_of, loss_distribution
+from factorize.accounting.loss_distributions import convex_minorant, distribution_of, loss_distribution
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon

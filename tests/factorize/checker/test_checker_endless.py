@@ -12,8 +12,7 @@ from checker_files import parts, sealed
 
 from factorize import parse_spec, solvers
 from factorize.checker import check_factor_file
-from factorize.checker.losses import check_endless
-from factorize.checker.losses.check_endless import limit
+from factorize.checker.losses.check_endless import check_endless, limit
 from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
 from factorize.checker.structures import blt
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
@@ -112,7 +111,7 @@ def endless(kind: str = "nu_toeplitz", **mechanism: Any) -> tuple[dict[str, Any]
 def told(manifest: dict[str, Any], tensors: dict[str, np.ndarray], shape: Any = (None, None)) -> Report:
     report = Report(stated=(SENSITIVITY, LOSS, MECHANISM, STRATEGY, CONVERGED))
     structure = "nu_toeplitz" if "nu" in tensors else "blt"
-    check_endless.check_endless(report, {"shape": list(shape), "structure": structure}, tensors, manifest)
+    check_endless(report, {"shape": list(shape), "structure": structure}, tensors, manifest)
     return report
 
 
@@ -155,12 +154,3 @@ def test_claims_without_end_that_cannot_be() -> None:
 def test_what_is_optimised_without_end_has_not_converged() -> None:
     report = told(*endless("blt", buffers=1))
     assert report.status(MECHANISM) == "proved" and report.status(CONVERGED) == "not_looked_at"
-
-
-def test_whether_c_is_of_the_mechanism_is_told() -> None:
-    manifest, tensors = endless(nu=0.5)
-    for nu, holds in ((0.5, True), (0.25, False)):
-        report = Report()
-        mechanism = manifest["spec"]["mechanism"] | {"nu": nu}
-        assert check_endless._check_mechanism(report, mechanism, "nu_toeplitz", tensors) is holds
-        assert report.status(MECHANISM) == ("proved" if holds else "false")

@@ -397,7 +397,7 @@ def test_specs_that_name_two_matrices_are_bound_twice(store):
     asked = spec_of(given, "identity", optimize_for={"kind": "matrix", "rows": [[1.0, 0.0], [0.0, 3.0]]})
     put = factorization(of=asked)
     store.put(put)
-    bound = open_store(store.url).bind(parse_spec(asked.document()))
+    bound = open_store(store.url).matrices.bind(parse_spec(asked.document()))
     np.testing.assert_array_equal(bound.workload.array, LOWER)
     np.testing.assert_array_equal(bound.optimize_for.array, [[1.0, 0.0], [0.0, 3.0]])
     store.load(put.digest).verify()

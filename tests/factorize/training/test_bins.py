@@ -507,7 +507,7 @@ def test_a_claim_is_for_one_factorization(tmp_path):
     made.save(tmp_path / "factors.safetensors")
     factors = load(tmp_path / "factors.safetensors")
     factors.noise(scale, 3, seed=1)
-    factors.digest = "0" * 64
+    factors.manifest["digest"] = "0" * 64
     with pytest.raises(InvalidParameter, match="counts on all of C"):
         factors.noise(scale, 3, seed=1)
 

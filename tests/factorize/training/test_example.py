@@ -59,9 +59,6 @@ def test_the_optimal_factorization_beats_dp_sgd(
         assert found[name][0] - plain > 3 * np.hypot(plain_error, found[name][1])
     assert "n = 240 steps" in printed and "2.0000 (exact)" in printed and "Measured:" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(example, "WAYS", example.WAYS[1:2])
-    assert example.main(["--service", live_service.url, *SMALL]) == 0
-    assert accuracies(capsys.readouterr().out) == {"optimum, public order": (optimal, optimal_error)}
 
 
 def test_no_service(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
