@@ -38,9 +38,14 @@ def test_published_values_at_a_million_steps(vectors, nu):
     # The published value is denormal where the service flushes to zero.
     assert strategy_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["c_t"], rel=1e-9, abs=1e-300)
     assert noising_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["beta_t"], rel=1e-9, abs=1e-300)
-    certificate = solvers.solve(spec_of(t, nu_toeplitz(float(nu))), evidence=False).certificate
-    assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2_n1e6"], rel=1e-9)
-    assert certificate.loss.mean_squared == pytest.approx(expected["mean_n1e6"], rel=1e-9)
+    squares = float((strategy_coefficients(t, float(nu)) ** 2).sum())
+    decoder = np.cumsum(noising_coefficients(t, float(nu)))
+    assert squares == pytest.approx(expected["sens2_n1e6"], rel=1e-9)
+    assert squares * np.cumsum(decoder**2).mean() == pytest.approx(expected["mean_n1e6"], rel=1e-9)
+    if nu == "0":  # the certificate of another takes a minute or two
+        certificate = solvers.solve(spec_of(t, nu_toeplitz(float(nu))), evidence=False).certificate
+        assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2_n1e6"], rel=1e-9)
+        assert certificate.loss.mean_squared == pytest.approx(expected["mean_n1e6"], rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [8, 600, 6000])
