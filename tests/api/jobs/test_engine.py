@@ -102,18 +102,10 @@ class Place:
 
     def stop(self, host: subprocess.Popen[str]) -> None:
         """Stop a process of `host`, not in the midst of a write: SQLite would keep everybody else from writing."""
-
-        def stopped() -> bool:
+        with closing(sqlite3.connect(self.database, timeout=600, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")  # nobody else writes until this connection is closed
             os.kill(host.pid, signal.SIGSTOP)
-            with closing(sqlite3.connect(self.database, timeout=0, isolation_level=None)) as database:
-                try:
-                    database.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError:
-                    os.kill(host.pid, signal.SIGCONT)
-                    return False
-            return True
-
-        wait_for(stopped)
+            os.waitpid(host.pid, os.WUNTRACED)  # returns when its last thread has stopped
 
     def find(self, spec_digest: str) -> str | None:
         path = self.store / spec_digest
