@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from specs import spec_of
-from training_cases import digits, nothing, unit_door
+from training_cases import nothing, unit_door
 
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.privacy import PrivacyTarget
@@ -20,6 +21,7 @@ from factorize.training import (
     Quadratic,
     Rows,
     Sgd,
+    SoftmaxRegression,
     dp_ftrl,
     fixed_order,
     full_batch,
@@ -57,7 +59,8 @@ def test_recursive_gradients_of_equal_examples_are_the_gradients(decay: float) -
 
 def test_without_decay_it_is_dp_memf_to_the_bit() -> None:
     factors = solve(parse_spec(method_spec("dp_memf", ones(12), epochs=2)))
-    model, order = digits(), fixed_order(60, 10, epochs=2)
+    x, y = load_digits(return_X_y=True)
+    model, order = SoftmaxRegression(x / 16, y, 10), fixed_order(60, 10, epochs=2)
     results = []
     for train in (dp_ftrl, dp_srg):
         sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, divisor=10, seed=4))
