@@ -6,6 +6,8 @@ their noise.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 
 import factorize
@@ -28,7 +30,7 @@ from factorize.structures.tree import TreeMatrix, level_count
 from factorize.workloads import Prefix
 
 
-def first_steps(run: factorize.Factorization, steps: int) -> factorize.Factorization:
+def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> factorize.Factorization:
     """Return the certified factorization of the first steps of a run, for calibrations of what they release.
 
     After the first epoch of a fixed order, an epoch that is not whole counts as whole: more is then covered than was
@@ -37,15 +39,19 @@ def first_steps(run: factorize.Factorization, steps: int) -> factorize.Factoriza
     Args:
         run: the whole run.
         steps: how many of them, 1 to n.
+        least: steps that are covered in any case: under bins those of an epoch, since the draws are among all of them.
 
     Raises:
         InvalidParameter: no number of its steps.
         UnsupportedProblem: it is a run without end.
     """
-    if not 1 <= steps <= run.steps:
-        told = f"steps={steps} is not from 1 to {run.steps}, the steps of the run; give how many it made"
-        raise InvalidParameter(told, field="steps")
-    steps, participation = _covering(run.spec.participation, run.steps, steps)
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or not 1 <= steps <= run.steps:
+        message = (
+            f"steps={steps!r} is not a whole number from 1 to {run.steps}, the steps of the run; give how many it made"
+        )
+        raise InvalidParameter(message, field="steps")
+    covered = min(max(int(steps), least), run.steps)
+    steps, participation = _covering(run.spec.participation, run.steps, covered)
     strategy = _leading(run.matrix, steps)
     spec = Spec(
         workload=Prefix(kind="prefix", n=steps),

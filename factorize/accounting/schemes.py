@@ -192,10 +192,9 @@ def calibrate_sampling(
         from factorize.first_steps import first_steps
 
         whole = certified(factorization).opened()
-        if isinstance(scheme, BinsScheme):
-            bins = bins_of(whole) if bins is None else bins
-            steps = max(steps, bins)  # of an epoch that is not whole, each example has drawn its bin among all
-        factorization = first_steps(whole, steps)
+        if isinstance(scheme, BinsScheme) and bins is None:
+            bins = bins_of(whole)
+        factorization = first_steps(whole, steps, least=bins or 1)
     asked = SamplingOptions(
         clip_norm=clip_norm,
         divisor=divisor,

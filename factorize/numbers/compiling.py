@@ -27,18 +27,18 @@ def _assign(out, source):  # type: ignore[no-untyped-def]  # numba compares its 
     return _LOOPS[out.ndim]
 
 
-def _vector(out, source):  # type: ignore[no-untyped-def]
+def _vector(out, source):  # type: ignore[no-untyped-def]  # numba types it, as the two below
     for i in range(out.shape[0]):
         out[i] = source[i]
 
 
-def _matrix(out, source):  # type: ignore[no-untyped-def]
+def _matrix(out, source):  # type: ignore[no-untyped-def]  # as above
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = source[i, j]
 
 
-def _block(out, source):  # type: ignore[no-untyped-def]
+def _block(out, source):  # type: ignore[no-untyped-def]  # as above
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             for k in range(out.shape[2]):

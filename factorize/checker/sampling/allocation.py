@@ -1,10 +1,11 @@
 """The privacy loss distribution of random allocation where C has one band, every mass rounded up (theorem 9).
 
-An example takes part in k of n steps, chosen uniformly. docs/notes/amplification-proofs.md reduces it to k independent
-blocks of b = n / k steps. With w^2 at least the largest squared entry of C over sigma^2, the likelihood ratio of one
-block is L = S_b e^(-w^2 / 2) / b, S_b a sum of b independent copies of e^(w Z), Z normal, and that of the run is a
-product of k independent copies of L. Both hockey sticks are means of a function that is convex in every term. So both
-grow where mass is moved to the ends of a cell about its mean, and one law serves both directions.
+An example draws one step in each of k epochs of b = n / k steps, anew and uniformly. docs/notes/amplification-
+proofs.md has k independent blocks for it, as for k steps chosen among all n. With w^2 at least the largest squared
+entry of C over sigma^2, the likelihood ratio of one block is L = S_b e^(-w^2 / 2) / b, S_b a sum of b independent
+copies of e^(w Z), Z normal, and that of the run is a product of k independent copies of L. Both hockey sticks are
+means of a function that is convex in every term. So both grow where mass is moved to the ends of a cell about its
+mean, and one law serves both directions.
 
 The places are e^(h i), i whole. Sums and products of two laws are all pairs of their places, so that masses are only
 added and multiplied, and none is a difference.
