@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # A process takes a share of neighbouring tests, so that they share their fixtures, and at the end steals from the others.
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
+# Some images set it: hundreds of processes would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
