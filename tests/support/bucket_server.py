@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.error import URLError
 
-from shared_processes import SHARED
-
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -56,7 +54,6 @@ def running() -> Iterator[BucketServer]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        SHARED.add(process.pid)
         try:
             url = f"http://127.0.0.1:{port}"
             end = time.monotonic() + 60

@@ -78,10 +78,8 @@ class ForkedCommands:
 
 
 def _started() -> subprocess.Popen[str]:
-    from shared_processes import SHARED
-
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "XDG_"))}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -89,8 +87,6 @@ def _started() -> subprocess.Popen[str]:
         env=kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
         start_new_session=True,
     )
-    SHARED.add(process.pid)
-    return process
 
 
 COMMANDS = ForkedCommands()

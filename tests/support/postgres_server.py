@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shared_processes import SHARED
-
 USER = "postgres"
 _SERVER = ("-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=80")
 
@@ -38,7 +36,6 @@ class PostgresServer:
         command = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *_SERVER]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **_as_user())
-        SHARED.add(self._process.pid)
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder), "-U", USER]
         end = time.monotonic() + 60
         while subprocess.run(ready).returncode:

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from described_answers import check_described
-from shared_processes import POOLS
 
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
@@ -141,10 +140,9 @@ class LiveService(Client):
 
 
 @cache
-def shared_pool(solver: str, memory_mb: int | None, processors: int | None) -> Pool:
+def shared_pool(modules: tuple[str, str], memory_mb: int | None, processors: int | None) -> Pool:
     """Return workers that end with this process."""
-    pool = Pool(memory_mb, processors, (solver, PROVER))
-    POOLS.append(pool)
+    pool = Pool(memory_mb, processors, modules)
     atexit.register(pool.close)
     return pool
 
@@ -153,7 +151,7 @@ def shared_pool(solver: str, memory_mb: int | None, processors: int | None) -> P
 def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -> Iterator[LiveService]:
     """Run a service in a thread of this process, with workers that services of other tests use too."""
     in_bucket = "://" in settings.store  # whose workers need the environment of the test
-    pool = None if in_bucket else shared_pool(solver, settings.capacity_mb, settings.processors)
+    pool = None if in_bucket else shared_pool((solver, PROVER), settings.capacity_mb, settings.processors)
     service = SolverService(settings, pool=pool)
     service.tracer_provider = spans_to
     running = server(settings, service=service)

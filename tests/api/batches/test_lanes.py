@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import document_of
+from specs import document_of, solved
 
 from factorize.api.batches.lanes import BatchLanes, Numbered
 from factorize.api.batches.report_table import COLUMNS, check_path, write_report
@@ -82,8 +82,7 @@ def test_a_large_spec_waits_until_the_lanes_are_empty(tmp_path: Path) -> None:
 
 def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
-    ended = batch_of(store, [document_of(4, "identity")])
-    manifest = ended[0]
+    manifest = store.put(solved(4, "identity"))
     none = dict.fromkeys(("spec_digest", "digest"))
     bad = {"label": "line 2", "state": "bad", **none, "error": {"type": "x", "detail": 'not, "this"'}}
     good = {"label": "line 1", "state": "solved", "spec_digest": "a", "digest": manifest["digest"], "error": None}

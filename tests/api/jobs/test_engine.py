@@ -21,6 +21,7 @@ import psutil
 import pytest
 import toy_solver
 from distributed import LocalCluster
+from servers import shared_pool
 from toy_solver import RESULT
 
 from factorize.api.jobs import dask_cluster, settlement, solving
@@ -84,8 +85,7 @@ class Place:
         self.ledger = stack.enter_context(Ledger(self.url))
 
     def engine(self, **options: Any) -> JobEngine:
-        pool = Pool(options.pop("capacity_mb", 1000), options.pop("processors", 4), toy_solver.MODULES)
-        self.stack.callback(pool.close)
+        pool = shared_pool(toy_solver.MODULES, options.pop("capacity_mb", 1000), options.pop("processors", 4))
         options = {"tick": 0.2} | options
         engine = JobEngine(self.ledger, find=self.find, store=str(self.store), pool=pool, **options)
         return self.stack.enter_context(engine)
