@@ -1,4 +1,7 @@
-"""Whoever reaches a scheduler, or holds a worker's certificate, runs no code in a service and ends no job with a word."""
+"""Whoever reaches a scheduler, or holds a worker's certificate, runs no code in a service and ends no job with a word.
+
+Over TLS whoever has a certificate of the authority works, and who has none is not let in.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority_with
+from certificates import authority_with, certificate
 from cluster import free_ports
 from scheduler_attacker import Bomb
 from servers import Client
@@ -41,22 +44,34 @@ def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, t
 
     with ExitStack() as stack:
 
-        def start(*command: str) -> subprocess.Popen[str]:
+        def start(*command: str, **more: str) -> subprocess.Popen[str]:
             process = stack.enter_context(
-                subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen([sys.executable, *command], env=environment | more, stdout=subprocess.PIPE, text=True)
             )
             stack.callback(process.kill)
             return process
 
-        def named(*names: str) -> list[str]:
-            return [part for pair in zip(names, files, strict=True) for part in pair] if tls else []
+        def named(names: tuple[str, ...], files: list[str]) -> list[str]:
+            return [part for pair in zip(names, files, strict=False) for part in pair]
+
+        def worker(scheduler: str, files: list[str]) -> subprocess.Popen[str]:
+            limits = [
+                "--memory-mb",
+                "2000",
+                "--processors",
+                "1",
+                *named(("--tls-ca", "--tls-cert", "--tls-key"), files),
+            ]
+            return start("-m", "factorize.api.cli", "worker", "--scheduler", scheduler, *stored, *limits)
 
         scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--protocol"]
         quiet = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        start(*scheduler, address.partition(":")[0], *quiet, *named("--tls-ca-file", "--tls-cert", "--tls-key"))
-        environment |= dict(zip(("FACTORIZE_TLS_CA", "FACTORIZE_TLS_CERT", "FACTORIZE_TLS_KEY"), files, strict=False))
-        store = ["--scheduler", address, "--store", str(tmp_path / "store")]
-        service = start("-m", "factorize.api.cli", "serve", "--port", "0", *store)
+        start(
+            *scheduler, address.partition(":")[0], *quiet, *named(("--tls-ca-file", "--tls-cert", "--tls-key"), files)
+        )
+        stored = ["--store", str(tmp_path / "store")]
+        own = dict(zip(("FACTORIZE_TLS_CA", "FACTORIZE_TLS_CERT", "FACTORIZE_TLS_KEY"), files, strict=False))
+        service = start("-m", "factorize.api.cli", "serve", "--port", "0", "--scheduler", address, *stored, **own)
         assert service.stdout is not None
         client = Client(service.stdout.readline().split()[-1])
         client.until("/readyz", lambda answer: answer.get("status") == "ready", 600)
@@ -68,10 +83,17 @@ def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, t
         job = client.get(f"/v1/factorizations/{name}").json()
         assert job["state"] in ("queued", "running") and "certificate" not in job, "a foreign answer ends no job"
         assert not (opened / str(service.pid)).exists(), "the service has opened a stranger's pickle"
-        worker = named("--tls-ca", "--tls-cert", "--tls-key")
-        start("-m", "factorize.api.cli", "worker", *store, "--memory-mb", "2000", "--processors", "1", *worker)
+        outsiders = []
+        if tls:
+            certificate(tmp_path, "other", certificate(tmp_path, "stranger"))
+            forged = [str(tmp_path / name) for name in ("authority.crt", "other.crt", "other.key")]
+            outsiders = [worker(f"tcp://127.0.0.1:{port}", []), worker(address, forged)]
+        worker(address, files)
         client.until(f"/v1/factorizations/{name}", lambda answer: "certificate" in answer, 600)
         assert not (opened / str(service.pid)).exists()
+        for outsider in outsiders:
+            out, _ = outsider.communicate(timeout=600)
+            assert outsider.returncode == 5 and out == "", "the scheduler has not let it in"
 
 
 def test_a_message_that_is_read_holds_nothing_that_could_be_unpickled() -> None:
