@@ -249,29 +249,3 @@ class TestLosses:
             parts[name][0, 0] = beyond
             with pytest.raises(NotEnclosed, match=r"beyond 1e\+100"):
                 redrawn.columns_of(redrawn.read(parts, 8), np.arange(8))
-
-
-class TestBoundsOfColumns:
-    """What the defects of Y make of columns (3, 4) and (0, 2): |C - y_j| <= |C|_F r_j, |C|_F <= |Y|_F / (1 - |R|_F)."""
-
-    @staticmethod
-    def reading(*defects: float) -> redrawn.RedrawnReading:
-        class Stated(redrawn.RedrawnReading):
-            def __init__(self) -> None:
-                self.n = 2
-
-            def _solved(self, indices):
-                return np.array([[3.0, 0.0], [4.0, 2.0]])[:, indices], np.array(defects)[indices]
-
-        return Stated()
-
-    def test_what_columns_are_off_by(self):
-        whole = np.sqrt(29) / (1 - np.sqrt(0.01 + 0.04))
-        far = self.reading(0.2, 0.1).near_columns(np.array([0, 1])).far
-        assert (far >= np.array([0.2, 0.1]) * whole).all()
-        assert far == pytest.approx([0.2 * whole, 0.1 * whole], rel=1e-8)
-
-    def test_a_defect_of_one_half_is_refused(self):
-        assert self.reading(0.35, 0.35).near_columns(np.array([0])).far[0] > 1
-        with pytest.raises(NotEnclosed, match=r"differs from I by 0\.509"):
-            self.reading(0.36, 0.36).near_columns(np.array([0]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from factorize.checker.report import UNREACHED, Report, check_claim, describe_bracket, stated_claims
+from factorize.checker.report import UNREACHED, Report, check_claim, stated_claims
 from factorize.checker.sensitivity import Bracket
 
 
@@ -40,14 +40,6 @@ def test_an_exact_claim_that_is_true() -> None:
         "signs": [1],
         "claim": 1.0,
     }
-
-
-def test_brackets_as_plain_data() -> None:
-    found = describe_bracket(column(Fraction(3, 8), 12))
-    assert found["lower_squared"] == {"integer": "0x3", "exponent": -3}
-    assert found["upper_squared"] == {"integer": "0xc", "exponent": 0}
-    assert found["kind"] == "bracket" and 0.6123 < found["lower"] < 0.6124 and 3.464 < found["upper"] < 3.465
-    assert Fraction(found["lower"]) ** 2 < Fraction(3, 8) and Fraction(found["upper"]) ** 2 > 12
 
 
 @pytest.mark.parametrize("claim", [0.0, -1.0, math.inf, -math.inf, math.nan])
@@ -85,33 +77,6 @@ def test_exact_claims_are_attained_within_a_billionth() -> None:
     failed = said(column(beyond, beyond), claim, "exact").failed
     assert len(failed) == 1 and failed[0].startswith("the sensitivity is claimed to be exact, and it is 1.2")
     assert said(column(beyond, beyond), claim, "upper_bound").supported
-
-
-def witness(pattern: tuple[int, ...], signs: tuple[int, ...]) -> str:
-    report = said(Bracket(Fraction(1), Fraction(1), "", pattern, signs), 1.0, "exact")
-    return report.checked[1].removeprefix("the sensitivity is exact within 1e-9: ").removesuffix(" attains 1.0")
-
-
-def test_patterns_and_signs() -> None:
-    assert witness((0,), (1,)) == "column 0"
-    assert witness((0, 4), (1, 1)) == "the pattern {0, 4}"
-    assert witness((0, 4, 9), (1, -1, 1)) == "the pattern {0, -4, 9} (minus: opposite sign)"
-    assert witness((0, 4), (-1, 1)) == "the pattern {-0, 4} (minus: opposite sign)"
-    steps = ", ".join(map(str, range(1, 17)))
-    assert witness(tuple(range(1, 17)), (1,) * 16) == f"the pattern {{{steps}}}"
-    assert witness(tuple(range(1, 19)), (1,) * 18) == f"the pattern {{{steps}, ... 2 more}}"
-
-
-def test_findings() -> None:
-    report = Report()
-    report.require(True, "proved", "otherwise")
-    assert report.checked == ["proved"] and report.supported
-    report.require(False, "proved", "otherwise")
-    assert report.failed == ["otherwise"] and not report.supported
-    assert report.document() == {
-        "claims": [], "checked": ["proved"], "failed": ["otherwise"], "not_checked": [], "warnings": [],
-        "sensitivity": {},
-    }  # fmt: skip
 
 
 def test_every_claim_has_one_status() -> None:
