@@ -1,4 +1,4 @@
-"""The benchmarks run at tiny sizes and compare runs rightly; speed is not tested, and no other library is fetched."""
+"""The benchmarks run at tiny sizes; speed is not tested, and no other library is fetched."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def machine(benchmark_of: Any) -> Any:
-    return benchmark_of("report").Machine.measured(side=32)
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -41,22 +34,6 @@ def test_quick_runs_print_rows_and_write_them(tmp_path: Path) -> None:
             assert row["problem"] in done.stdout
     exponents = {row["problem"]: row["exponent"] for row in rows}
     assert exponents == {"Toeplitz optimum, n=256": None}
-
-
-def test_rows_state_growth_and_which_are_slower_than_before(
-    benchmark_of: Any, machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = benchmark_of("report")
-    kept = report.Report("squares", machine)
-    for n, seconds in ((100, 1.0), (200, 4.0)):
-        kept.row(f"n={n}", seconds=seconds, ratio=seconds, of="of one", series=("n", n))
-    assert kept.rows[0]["exponent"] is None
-    assert kept.rows[1]["exponent"] == pytest.approx(2.0)
-    earlier = kept.write(tmp_path)
-    assert [row["seconds"] for row in json.loads(earlier.read_text())["rows"]] == [1.0, 4.0]
-    now = [kept.rows[0] | {"ratio": 1.2}, kept.rows[1] | {"ratio": 6.0}, {"remark": "of neither"}]
-    assert list(report.slower(earlier, now)) == ["n=200: 6 of one, 4 before"]
-    assert "n^2.00" in capsys.readouterr().out
 
 
 def test_the_search_needs_no_square_array(benchmark_of: Any) -> None:

@@ -393,25 +393,6 @@ def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path, monkey
             assert time.monotonic() < end, "those that are closed do not count"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=12,
-)
-FIELDS = st.sampled_from(
-    ["workload", "kind", "n", "participation", "objective", "mechanism", "tolerance", "rows", "sha256"]
-)
-SPECS = st.dictionaries(FIELDS, JSON | st.dictionaries(FIELDS, JSON | st.just("prefix"), max_size=3), max_size=4)
-
-
-@given(spec=JSON | SPECS)
-def test_no_json_breaks_the_service(live_service: LiveService, spec: Any) -> None:
-    answer = live_service.send("POST", "/v1/canonicalize", json.dumps(spec))
-    assert answer.status in (200, 400, 422), answer
-    if answer.status != 200:
-        answer.problem(answer.status, answer.json()["type"].rsplit("/", 1)[1])
-
-
 @given(data=st.binary(max_size=200))
 def test_no_bytes_break_the_service(live_service: LiveService, data: bytes) -> None:
     request = (

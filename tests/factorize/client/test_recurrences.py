@@ -1,4 +1,4 @@
-"""The recurrences' own numbers: how far roundings can take C by hand, the smallest cases, and how much a step may scale."""
+"""The recurrences' own numbers: how far roundings can take C by hand, and how much a step may scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from factorize.client import allowances
 from factorize.client.allowances import CHEAP, LARGEST, check_allowance, choose_precision, raised, rounding_of
 from factorize.client.noise_source import noise_source
 from factorize.client.recurrences.banded import BandedRecurrence
-from factorize.client.recurrences.base import Recurrence
 from factorize.client.recurrences.blt import BltRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
 from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
@@ -41,92 +40,8 @@ def close(expected: float) -> object:
     return pytest.approx(expected, rel=1e-12, abs=0)
 
 
-def rows_of(recurrence: Recurrence, n: int) -> np.ndarray:
-    """Return what the recurrence makes of unit vectors, with a float64 state: C^-1."""
-    state, rows = np.zeros((recurrence.vectors, n)), []
-    for step in range(n):
-        x = np.eye(n)[step] * recurrence.gain(step)
-        recurrence.advance(step, x, state, np.full((recurrence.scratch, n), np.nan))
-        rows.append(x)
-    return np.array(rows)
-
-
-class TestSmallest:
-    """One diagonal, and two: the ring of earlier rows has no slot, or one."""
-
-    @pytest.mark.parametrize("bands", [1, 2, 3])
-    def test_banded(self, bands: int):
-        n = 5
-        c = sum(np.diag(np.full(n - d, 2.0 - 0.5 * d), -d) for d in range(bands))
-        whole = BandedRecurrence(np.array([[2.0 - 0.5 * d for d in range(bands)]]), n)
-        by_row = BandedRecurrence(
-            np.stack([[2.0 - 0.5 * d if t >= d else 0 for d in range(bands)] for t in range(n)]), n
-        )
-        for recurrence in (whole, by_row):
-            assert recurrence.vectors == recurrence.scratch == bands - 1
-            assert np.allclose(rows_of(recurrence, n), np.linalg.inv(c), rtol=1e-14, atol=1e-15)
-
-    @pytest.mark.parametrize("bands", [1, 2, 3])
-    def test_inverse_banded(self, bands: int):
-        n, column = 5, np.array([1.0, -0.5, 0.25])[:bands]
-        recurrence = InverseBandedToeplitzRecurrence(column, n)
-        assert recurrence.vectors == recurrence.scratch == bands - 1
-        expected = sum(np.diag(np.full(n - d, column[d]), -d) for d in range(bands))
-        assert np.array_equal(rows_of(recurrence, n), expected)
-
-    def test_a_tree_of_two_leaves_that_starts_again(self):
-        """Where a leaf is the first of its tree there is no block behind it, whatever stands there."""
-        n, nodes = 5, np.array([[2.0] * 5, [1.0] * 5])
-        c = 2 * np.eye(n)
-        c[1, 0] = c[3, 2] = 1
-        recurrence = TreeRecurrence(nodes, 2)
-        assert (recurrence.vectors, recurrence.scratch) == (1, 1)
-        assert np.allclose(rows_of(recurrence, n), np.linalg.inv(c), rtol=1e-15)
-
-
 def buffered(n: int = 3) -> BufferedRecurrence:
     return BufferedRecurrence(np.ones(n), np.full((n, 1), 0.5), np.full((n, 1), 0.25), np.full((n, 1), 0.8))
-
-
-def counted(structure: str, **parts: np.ndarray) -> tuple[float, ...]:
-    names = {"nodes": "tree.nodes", "restart": "tree.restart", "array": ""}
-    return tuple(noise_source(structure, {names.get(k, k): v for k, v in parts.items()}, 4, "").cost)
-
-
-class TestCost:
-    """Additions and multiplications of a step, counted on paper."""
-
-    def test_few_diagonals(self):
-        for bands, expected in ((1, (0, 0, 0)), (2, (1, 3, 0)), (4, (3, 7, 0))):
-            column = np.ones(bands)
-            assert counted("banded", bands=np.ones((bands, 4))) == expected
-            assert counted("banded_toeplitz", coefficients=column) == expected
-            assert counted("inverse_banded_toeplitz", inverse_coefficients=column) == expected
-
-    def test_buffers(self):
-        tall, ones = np.ones((4, 3)), np.ones(4)
-        assert counted("buffered", diagonal=ones, decay=tall, input=tall, output=tall) == (3, 16, 0)
-        assert counted("blt", theta=np.ones(3), omega=np.ones(3)) == (3, 12, 0)
-        for moves, expected in ((np.ones((4, 3, 3)), (3, 28, 0)), (np.ones((4, 3, 1, 1)), (3, 16, 0))):
-            assert counted("state_space", diagonal=ones, transition=moves, input=tall, output=tall) == expected
-
-    def test_draws_made_again(self):
-        """Six entries of `direct` in four steps: one draw and a half, half of a draw again."""
-        direct, tall = np.array([[1.0, 1, 1, 1], [0, 0, 1, 1]]), np.ones((4, 3))
-        parts = {"decay": tall, "output": tall, "input": np.ones((2, 4, 3)), "direct": direct, "lag": np.array([2.0])}
-        assert counted("redrawn", **parts) == (3, 9 + 8 * 1.5 - 1, 0.5)
-
-    def test_trees(self):
-        """Five blocks behind four steps."""
-        nodes = np.array([[1.0] * 4, [0, 1, 1, 1], [0, 0, 1, 1]])
-        assert counted("tree", nodes=nodes, restart=np.array([4.0])) == (2, 4.5, 0)
-
-    def test_rows_and_scales(self):
-        assert counted("dense", array=np.eye(4)) == counted("toeplitz", coefficients=np.ones(4)) == (4, 4, 0)
-        assert tuple(noise_source("dense", {"": np.eye(1)}, 1, "").cost) == (0, 0, 0)
-        assert tuple(noise_source("dense", {"": np.eye(2)}, 2, "").cost) == (2, 2, 0)
-        assert counted("scaled", array=np.eye(4), column_scale=np.ones(4)) == (4, 5, 0)
-        assert counted("scaled", bands=np.ones((2, 4)), column_scale=np.ones(4)) == (1, 4, 0)
 
 
 def test_noise_without_end_and_without_a_recurrence_is_refused():

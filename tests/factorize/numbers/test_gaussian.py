@@ -77,14 +77,6 @@ def test_zcdp_vector() -> None:
     assert gaussian_epsilon(v["delta"], mu_of(z)) == pytest.approx(v["eps_exact_gaussian"], rel=1e-11)
 
 
-def test_the_classic_formula_is_not_private_above_epsilon_1() -> None:
-    v = VECTORS["I.classic_invalid"]
-    z = math.sqrt(2 * math.log(1.25 / v["delta"])) / v["eps"]
-    assert z == pytest.approx(v["z_classic"], rel=1e-12)
-    assert gaussian_delta(v["eps"], mu_of(z)) == pytest.approx(v["true_delta"], rel=1e-10)
-    assert v["true_delta"] > 2 * v["delta"]
-
-
 @pytest.mark.parametrize(
     ("conversion", "targets"),
     [
@@ -127,14 +119,6 @@ def test_composed_runs_agree_with_discretised_privacy_losses() -> None:
     assert exact <= together.get_epsilon_for_delta(1e-5) <= exact + 1e-3  # theirs is pessimistic
     rho = compose_rho(rho_of(z) for z in multipliers)
     assert rho == pytest.approx(mu**2 / 2, rel=1e-15)
-
-
-def test_rdp_accountant_lies_between_the_exact_and_the_optimised_epsilon() -> None:
-    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-    accountant.compose(dp_accounting.GaussianDpEvent(2.0))
-    optimised = zcdp_epsilon_optimised(rho_of(2.0), 1e-5)
-    assert gaussian_epsilon(1e-5, mu_of(2.0)) < optimised <= accountant.get_epsilon(1e-5) + 1e-9
-    assert optimised == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)  # theirs uses a grid of orders
 
 
 # ---- never below the truth --------------------------------------------------------------------------------
@@ -185,15 +169,6 @@ def test_zcdp_conversions_are_ordered_and_above_the_exact_epsilon(rho: float, de
     optimised, loose = zcdp_epsilon_optimised(rho, delta), zcdp_epsilon_loose(rho, delta)
     assert exact <= optimised * (1 + 1e-11) + 1e-11 * math.sqrt(rho)
     assert optimised <= loose * (1 + 1e-11)
-
-
-def test_zcdp_optimum_is_not_beaten_by_any_order() -> None:
-    rho, delta = 0.3, 1e-6
-    optimum = zcdp_epsilon_optimised(rho, delta)
-    for step in range(1, 4000):
-        order = 1 + step / 100
-        bound = rho * order + math.log(1 / (order * delta)) / (order - 1) + math.log1p(-1 / order)
-        assert optimum <= bound * (1 + 1e-11)
 
 
 # ---- shape ------------------------------------------------------------------------------------------------

@@ -7,16 +7,12 @@ import fcntl
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
-from store_cases import OPERATIONS, ShortWrites, failing, recording
+from store_cases import ShortWrites, failing, recording
 
-from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailable
+from factorize.errors import CorruptObject, StoreError, StoreUnavailable
 from factorize.storage.medium import files as files_module
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
@@ -76,51 +72,6 @@ def test_sync_uses_the_full_barrier_where_there_is_one(tmp_path, monkeypatch):
     assert seen == [("fsync", descriptor), (51, descriptor)]
 
 
-def test_a_library_that_fails_to_write_is_an_error_with_its_number(tmp_path):
-    with pytest.raises(OSError, match="No such file or directory") as raised:
-        FILES.produce(tmp_path / "missing" / "x", lambda path: save_file({}, path))
-    assert raised.value.errno == errno.ENOENT
-
-    def fail(path: Path) -> None:
-        raise SafetensorError("something else")
-
-    with pytest.raises(OSError, match="something else") as raised:
-        FILES.produce(tmp_path / "x", fail)
-    assert raised.value.errno == errno.EIO
-
-
-def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
-    """The kernel refuses the second half of a real file: a limit on its size stands in for the disk's."""
-    code = (
-        "import resource, signal, sys\n"
-        "from pathlib import Path\n"
-        "import numpy as np\n"
-        "from safetensors.numpy import save_file\n"
-        "from factorize.storage.medium.files import Files\n"
-        "from factorize.storage.medium.directory import Directory\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
-        "directory = Directory(Path(sys.argv[1]))\n"
-        "try:\n"
-        "    with directory.stage() as staged:\n"
-        "        staged.produce(lambda path: save_file({'C': np.zeros(65536)}, path))\n"
-        "except Exception as error:\n"
-        "    print(type(error).__name__, error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("StoreUnavailable") and "File too large" in done.stdout
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_an_object_is_put_once(directory):
-    assert put(directory, "a/b/c", b"first") is True
-    assert put(directory, "a/b/c", b"second") is False
-    assert read(directory, "a/b/c") == b"first"
-    assert [entry.key for entry in directory.list()] == ["a/b/c"], "no temporary file stays"
-    entry = directory.status("a/b/c")
-    assert (entry.kind, entry.size) == ("file", 5) and (directory.root / "a/b/c").stat().st_mode & 0o222 == 0
-
-
 def test_an_object_is_written_whole_by_short_writes(tmp_path):
     directory = Directory(tmp_path, ShortWrites())
     assert put(directory, "a", bytes(range(100)))
@@ -128,25 +79,6 @@ def test_an_object_is_written_whole_by_short_writes(tmp_path):
     with directory.open("a") as reader:
         assert reader.read(20, 90) == bytes(range(90, 100)), "fewer at the end"
         assert reader.read(0, 0) == b""
-
-
-def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
-    files = recording()
-    put(Directory(tmp_path, files), "a/b", b"data")
-    synced = ["sync_directory", "sync"]
-    write = ["create", "write", "close"]
-    folders = ["make_directory", "link", *synced, *synced]
-    publish = ["open", "seal", "sync", "close", *folders, "unlink"]
-    assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
-
-
-def test_a_folder_is_made_and_synced_once(tmp_path):
-    files = recording()
-    directory = Directory(tmp_path, files)
-    for name in ("a/x", "a/y"):
-        files.calls.clear()
-        put(directory, name, b"data")
-    assert files.calls.count("make_directory") == files.calls.count("sync_directory") == 1, "tmp/, and the new name"
 
 
 def test_nothing_stays_open(directory, tmp_path):
@@ -175,19 +107,6 @@ def test_refreshing_does_not_reach_through_a_link(directory, tmp_path):
     assert (tmp_path / "a").stat().st_mtime == 1
     directory.refresh("a")
     assert (tmp_path / "a").stat().st_mtime > 1
-
-
-def test_moving_and_deleting(directory):
-    put(directory, "a/b", b"data")
-    directory.move("a/b", "quarantine/a/b.1")
-    assert read(directory, "quarantine/a/b.1") == b"data"
-    directory.delete("quarantine/a/b.1")
-    assert list(directory.list()) == []
-    for missing in (directory.delete, directory.status, lambda key: directory.move(key, "x")):
-        with pytest.raises(NotFound):
-            missing("a/b")
-    with pytest.raises(NotFound):
-        read(directory, "a/b")
 
 
 def test_a_move_is_durable_in_both_folders(tmp_path):
@@ -294,35 +213,6 @@ def test_each_error_names_path_cause_and_remedy(tmp_path, number, remedy):
         put(directory, "a", b"")
     for part in (str(tmp_path), os.strerror(number), remedy):
         assert part in str(raised.value)
-
-
-@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"produce"}))
-def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
-    """Whatever the directory does, an error of the medium never leaves as an OSError."""
-    whole = Directory(tmp_path)
-    put(whole, "old/a", b"data")
-
-    class Broken(Files):
-        pass
-
-    def fail(self: Files, *arguments: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    setattr(Broken, operation, fail)
-    directory = Directory(tmp_path, Broken())
-    failed = 0
-    for action in (
-        lambda: put(directory, "new/b", b"data"),
-        lambda: read(directory, "old/a"),
-        lambda: list(directory.list()),
-        lambda: directory.move("old/a", "moved/a"),
-        lambda: directory.delete("old/a"),
-    ):
-        try:
-            action()
-        except (StoreUnavailable, NotFound):
-            failed += 1
-    assert failed or operation == "close"
 
 
 def test_a_new_root_is_for_its_owner_only_and_an_old_one_is_left_alone(tmp_path):

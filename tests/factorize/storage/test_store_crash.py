@@ -322,31 +322,6 @@ def two_writers(
     return home, (together(one, other) for one, other in itertools.product(*runs))
 
 
-def test_the_model_of_power_losses_finds_a_put_without_syncs(tmp_path):
-    """The model would see a mistake: leave the syncs out, and some state is unsound."""
-
-    class ForgetsFiles(PowerModel):
-        def sync(self, descriptor: int) -> None:
-            pass
-
-    class ForgetsFolders(PowerModel):
-        def sync_directory(self, path: Path) -> None:
-            if path.name != "store" and path.parent.name != "home":
-                self.keep()
-            else:
-                super().sync_directory(path)
-
-    for careless in (ForgetsFiles, ForgetsFolders):
-        home = tmp_path / careless.__name__ / "home"
-        home.mkdir(parents=True)
-        model = careless(home)
-        open_store(home / "store", files=model).put(ANSWER)
-        model.done = 2
-        model.pending = model.pending[-4:]
-        model.keep()
-        assert any(unsound(home, tree, done) for tree, done in distinct(model.moments[-1:]))
-
-
 class Forgetful(PowerModel):
     """Leaves out one sync of a file or a folder, the `left_out`-th."""
 
