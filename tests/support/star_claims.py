@@ -105,7 +105,7 @@ def make_claim(
         samples = bets.CHUNK * (1 + int(1.5 * bets.NEEDED / max(earned, 1e-6) / bets.CHUNK))
         parts[name] = {"rule": "bet", "lambda": rate.hex(), "samples": samples, "shared": (0.0).hex()}
     parts["pq"]["m"], parts["qp"]["eta"] = order, eta.hex()
-    if float(star.addition(found, sigma, epsilon).high) <= delta:
+    if star.addition(found, sigma, epsilon) <= delta:
         parts["qp"] = {"rule": "closed_form"}
     n = manifest["matrices"]["C"]["shape"][1]
     return {

@@ -1,8 +1,8 @@
 """Balls of Arb (python-flint): a midpoint of many digits and a radius, which every operation keeps true.
 
-They stand for what doubles would not enclose closely enough: columns of Toeplitz matrices, limits without end, and
-short matrices that are ill-conditioned. The precision of `flint.ctx` is shared by all threads; whoever changes it
-meanwhile makes balls wider, and never false.
+They stand for what doubles would not enclose closely enough: columns of Toeplitz matrices, limits without end, short
+matrices that are ill-conditioned, and bounds on delta. The precision of `flint.ctx` is shared by all threads; whoever
+changes it meanwhile makes balls wider, and never false.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from flint import arb, fmpq
 
 PLACES = 256
-"""Binary places of columns."""
+"""Binary places of columns, and of bounds on delta."""
 Balls = list[arb]
 """A column."""
 
@@ -38,6 +38,11 @@ def errors_of(column: Iterable[arb], near: np.ndarray) -> np.ndarray:
     """Return what doubles near a column are off by at most."""
     apart = [float((each - value).abs_upper()) for each, value in zip(column, near.tolist(), strict=True)]
     return np.array(apart) * (1 + 2.0**-50)
+
+
+def normal(x: arb) -> arb:
+    """Return Phi(x), the distribution function of the standard normal law."""
+    return (-x / arb(2).sqrt()).erfc() / 2
 
 
 def ends(number: arb) -> tuple[Fraction, Fraction]:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from flint import arb, ctx
 
-from factorize.checker.arithmetic.enclosures import EXP_SLACK, LEAST_EXPONENT, context, exponentials, normal
+from factorize.checker.arithmetic.balls import PLACES, normal
+from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter
 
@@ -33,6 +34,8 @@ LEAST = 1e-30
 """Of the mass that is left out at either end, after each operation."""
 LARGEST_VARIANCE = 100.0
 """Of w Z: above, there is so little noise that nothing is private."""
+LEAST_WIDTH = 2.0**-17
+"""Of w: a smaller one is raised to it, which is what less noise would be; the grid grows as 1 / w."""
 _UNIT = 2.0**-53
 _SHIFT = 2.0**-40
 """Relative, of a place: above the 2^-42 by which the mean of the two ends misses it where doubles share out a mass."""
@@ -73,7 +76,7 @@ class Losses:
         exact = square / Fraction(scale) ** 2
         if exact > LARGEST_VARIANCE:
             raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
-        width = math.sqrt(exact)
+        width = max(math.sqrt(exact), LEAST_WIDTH)
         while Fraction(width) ** 2 < exact:
             width = math.nextafter(width, math.inf)
         one = power(_normal_law(width), bins, _sum, lambda m: _deviation(width, m))
@@ -84,7 +87,7 @@ class Losses:
         self._losses = law.step * places - blocks * one.mean
         self._shift = _SHIFT * blocks * (2 * bins.bit_length() + 8 + width * width)
 
-    def removal(self, epsilon: float) -> Decimal:
+    def removal(self, epsilon: float) -> arb:
         """Return at least the mean of (L - e^epsilon)_+."""
         level = epsilon - self._shift
         above = self._losses > level
@@ -92,17 +95,17 @@ class Losses:
         kept = 1 - exponentials(np.maximum(level - losses, LEAST_EXPONENT)) + 2 * EXP_SLACK
         return self._upper(float(self._masses[above] * exponentials(losses) @ kept))
 
-    def addition(self, epsilon: float) -> Decimal:
+    def addition(self, epsilon: float) -> arb:
         """Return at least the mean of (1 - e^epsilon L)_+."""
         sums = self._losses + (epsilon - self._shift)
         below = sums < 0
         kept = 1 - exponentials(np.maximum(sums[below], LEAST_EXPONENT)) + 2 * EXP_SLACK
         return self._upper(float(self._masses[below] @ kept))
 
-    def _upper(self, total: float) -> Decimal:
-        with localcontext(context()):
-            rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * _UNIT
-            return Decimal(total) * Decimal(rounded) + Decimal(self._lost)
+    @ctx.workprec(PLACES)
+    def _upper(self, total: float) -> arb:
+        rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * _UNIT
+        return arb(total) * rounded + self._lost
 
 
 def power(
@@ -133,33 +136,22 @@ def _deviation(width: float, number: int) -> float:
     return math.sqrt(math.log1p(math.expm1(width * width) / number))
 
 
+@ctx.workprec(4 * PLACES)  # what is beyond the last cell has 1e-120 of the mass
 def _normal_law(width: float) -> GridLaw:
     """Return the law of e^(w Z): cells of 1 / 16 of a standard deviation, each moved to its ends about its mean."""
     low, high = -math.ceil(REACH * CELLS), math.ceil((REACH + width) * CELLS)
     masses = np.zeros(high - low + 1)
-    with localcontext(context()):
-        w = Decimal(width)
-        gap, grown, cell = (w / CELLS).exp(), (w * w / 2).exp(), Decimal(1) / CELLS
-        below = [_sides(i * cell) for i in range(low, high + 1)]
-        shifted = [_sides(i * cell - w) for i in range(low, high + 1)]
-        for i in range(high - low):
-            mass = _between(below[i], below[i + 1])
-            first = _between(shifted[i], shifted[i + 1]) * grown / ((low + i) * w / CELLS).exp()
-            right = min(max((first - mass) / (gap - 1), Decimal(0)), mass)
-            masses[i] += float(mass - right)
-            masses[i + 1] += float(right)
+    w = arb(width)
+    gap, grown = (w / CELLS).exp(), (w * w / 2).exp()
+    below = [normal(arb(i) / CELLS) for i in range(low, high + 1)]
+    shifted = [normal(arb(i) / CELLS - w) for i in range(low, high + 1)]
+    for i in range(high - low):
+        mass = below[i + 1] - below[i]
+        first = (shifted[i + 1] - shifted[i]) * grown / ((low + i) * w / CELLS).exp()
+        right = (first - mass) / (gap - 1)
+        masses[i] += float(mass - right)
+        masses[i + 1] += float(right)
     return GridLaw(low, masses * (1 + 8 * _UNIT), width / CELLS, width * width / 2, 2 * LEAST)
-
-
-def _sides(z: Decimal) -> tuple[Decimal, Decimal]:
-    """Return Phi(z) and Phi(-z), the smaller one to 50 places of its own."""
-    small = normal(-z.copy_abs()).high
-    return (small, 1 - small) if z < 0 else (1 - small, small)
-
-
-def _between(low: tuple[Decimal, Decimal], high: tuple[Decimal, Decimal]) -> Decimal:
-    """Return the mass between two places, by the tail in which it is small."""
-    return low[1] - high[1] if low[1] < low[0] else high[0] - low[0]
 
 
 def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:

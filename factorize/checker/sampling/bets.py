@@ -15,13 +15,13 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from flint import arb, ctx
 
-from factorize.checker.arithmetic.enclosures import SLACK, context, decimal
+from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.sampling.call import DEEPEST, LEAST_SPREAD, MOST_SPREAD, log_call, log_most
 from factorize.checker.sampling.star import log_moment, square_down
 from factorize.checker.sampling.tuples import log_chances, log_mean_exp, picked, sums_of_rows, tables_of
@@ -68,11 +68,11 @@ class Weights(NamedTuple):
     """How a direction is sampled.
 
     Attributes:
-        bound: W, rounded up; no weight is above it.
+        bound: at least W; no weight is above it.
         draw: weights of a chunk, from its words, shape (CHUNK,).
     """
 
-    bound: Decimal
+    bound: arb
     draw: Callable[[Stream], np.ndarray]
 
 
@@ -162,6 +162,7 @@ def _terms(gram: np.ndarray, scale: float, epsilon: float, order: float, shared:
     return Terms(rest, spread, lost, near)
 
 
+@ctx.workprec(PLACES)
 def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float = 0.0) -> Weights:
     """Weights whose mean is delta where the example's contributions are taken out (theorem 5).
 
@@ -176,11 +177,10 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
         InvalidParameter: t, epsilon or m is beyond the limits, or G / s^2 - t^2 is no covariance.
     """
     rest, spread, lost, near = _terms(gram, scale, epsilon, order, shared)
-    with localcontext(context()):
-        moment = log_moment(rest.kernel, order)
-        plain = moment + log_most(decimal(epsilon) - decimal(lost), shared, order)
-        extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * (4 * UNIT))
-        bound = (plain + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
+    moment = log_moment(rest.kernel, order)
+    plain = moment + log_most(arb(epsilon) - lost, shared, arb(order))
+    extra = plain.exp() * order * len(gram) * (len(gram) + 4 + order * rest.largest) * (4 * UNIT)
+    bound = (plain + 2 * arb(lost)).exp() + extra
     tables, constant, added = tables_of(rest.kernel, order), float(moment) + 2 * lost, float(extra)
 
     def draw(stream: Stream) -> np.ndarray:
@@ -197,6 +197,7 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
     return Weights(bound, draw)
 
 
+@ctx.workprec(PLACES)
 def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared: float = 0.0) -> Weights:
     """Weights whose mean is delta where the example's contributions are put in (theorem 7).
 
@@ -212,10 +213,9 @@ def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared:
     """
     rest, spread, lost, near = _terms(gram, scale, epsilon, 2 + eta, shared)
     diagonal, whole = _means_of(rest.kernel)
-    with localcontext(context()):
-        x = decimal(eta)
-        grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2 - x * (decimal(epsilon) - decimal(lost))
-        bound = (log_most(Decimal(0), shared, 1 + x) + grown + 2 * decimal(lost) + SLACK).exp()
+    x = arb(eta)
+    grown = x * ball(diagonal) / 2 + x * x * ball(whole) / 2 - x * (arb(epsilon) - lost)
+    bound = (log_most(arb(0), shared, 1 + x) + grown + 2 * arb(lost)).exp()
     moved = -(eta / len(gram)) * rest.factor.sum(axis=0)
     constant = float(eta * eta * whole / 2) + 2 * lost
 
@@ -276,8 +276,7 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
         CertificateError: a weight is not between 0 and W, which is a theorem: a fault of this program or machine.
     """
     wealth, total, drawn = 0.0, 0.0, 0
-    with localcontext(context()):
-        most = float(weights.bound * (1 + Decimal(10) ** -9))
+    most = float((weights.bound * (1 + 1e-9)).upper())
     for found in _chunks(weights, key, chunks):
         if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
             raise CertificateError(

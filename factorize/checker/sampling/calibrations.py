@@ -10,13 +10,13 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+from flint import arb, ctx
 
-from factorize.checker.arithmetic.enclosures import SLACK, Enclosed, context, decimal
+from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.file import read_factor_file
@@ -36,7 +36,7 @@ _DRAWN = {
     "random_allocation": "draws one of the {bins} steps of every epoch anew",
 }
 _SMALLEST = Fraction(1e-60)  # sensitivity of a certificate
-_TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
+_TOLERANCE = 1e-9  # of the stated epsilon without secrecy, which is a root
 
 
 @dataclass
@@ -90,6 +90,7 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
     return report
 
 
+@ctx.workprec(PLACES)
 def check_claim(factors: Factors, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
     """Check a claim about the amplified privacy of a C, from its tensors; see `check_calibration`."""
     report = CalibrationReport()
@@ -131,9 +132,7 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     _check_unamplified(report, claim, found)
     least = found.least()
     document["least_delta"] = float(least)
-    with localcontext(context()):
-        refuted = least > decimal(claim.delta)
-    if refuted:
+    if least > claim.delta:
         report.refute(
             f"delta {claim.delta!r} is below {float(least):.6g}, which bins taken one at a time show (theorem 8)",
             of="calibration.pq",
@@ -155,22 +154,19 @@ def _accepted(sampled: bool) -> str:
 def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -> None:
     """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
     stated = claim.unamplified
-    with localcontext(context()):
-        delta = _gaussian(claim, found, decimal(stated) * (1 + _TOLERANCE) + _TOLERANCE)
-        holds = delta <= decimal(claim.delta) * (1 + _TOLERANCE)
+    delta = _gaussian(claim, found, arb(stated) * (1 + _TOLERANCE) + _TOLERANCE)
     report.require(
-        holds,
+        delta <= arb(claim.delta) * (1 + _TOLERANCE),
         f"if the bins become known, epsilon is at most {stated:.6g} at this delta",
-        f"without secrecy epsilon is claimed to be {stated:.6g} at delta {claim.delta!r}; there delta is {delta:.4g}",
+        f"without secrecy epsilon is claimed to be {stated:.6g} at delta {claim.delta!r}; there delta is "
+        f"{float(delta):.4g}",
         of="calibration.unamplified",
     )
 
 
-def _gaussian(claim: Claim, found: Bounds, epsilon: Decimal) -> Decimal:
-    """Return delta of the Gaussian mechanism with the largest norm of a class, rounded up."""
-    with localcontext(context()):
-        norm = decimal(found.norm()).sqrt() / decimal(claim.scale) * (1 + SLACK)
-        return star.gaussian_delta(Enclosed(epsilon, epsilon), Enclosed(norm, norm)).high
+def _gaussian(claim: Claim, found: Bounds, epsilon: arb) -> arb:
+    """Return delta of the Gaussian mechanism with the largest norm of a class."""
+    return star.gaussian_delta(epsilon, ball(found.norm()).sqrt() / claim.scale)
 
 
 def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
@@ -179,14 +175,12 @@ def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, dir
     if "samples" in part:
         return _check_bet(report, claim, found, direction, fresh)
     if part["rule"] == "gaussian":
-        above, rule = _gaussian(claim, found, decimal(claim.epsilon)), "the Gaussian mechanism without amplification"
+        above, rule = _gaussian(claim, found, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
     else:
         above, rule = found.shown(direction, part)
-    with localcontext(context()):
-        holds = above <= decimal(claim.delta)
-    report.calibration[direction] = {"rule": part["rule"], "delta": float(above)}
+    report.calibration[direction] = {"rule": part["rule"], "delta": float(above.upper())}
     report.require(
-        holds,
+        above <= claim.delta,
         f"delta with {_NAMES[direction]} is at most {_shown(above)} by {rule}",
         f"delta {claim.delta!r} with {_NAMES[direction]} is not proved: {rule} gives {_shown(above)}",
         of=f"calibration.{direction}",
@@ -194,8 +188,8 @@ def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, dir
     return False
 
 
-def _shown(value: Decimal) -> str:
-    return f"{float(value):.6g}" if value < Decimal(10) ** 300 else f"10^{value.log10():.0f}"
+def _shown(value: arb) -> str:
+    return f"{float(value):.6g}" if value < 1e300 else f"10^{float(value.log() / arb(10).log()):.0f}"
 
 
 def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
@@ -203,17 +197,15 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     weights = found.weights(direction, part)
-    with localcontext(context()):
-        delta = decimal(claim.delta)
-        if weights.bound <= delta:
-            told = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
-            report.prove(told, of=f"calibration.{direction}")
-            return False
-        require(
-            decimal(rate) * (weights.bound - delta) < 1,
-            f"{direction}.lambda {rate!r} is not below {float(1 / (weights.bound - delta)):.6g}, so the bet could lose "
-            "more than there is",
-        )
+    if weights.bound <= claim.delta:
+        told = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
+        report.prove(told, of=f"calibration.{direction}")
+        return False
+    least = 1 / (weights.bound - claim.delta)
+    require(
+        rate < least,
+        f"{direction}.lambda {rate!r} is not below {float(least):.6g}, so the bet could lose more than there is",
+    )
     if samples * max(claim.bins, _pairs(part)) > MOST_NORMALS:
         raise TooLarge(
             f"{samples} samples over {claim.bins} bins, of order {part.get('m')}, are above {MOST_NORMALS} normals or "
@@ -222,15 +214,13 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     key = _fresh_key() if fresh else claim.key(direction)
     chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
     outcome = bets.bet(weights, claim.delta, rate, key, chunks)
-    with localcontext(context()):
-        ratio = float(weights.bound / delta)
     report.calibration[direction] = {
         "rule": part["rule"],
         "samples": outcome.samples,
         "log_wealth": outcome.log_wealth,
         "needed": bets.NEEDED,
         "estimate": outcome.mean,
-        "weight_bound_over_delta": ratio,
+        "weight_bound_over_delta": float(weights.bound / claim.delta),
     }
     told = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
     report.require(

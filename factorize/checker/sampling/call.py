@@ -7,11 +7,11 @@ t = 0 it is (e^y - T)_+ itself. Its logarithm is concave in y, so that a tangent
 from __future__ import annotations
 
 import math
-from decimal import Decimal, localcontext
 
 import numpy as np
+from flint import arb, ctx
 
-from factorize.checker.arithmetic.enclosures import SLACK, Enclosed, context, decimal, normal
+from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.errors import InvalidParameter
 
 LEAST_SPREAD, MOST_SPREAD = 2.0**-5, 30.0
@@ -35,44 +35,41 @@ def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
         return np.where(d > 0, y + np.log(left), out)
 
 
-def log_most(near: Decimal, shared: float, order: int | Decimal) -> Decimal:
-    """Return the largest log call(y) - m y, rounded up: a tangent at the left end of a bracket of the maximum.
+@ctx.workprec(PLACES)
+def log_most(near: arb, shared: float, order: arb) -> arb:
+    """Return at least the largest log call(y) - m y: a tangent at the left end of a bracket of the maximum.
 
     Raises:
-        InvalidParameter: the maximum is farther out than y may be raised.
+        InvalidParameter: the maximum is farther out than y may be raised, or m is 1.
     """
-    with localcontext(context()):
-        m, spread = Decimal(order), decimal(shared).sqrt()
-        if m <= 1:
-            raise InvalidParameter(f"order {order} is 1 in decimals of 60 places; it has to be above", field="order")
-        if not spread:
-            return (m - 1) * ((m - 1).ln() - near) - m * m.ln() + SLACK
-        low, high = near - spread * (Decimal(DEEPEST) + spread / 2), near + 1
-        if _tangent(low, near, spread, m)[1].low < 0:
-            raise InvalidParameter(f"order {order} is too large for the shared part {shared!r}", field="order")
-        while _tangent(high, near, spread, m)[1].high > 0:
-            high = near + 2 * (high - near)
-        while high - low > Decimal(10) ** -6:
-            middle = (low + high) / 2
-            slope = _tangent(middle, near, spread, m)[1]
-            if slope.low > 0:
-                low = middle
-            elif slope.high < 0:
-                high = middle
-            else:
-                break
-        value, slope = _tangent(low, near, spread, m)
-        return value.high + slope.high * (high - low) + SLACK  # at low the slope is not below 0
+    spread = arb(shared).sqrt()
+    if not order > 1:
+        raise InvalidParameter(f"order {order} is 1 in balls of {PLACES} places; it has to be above", field="order")
+    if not shared:
+        return (order - 1) * ((order - 1).log() - near) - order * order.log()
+    low, high = near - spread * (DEEPEST + spread / 2), near + 1
+    if not _tangent(low, near, spread, order)[1] >= 0:
+        raise InvalidParameter(f"order {order} is too large for the shared part {shared!r}", field="order")
+    while _tangent(high, near, spread, order)[1] > 0:
+        high = near + 2 * (high - near)
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        slope = _tangent(middle, near, spread, order)[1]
+        if slope > 0:
+            low = middle
+        elif slope < 0:
+            high = middle
+        else:
+            break
+    value, slope = _tangent(low, near, spread, order)
+    return value + slope * (high - low)  # at low the slope is not below 0
 
 
-def _tangent(y: Decimal, near: Decimal, spread: Decimal, order: Decimal) -> tuple[Enclosed, Enclosed]:
-    """Enclose log call(y) - m y, and its slope."""
-    with localcontext(context()):
-        d = (y - near) / spread + spread / 2
-        first, second = (Enclosed(normal(x - SLACK).low, normal(x + SLACK).high) for x in (d, d - spread))
-        grown = (near - y).exp()
-        call = Enclosed(first.low - grown * (1 + SLACK) * second.high, first.high - grown * (1 - SLACK) * second.low)
-        if call.low <= 0:
-            raise InvalidParameter("the call is too small for decimals of 60 places", field="shared")
-        value = Enclosed(y + call.low.ln() - order * y - SLACK, y + call.high.ln() - order * y + SLACK)
-        return value, Enclosed(first.low / call.high - order - SLACK, first.high / call.low - order + SLACK)
+def _tangent(y: arb, near: arb, spread: arb, order: arb) -> tuple[arb, arb]:
+    """Return log call(y) - m y, and its slope."""
+    d = (y - near) / spread + spread / 2
+    first = normal(d)
+    call = first - (near - y).exp() * normal(d - spread)
+    if not call > 0:
+        raise InvalidParameter(f"the call is too small for balls of {PLACES} places", field="shared")
+    return y + call.log() - order * y, first / call - order

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from factorize.checker.arithmetic.enclosures import context
+from flint import arb
+
 from factorize.checker.sampling import allocation, bets, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sampling.star_claim import Claim, ClaimRefused, integer, real, require
@@ -17,9 +17,9 @@ from factorize.checker.strategy import Strategy
 
 
 class Shown(NamedTuple):
-    """An upper bound of delta in one direction, rounded up, and by what."""
+    """At least delta in one direction, and by what."""
 
-    delta: Decimal
+    delta: arb
     rule: str
 
 
@@ -51,9 +51,9 @@ class Bounds(ABC):
             ClaimRefused: a number that the rule does not know.
         """
 
-    def least(self) -> Decimal:
+    def least(self) -> arb:
         """Return a lower bound of delta, which refutes at once: 0 where no set of steps has a weight to speak of."""
-        return Decimal(0)
+        return arb(0)
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Return what a bet of a direction draws.
@@ -79,14 +79,13 @@ class BinBounds(Bounds):
     def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
         """Theorem 4 or 7."""
         if part["rule"] == "closed_form":
-            found = star.addition(self._gram, self.claim.scale, self.claim.epsilon).high
+            found = star.addition(self._gram, self.claim.scale, self.claim.epsilon)
             return Shown(found, "the closed form of theorem 7")
         order = integer(part, "m", 2, star.MOST_ORDER)
         kernel = star.covariance(self._gram, self.claim.scale)
-        with localcontext(context()):
-            return Shown(star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}")
+        return Shown(star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}")
 
-    def least(self) -> Decimal:
+    def least(self) -> arb:
         """Theorem 8 a."""
         return star.least_delta(self._gram, self.claim.scale, self.claim.epsilon)
 

@@ -17,6 +17,7 @@ from specs import solved
 
 from factorize.accounting import calibrate_bins, loss_distribution
 from factorize.accounting.allocation_law import AllocationLaw
+from factorize.checker.sampling import allocation
 from factorize.checker.sampling.allocation import Losses
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.errors import ConditionNotMet, InvalidParameter
@@ -112,6 +113,12 @@ def test_small_epsilons_need_no_more_than_poisson_sampling(epochs: int, most: fl
     for less, holds in ((1.0, True), (0.999, False)):
         checked = Losses(Fraction(1), sigma * less, 60, epochs)
         assert (max(checked.removal(0.1), checked.addition(0.1)) <= 1e-6) == holds
+
+
+def test_more_noise_than_the_grid_is_for_counts_as_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "LEAST_WIDTH", 0.25)
+    much, less = (Losses(Fraction(1), sigma, 3, 1) for sigma in (1e30, 4.0))
+    assert float(much.removal(0.1)) == float(less.removal(0.1)) > 0
 
 
 def test_so_little_noise_that_nothing_is_private() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, localcontext
 
 import mpmath
 import numpy as np
 import pytest
+from flint import arb
 from scipy.stats import kstest
 from star_claims import best_order, drawn
 from test_checker_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
@@ -15,7 +15,6 @@ from test_checker_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
 from factorize.accounting.gram_matrix import shared_part
 from factorize.accounting.payoff import log_call as log_call_of
 from factorize.accounting.payoff import log_call_ceiling, raised
-from factorize.checker.arithmetic.enclosures import context, decimal
 from factorize.checker.sampling import bets, call, tuples
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -131,8 +130,7 @@ def test_many_picks_are_added_as_few_are(monkeypatch: pytest.MonkeyPatch) -> Non
     ("level", "spread", "order"), [(2.0, 0.32, 11), (8.0, 0.7, 3), (0.0, 0.05, 40), (5.0, 2.0, 2), (2.0, 0.0, 11)]
 )
 def test_the_largest_call_is_that_of_the_accountant(level: float, spread: float, order: int) -> None:
-    with localcontext(context()):
-        ours = float(call.log_most(decimal(level), spread * spread, order))
+    ours = float(call.log_most(arb(level), spread * spread, arb(order)))
     assert ours == pytest.approx(log_call_ceiling(level, spread, order), abs=1e-8)
     y = raised(np.linspace(level - 40 * spread, level + 12, 20_001), level, spread)
     assert (call.log_call(y, level, spread) - order * y).max() <= ours + 2.0**-31
@@ -189,6 +187,6 @@ def test_beyond_the_limits_there_are_no_weights() -> None:
 
 
 def test_a_weight_above_its_bound_ends_the_test() -> None:
-    broken = bets.Weights(Decimal("0.5"), lambda stream: np.full(bets.CHUNK, 0.6))
+    broken = bets.Weights(arb(0.5), lambda stream: np.full(bets.CHUNK, 0.6))
     with pytest.raises(CertificateError, match="proven bound"):
         bets.bet(broken, 0.1, 1.0, (1, 1), 1)
