@@ -1,6 +1,7 @@
 """The one list of solvers, and which of them answers a spec.
 
-Numerical back-ends (scipy, numba, cvxpy) are imported when a solver first needs them, not here.
+A solver's module is imported when it is first asked about a spec, and its numerical back-end (scipy, numba, cvxpy) when
+it first solves one.
 """
 
 from __future__ import annotations
@@ -8,26 +9,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 from factorize.encoding import canonical_json
 from factorize.errors import UnsupportedProblem
 from factorize.mechanisms import AnyMechanism, Auto, Banded, Blt, IdentityMechanism, NuToeplitz
 from factorize.solution import ProgressCallback, Solution
-from factorize.solvers import blt, endless, semidefinite
-from factorize.solvers.amplified import bins_optimum as amplified
 from factorize.solvers.automatic import automatic
-from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
-from factorize.solvers.buffered import buffered_optimum as buffered_linear
-from factorize.solvers.buffered import redrawn
-from factorize.solvers.epochs import decompositions as epochs
-from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.epochs import recursions as recursion_optimum
-from factorize.solvers.formulas import closed_form, fft, fractional_root, tree
-from factorize.solvers.frequency import spectral
 from factorize.solvers.problem import Problem
-from factorize.solvers.single import dense, max_error, structured
-from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
 from factorize.workloads.prefix import easier_ones
 
@@ -55,44 +47,55 @@ class Entry:
     dual: bool = False
 
 
-_AMPLIFIED = Entry(amplified.solve, amplified.supports, amplified.estimate)
+def _entry(module: str, solver: str = "solve", *, own: bool = False, dual: bool = False) -> Entry:
+    """Return the solver of a module, which is imported when one of its functions is first called.
+
+    Args:
+        module: below this package; it has `supports` and `estimate`.
+        solver: its function that solves.
+        own: whether it has an `own`, too.
+        dual: see `Entry`.
+    """
+
+    def call(name: str, *arguments: Any) -> Any:
+        return getattr(import_module(f"{__package__}.{module}"), name)(*arguments)
+
+    solve, supports, estimate = (partial(call, name) for name in (solver, "supports", "estimate"))
+    return Entry(solve, supports, estimate, own=partial(call, "own") if own else _any, dual=dual)
+
+
+_AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
-        Entry(structured.solve, structured.supports, structured.estimate, dual=True),
-        Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate, dual=True),
-        Entry(recursion_optimum.solve, recursion_optimum.supports, recursion_optimum.estimate, dual=True),
-        Entry(epochs.solve, epochs.supports, epochs.estimate, dual=True),
-        Entry(max_error.solve, max_error.supports, max_error.estimate, dual=True),
-        Entry(dense.solve, dense.supports, dense.estimate, dual=True),
+        _entry("single.structured", dual=True),
+        _entry("epochs.epochs_optimum", dual=True),
+        _entry("epochs.recursions", dual=True),
+        _entry("epochs.decompositions", dual=True),
+        _entry("single.max_error", dual=True),
+        _entry("single.dense", dual=True),
     ),
     "buffered_linear": (
-        Entry(redrawn.solve, redrawn.supports, redrawn.estimate, redrawn.own, dual=True),
-        Entry(
-            buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate, buffered_linear.own, dual=True
-        ),
+        _entry("buffered.redrawn", own=True, dual=True),
+        _entry("buffered.buffered_optimum", own=True, dual=True),
     ),
-    "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
-    "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
-    "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
-    "spectral": (Entry(spectral.solve, spectral.supports, spectral.estimate),),
-    "nu_toeplitz": (Entry(closed_form.solve_nu_toeplitz, closed_form.supports, closed_form.estimate),),
-    "square_root": (Entry(closed_form.solve_square_root, closed_form.supports, closed_form.estimate),),
-    "banded_square_root": (Entry(closed_form.solve_banded_square_root, closed_form.supports, closed_form.estimate),),
-    "banded_inverse_square_root": (
-        Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
-    ),
-    "banded_inverse_fractional_root": (
-        Entry(fractional_root.solve_fractional_root, fractional_root.supports, fractional_root.estimate),
-    ),
-    "blt": (Entry(blt.solve, blt.supports, blt.estimate),),
-    "anti_pgd": (Entry(closed_form.solve_anti_pgd, closed_form.supports, closed_form.estimate),),
-    "lambda_cgd": (Entry(fractional_root.solve_lambda_cgd, fractional_root.supports, fractional_root.estimate),),
-    "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
+    "banded": (_entry("banded.banded_optimum"),),
+    "toeplitz": (_entry("toeplitz.toeplitz_optimum"),),
+    "banded_toeplitz": (_entry("toeplitz.toeplitz_optimum"),),
+    "spectral": (_entry("frequency.spectral"),),
+    "nu_toeplitz": (_entry("formulas.closed_form", "solve_nu_toeplitz"),),
+    "square_root": (_entry("formulas.closed_form", "solve_square_root"),),
+    "banded_square_root": (_entry("formulas.closed_form", "solve_banded_square_root"),),
+    "banded_inverse_square_root": (_entry("formulas.closed_form", "solve_banded_inverse_square_root"),),
+    "banded_inverse_fractional_root": (_entry("formulas.fractional_root", "solve_fractional_root"),),
+    "blt": (_entry("blt"),),
+    "anti_pgd": (_entry("formulas.closed_form", "solve_anti_pgd"),),
+    "lambda_cgd": (_entry("formulas.fractional_root", "solve_lambda_cgd"),),
+    "identity": (_entry("formulas.closed_form", "solve_identity"),),
     "banded_inverse_toeplitz": (_AMPLIFIED,),
-    "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
-    "fft": (Entry(fft.solve, fft.supports, fft.estimate),),
-    "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate, dual=True),),
+    "tree": (_entry("formulas.tree"),),
+    "fft": (_entry("formulas.fft"),),
+    "semidefinite": (_entry("semidefinite", dual=True),),
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
 
@@ -103,8 +106,6 @@ ANSWERED = "; this is answered: "
 """What a refusal says before the command of a spec that is not refused."""
 
 _LONGEST_SPEC = 4000  # characters of a spec inside a refusal
-
-_ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
 
 
 def choose(spec: Spec) -> Spec:
@@ -125,8 +126,9 @@ def choose(spec: Spec) -> Spec:
     try:
         return _named(spec)
     except UnsupportedProblem as refusal:
-        command = _answered(spec)
-        raise UnsupportedProblem(f"{refusal}{command and ANSWERED}{command}", field=refusal.field) from None
+        way_out = _way_out(spec)
+        message = f"{refusal}{ANSWERED}{way_out}" if way_out else str(refusal)
+        raise UnsupportedProblem(message, field=refusal.field) from None
 
 
 def _named(spec: Spec) -> Spec:
@@ -150,7 +152,7 @@ def _eased(spec: Spec) -> Iterator[Spec]:
         yield from (spec.model_copy(update={"optimize_for": easier}) for easier in easier_ones(spec.workload))
 
 
-def _answered(spec: Spec) -> str:
+def _way_out(spec: Spec) -> str:
     """Return the command that solves a refused spec with the nearest mechanism that takes it, or nothing."""
     document = spec.document()
     for name, own in spec.user_matrices().items():

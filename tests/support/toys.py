@@ -238,11 +238,10 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
         ),
         (
             (
-                Change(SOLVERS, "from factorize.solvers.problem ", "from factorize.solvers import neighbours\n"),
                 Change(
                     SOLVERS,
                     '    "semidefinite": (',
-                    '    "neighbours": (Entry(neighbours.solve, neighbours.supports, neighbours.estimate),),\n',
+                    '    "neighbours": (_entry("neighbours"),),\n',
                 ),
             ),
         ),
