@@ -7,9 +7,10 @@ all, so an interrupt at any moment leaves what was finished and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from factorize import solvers
@@ -18,8 +19,7 @@ from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
-from factorize.storage.incoming import Check
-from factorize.storage.store import Store
+from factorize.storage.store import Check, Store
 
 Estimate = solvers.Estimate
 """What a solve takes."""
@@ -81,10 +81,15 @@ def obtain(
     """
     if planned.known is not None:
         return store.manifest(planned.known)
-    stages = Stages(progress, check or partial(prove, store=store.url))
-    spec = bound(planned.spec, store)
-    solved = solvers.solve(spec, progress=stages.step)
-    return store.put(solved, check=stages.check)
+    stages = Stages(progress)
+
+    def checked(path: Path) -> Mapping[str, Any]:
+        stages.enter("prove")
+        proof = check(path) if check is not None else prove(path, store=store.url)
+        stages.enter("store")
+        return proof
+
+    return store.put(solvers.solve(bound(planned.spec, store), progress=stages.step), check=checked)
 
 
 def bound(spec: Spec, store: Store) -> Spec:

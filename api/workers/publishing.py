@@ -5,18 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.api.proof import passed
 from factorize.api.workers.pool import Place
 from factorize.solution import Progress, ProgressCallback
 from factorize.storage.store import Store
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from factorize.storage.incoming import Check
 Document = dict[str, Any]
 
 
@@ -25,11 +20,10 @@ class Stages:
 
     Args:
         told: gets all progress.
-        prove: the check of the written file, for `check`.
     """
 
-    def __init__(self, told: ProgressCallback, prove: Check | None = None) -> None:
-        self._told, self._prove = told, prove
+    def __init__(self, told: ProgressCallback) -> None:
+        self._told = told
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
         self._entered = [("solve", time.time())]
@@ -38,14 +32,6 @@ class Stages:
         """Pass a solver's step on; the callback of a solve."""
         self._last = progress
         self._told(progress)
-
-    def check(self, path: Path) -> Mapping[str, Any]:
-        """Prove the written file; the check of a put, which publishes what passes."""
-        self.enter("prove")
-        assert self._prove is not None
-        found = self._prove(path)
-        self.enter("store")
-        return found
 
     def timings(self) -> dict[str, tuple[float, float]]:
         """Return when each stage began and ended, in seconds since 1970; the last ends now."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from factorize.encoding import check_digest
+from factorize.encoding import check_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage.objects import Objects, Reader
 
@@ -236,6 +236,17 @@ def read_chunks(reader: Reader) -> Iterator[bytes]:
             coming = pool.submit(reader.read, _length(size, index), index * CHUNK_BYTES)
             yield chunk
         yield coming.result()
+
+
+def described(reader: Reader) -> dict[str, Any]:
+    """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
+    whole, chunks = hashlib.sha256(), []
+    with ThreadPoolExecutor(1, "whole") as beside:  # hashing lets go of the interpreter's lock
+        for chunk in read_chunks(reader):
+            adding = beside.submit(whole.update, chunk)
+            chunks.append(sha256(chunk))
+            adding.result()
+    return {"sha256": whole.hexdigest(), "bytes": reader.entry.size, "chunk_bytes": CHUNK_BYTES, "chunks": chunks}
 
 
 def _count(size: int) -> int:

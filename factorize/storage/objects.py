@@ -58,9 +58,6 @@ class Staged(Protocol):
     def open(self) -> AbstractContextManager[Reader]:
         """Open the file to read it back."""
 
-    def sync(self) -> None:
-        """Make the file read-only and put it on the medium."""
-
 
 class Objects(Protocol):
     """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then."""
@@ -68,14 +65,11 @@ class Objects(Protocol):
     def stage(self) -> AbstractContextManager[Staged]:
         """Return a private temporary file that is removed at the end."""
 
-    def put(self, key: str, staged: Staged) -> bool:
-        """Publish a staged file durably; False, and nothing changed, if the key is taken."""
-
     def sync_all(self, staged: Sequence[Staged]) -> None:
-        """Do `Staged.sync` for many files together, so that the medium writes its journal once for all of them."""
+        """Make files read-only and put them on the medium, which writes its journal once for all of them."""
 
-    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
-        """Publish many files that `sync_all` has synced; durable on return. For each, whether its key was free."""
+    def put(self, key: str, staged: Staged) -> bool:
+        """Publish a synced file durably; False, and nothing changed, if the key is taken."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from factorize.errors import CorruptObject, NotFound
@@ -28,14 +28,15 @@ class Publisher:
         """Write an object and give it its name; see `settle`."""
         with self._objects.stage() as staged:
             staged.write(data)
+            self._objects.sync_all([staged])
             self.settle(key, staged, intact)
 
     def settle(self, key: str, staged: Staged, intact: Callable[[], bool]) -> bool:
-        """Give a staged file its name unless a sound object has it; a damaged one goes to quarantine first.
+        """Give a synced file its name unless a sound object has it; a damaged one goes to quarantine first.
 
         Args:
             key: the name.
-            staged: the file.
+            staged: the file, on the medium already (`Objects.sync_all`).
             intact: whether what stands at the key is sound; asked only when something does.
 
         Returns:
@@ -54,11 +55,6 @@ class Publisher:
         if not mine and not intact():
             raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
         return mine
-
-    def settle_all(self, group: Sequence[Step]) -> list[bool]:
-        """Give many files their names at once; each is synced already, and the rest is as `settle` has it."""
-        created = self._objects.put_all([(key, staged) for key, staged, _ in group])
-        return [new or self.settle(*step) for step, new in zip(group, created, strict=True)]
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""

@@ -147,6 +147,11 @@ def read_entry(text: bytes, name: str) -> SpecEntry:
         raise CorruptObject(f"{name} is not a spec entry: {error}") from None
 
 
+def lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest as it stands in the file: without what only the store knows."""
+    return {name: value for name, value in manifest.items() if name not in ("files", "created")}
+
+
 def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     """Return digest and shape of every user's matrix that a canonical spec document names."""
     workloads = [spec["workload"], spec.get("optimize_for") or {}]

@@ -11,41 +11,46 @@ Layout (docs/store.md):
     tmp/  quarantine/                             files on their way in; what fsck took out
 
 A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so whatever is
-visible only names what is already there. All four are synced before the first gets its name; where the file is checked,
-all but the manifest, which says what was checked, while the check runs. A put holds the store's
+visible only names what is already there. All four are synced before the first gets its name. A put holds the store's
 lock meanwhile, together with other puts; `gc` holds it alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.factor_file import from_tensors
+from factorize.factor_file import from_tensors, load
 from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import StoredFile, steps_of
 from factorize.format.reading import read_manifest as read_inner_manifest
 from factorize.spec import Spec
-from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
-from factorize.storage.incoming import Check, describe, incoming, lasting
+from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, described
 from factorize.storage.index import Index
-from factorize.storage.matrices import Matrices
+from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, check_format, directory_of, in_bucket
 from factorize.storage.objects import Objects, Staged
 from factorize.storage.publication import Publisher, Step
-from factorize.storage.records import SpecEntry, manifest_key, now, seal, spec_key
+from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
+
+Check = Callable[[Path], Mapping[str, Any]]
+"""Looks at a written file (`factorize.api.proof`) and returns `digest` and `sha256` of what it has read, with what it
+has checked; raises where a claim does not hold."""
 
 
 class Store:
@@ -95,15 +100,17 @@ class Store:
                 self.fall_with_others(factorization.manifest)
                 self.enter(entry)
             return self.manifest(digest)
-        with ExitStack() as opened:
-            entries = self._entries(SpecEntry.of(factorization.manifest), opened)
-            beside = [staged for _, staged, _ in entries]
-            staged, file = opened.enter_context(incoming(self.objects, factorization, check, beside=beside))
-            opened.enter_context(self.objects.lock(MARKER, exclusive=False))
-            self.matrices.put_those_of(factorization)
-            manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
-            unsynced = [] if check is not None else [staged, *beside]
-            return self._published(staged, manifest, entries, unsynced, opened)
+        plain = copy(factorization)
+        plain.manifest = lasting(factorization.manifest)
+        with self.objects.stage() as staged:
+            staged.produce(plain.save)
+            proof = (check or partial(_read_back, spec=plain.spec))(staged.path)
+            if proof["digest"] != digest:
+                message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
+                raise CorruptObject(message)
+            with self.objects.lock(MARKER, exclusive=False):
+                self.matrices.put_those_of(factorization)
+            return self.put_checked(staged, proof)
 
     def put_checked(self, staged: Staged, proof: Mapping[str, Any]) -> dict[str, Any]:
         """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
@@ -118,7 +125,7 @@ class Store:
             Revoked, StoreUnavailable: see `put`.
         """
         with staged.open() as reader:
-            file = describe(reader)
+            file = described(reader)
         proof = dict(proof)
         inner = read_inner_manifest(Container(staged.path))
         if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner["digest"]):
@@ -130,8 +137,18 @@ class Store:
             entries = self._entries(SpecEntry.of(inner), opened)
             opened.enter_context(self.objects.lock(MARKER, exclusive=False))
             self.matrices.named_by(inner["spec"])
-            manifest = {**inner, "files": [{**file, "proof": proof}], "created": now()}
-            return self._published(staged, manifest, entries, [staged, *(entry for _, entry, _ in entries)], opened)
+            stated = {"proof": proof} if proof else {}
+            manifest = {**inner, "files": [{**file, **stated}], "created": now()}
+            digest, name = inner["digest"], file["sha256"]
+            record = self._written(seal(manifest), opened)
+            self.objects.sync_all([staged, record, *(entry for _, entry, _ in entries)])
+            self._publisher.settle(blob_key(name), staged, lambda: self.blobs.sound(name))
+            mine = self._publisher.settle(manifest_key(digest), record, lambda: self.intact(digest))
+            self.fall_with_others(manifest)
+            for entry in entries:
+                self._publisher.settle(*entry)
+            self.revocations.check(digest)
+            return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
 
     def revoke(
         self, digest: str, reason: str, *, on_each: Callable[[Revocation], object] = lambda revocation: None
@@ -293,35 +310,13 @@ class Store:
         """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
-    def _published(
-        self,
-        file: Staged,
-        manifest: Mapping[str, Any],
-        entries: Sequence[Step],
-        unsynced: Sequence[Staged],
-        opened: ExitStack,
-    ) -> dict[str, Any]:
-        """Sync what is not synced, and give a factor file, its manifest and the entries their names in this order.
-
-        Returns:
-            The manifest, or the one of the same digest that was there.
-        """
-        digest, sha256 = manifest["digest"], manifest["files"][0]["sha256"]
-        record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
-        self.objects.sync_all([*unsynced, record[1]])
-        self._publisher.settle_all([(blob_key(sha256), file, lambda: self.blobs.sound(sha256))])
-        (mine,) = self._publisher.settle_all([record])
-        self.fall_with_others(manifest)
-        self._publisher.settle_all(entries)
-        self.revocations.check(digest)
-        return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
-
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
         with ExitStack() as opened:
             entries = self._entries(entry, opened)
             self.objects.sync_all([staged for _, staged, _ in entries])
-            self._publisher.settle_all(entries)
+            for each in entries:
+                self._publisher.settle(*each)
 
     def _entries(self, entry: SpecEntry, opened: ExitStack) -> list[Step]:
         return [(key, self._written(entry.sealed(), opened), partial(self.index.sound, key)) for key in entry.keys]
@@ -391,6 +386,15 @@ def open_store(
         store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
+
+
+def _read_back(path: Path, spec: Spec) -> dict[str, str]:
+    """Return digest and sha256 of a written file, compared with its bytes."""
+    try:
+        digest = load(path, matrices=bound_matrices(spec)).digest
+        return {"digest": digest, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
 def _bucket(url: str) -> Objects:

@@ -10,10 +10,10 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
+from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect
 from factorize.api.terminal.progress import progress_of
 from factorize.api.terminal.text import state_text
-from factorize.api.workers.publishing import Stages
 from factorize.errors import Cancelled
 from factorize.solution import PHASES, Progress
 from factorize.storage.store import open_store
@@ -30,8 +30,7 @@ def test_a_solve_names_its_phases_in_order(tmp_path: Path, mechanism: str, phase
     seen: list[Progress] = []
     store = open_store(tmp_path)
     proof = partial(inspect, store=store.url, strict=False)
-    stages = Stages(seen.append, lambda path: {k: proof(path)[k] for k in ("digest", "sha256")})
-    store.put(solvers.solve(spec_of(9, mechanism), progress=stages.step), check=stages.check)
+    obtain(plan(spec_of(9, mechanism), store), store, progress=seen.append, check=proof)
     assert list(dict.fromkeys(step.phase for step in seen if step.phase != "compile")) == phases
     assert [step.seconds for step in seen] == sorted(step.seconds for step in seen)
     assert all(step.seconds_left is None or step.seconds_left > 0 for step in seen)

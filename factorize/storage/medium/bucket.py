@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,8 +29,6 @@ WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
 PARTS_BYTES = 1 << 26
 """Smallest blob that is sent in parts."""
-_TOGETHER = 16
-"""Requests that are made at a time for a group."""
 _BLOB = re.compile(rf"blobs/sha256/[0-9a-f]{{2}}/{DIGEST}")
 
 
@@ -59,7 +56,6 @@ class Bucket:
 
     def put(self, key: str, staged: Staged) -> bool:
         """Send the file under its name, if that is free."""
-        staged.sync()
         size = os.stat(staged.path).st_size
         if size < PARTS_BYTES or not _BLOB.fullmatch(key):
             return self._calls.create(key, staged.path)
@@ -72,12 +68,7 @@ class Bucket:
         return True
 
     def sync_all(self, staged: Sequence[Staged]) -> None:
-        """Do nothing: a bucket has kept an object when it has answered, and `put_all` waits for that."""
-
-    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
-        """Send the files, several at a time."""
-        with ThreadPoolExecutor(_TOGETHER, "put") as pool:
-            return list(pool.map(lambda one: self.put(*one), staged))
+        """Do nothing: a bucket has kept an object when it has answered, and `put` waits for that."""
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:

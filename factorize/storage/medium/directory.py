@@ -56,11 +56,6 @@ class Directory:
             with suppress(OSError):
                 self._files.unlink(path)
 
-    def put(self, key: str, staged: Staged) -> bool:
-        """Sync the file, link it to its name, sync the folder."""
-        staged.sync()
-        return self.put_all([(key, staged)])[0]
-
     def sync_all(self, staged: Sequence[Staged]) -> None:
         """Make the files read-only, then sync all of them together."""
         with reported(self.root / STAGING):
@@ -69,15 +64,12 @@ class Directory:
                     self._files.seal(descriptor)
             self._files.sync_together([one.path for one in staged])
 
-    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
-        """Link each file to its name, then sync their folders together."""
-        targets = [self.root / key for key, _ in staged]
+    def put(self, key: str, staged: Staged) -> bool:
+        """Link the file to its name, sync the folder."""
+        target = self.root / key
         with reported(self.root):
-            created = [
-                self._into(target.parent, partial(self._link, one.path, target))
-                for target, (_, one) in zip(targets, staged, strict=True)
-            ]
-            self._settle([target.parent for target in targets])
+            created = self._into(target.parent, partial(self._link, staged.path, target))
+            self._settle(target.parent)
         return created
 
     def open(self, key: str) -> AbstractContextManager[FileReader]:
@@ -130,7 +122,7 @@ class Directory:
         source, destination = self.root / key, self.root / target
         with reported(source, NotFound):
             self._into(destination.parent, partial(self._files.rename, source, destination))
-            self._settle([destination.parent])
+            self._settle(destination.parent)
             self._files.sync_directory(source.parent)
 
     def delete(self, key: str) -> None:
@@ -195,21 +187,18 @@ class Directory:
             self._folder(path.parent)
             self._files.make_directory(path)
 
-    def _up_from(self, folder: Path) -> Iterator[Path]:
-        """Give a folder and those above it that are below the root."""
-        while folder != self.root:
-            yield folder
-            folder = folder.parent
-
-    def _settle(self, folders: Sequence[Path]) -> None:
-        """Put the names in these folders on the medium, and the folders themselves, once per folder and process.
+    def _settle(self, folder: Path) -> None:
+        """Put the names in a folder on the medium, and the folder itself, once per folder and process.
 
         Also where another process made a name or a folder: it may not have come to its own sync yet.
         """
-        new = {path for folder in folders for path in self._up_from(folder)} - self._durable
-        for path in sorted({*folders, *(path.parent for path in new)}):
+        new, above = [], folder
+        while above not in self._durable:
+            new.append(above)
+            above = above.parent
+        for path in sorted({folder, *(path.parent for path in new)}):
             self._files.sync_directory(path)
-        self._durable |= new
+        self._durable.update(new)
 
 
 def make_root(files: Files, root: Path) -> None:

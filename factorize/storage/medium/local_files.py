@@ -45,12 +45,6 @@ class StagedFile:
         """Open the file to read it back."""
         return open_file(self._files, self.path, self.path.name)
 
-    def sync(self) -> None:
-        """Make the file read-only and put it on the medium."""
-        with reported(self.path), closing(self._files, self._files.open(self.path)) as descriptor:
-            self._files.seal(descriptor)
-            self._files.sync(descriptor)
-
 
 class FileReader:
     """An open file."""

@@ -49,6 +49,7 @@ def stored(root: Path, data: bytes) -> tuple[CountingDirectory, str, Path]:
     name = hashlib.sha256(data).hexdigest()
     with directory.stage() as staged:
         staged.write(data)
+        directory.sync_all([staged])
         directory.put(blob_key(name), staged)
     return directory, name, root / blob_key(name)
 

@@ -23,6 +23,7 @@ FILES = Files()
 def put(directory: Directory, key: str, data: bytes) -> bool:
     with directory.stage() as staged:
         staged.write(data)
+        directory.sync_all([staged])
         return directory.put(key, staged)
 
 

@@ -125,14 +125,14 @@ def test_a_result_that_is_stored_while_its_like_is_revoked_falls_too(store, monk
     digest = store.put(base)["digest"]
     other = open_store(store.url)
     larger = base.with_matrices(["B"])
-    publish = store.objects.put_all
+    publish = store.objects.put
 
-    def put_all(staged):
-        if [key for key, _ in staged] == [manifest_key(larger.digest)]:
+    def put(key, staged):
+        if key == manifest_key(larger.digest):
             assert [each.digest for each in other.revoke(digest, REASON)] == [digest]
-        return publish(staged)
+        return publish(key, staged)
 
-    monkeypatch.setattr(store.objects, "put_all", put_all)
+    monkeypatch.setattr(store.objects, "put", put)
     with pytest.raises(Revoked, match=REASON):
         store.put(larger)
     monkeypatch.undo()

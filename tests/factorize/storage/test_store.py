@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specs import spec_of
-from store_cases import factorization, flip, overwrite, path_of, recording
+from store_cases import factorization, flip, overwrite, path_of, put_checked, recording
 
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.spec import parse_spec
-from factorize.storage import incoming as incoming_module
+from factorize.storage import store as store_module
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
-from factorize.storage.incoming import incoming
 from factorize.storage.index import Index
 from factorize.storage.medium.directory import Directory
 from factorize.storage.publication import QUARANTINE, Publisher
@@ -193,7 +192,7 @@ def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
     def refuse(path, matrices):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
 
-    monkeypatch.setattr(incoming_module, "load", refuse)
+    monkeypatch.setattr(store_module, "load", refuse)
     with pytest.raises(StoreUnavailable, match="cannot be read back"):
         store.put(factorization())
     assert not list(store.objects.list("tmp"))
@@ -348,8 +347,8 @@ def test_a_check_has_the_last_word_and_what_it_says_is_kept(store):
         return {**seen, "checked": ["bytes"]}
 
     assert "proof" not in store.put(factorization(5))["files"][0]
-    for wrong in ({"digest": "0" * 64}, {"sha256": "0" * 64}):
-        with pytest.raises(CorruptObject, match="reads back as another"):
+    for wrong, why in (({"digest": "0" * 64}, "reads back as another"), ({"sha256": "0" * 64}, "not what was checked")):
+        with pytest.raises(CorruptObject, match=why):
             store.put(put, check=lambda path, wrong=wrong: check(path) | wrong)
     assert store.digest_of(put.spec_digest) is None
     made = store.put(put, check=check)
@@ -383,11 +382,8 @@ def test_of_two_different_files_with_one_digest_the_first_stays(store, tmp_path)
     other = open_store(store.url)
     put, twin = factorization(seconds=1.0), factorization(seconds=2.0)
     assert put.digest == twin.digest
-    with incoming(other.objects, twin, None) as (staged, file):
-        first = store.put(put)
-        other.objects.put(blob_key(file["sha256"]), staged)
-    assert file["sha256"] != StoredFile.of(first).sha256
-    assert other.put(twin) == first
+    first = store.put(put)
+    assert put_checked(other, twin) == first == other.put(twin)
     report = fsck(store)
     assert report.clean and [finding.kind for finding in report.findings] == ["orphan"]
 
