@@ -1,11 +1,11 @@
-"""The lanes of a batch: small specs through a pool of workers, one pair for each core.
+"""The lanes of a batch: specs through a pool of workers, small ones side by side, a large one alone with all threads.
 
-Files that were passed are published by threads beside the workers, since a publication waits for the disk. A large spec
-waits until the workers are idle, and is solved in this process with all threads, as `factorize solve` does.
+Files that were passed are published by threads beside the workers, since a publication waits for the disk.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -22,6 +22,7 @@ from factorize.errors import FactorizeError
 
 if TYPE_CHECKING:
     from factorize.api.local import PlannedSolve
+    from factorize.solution import ProgressCallback
     from factorize.storage.store import Store
 
 AHEAD = 64
@@ -51,7 +52,7 @@ class Numbered:
 
     @property
     def small(self) -> bool:
-        """Whether it goes into a lane."""
+        """Whether others are solved beside it."""
         return self.seconds < SMALL_SECONDS and self.bytes < SMALL_MB << 20
 
 
@@ -60,14 +61,23 @@ class BatchLanes:
 
     Args:
         store: where results are kept.
-        count: lanes, one per core.
         ended: called in the thread that calls `solve`, once for each spec, when its end is certain.
+        watch: called in another thread with the number of a large spec that begins, returns what gets its progress.
+        processors: threads of all specs that are solved at a time; by default all.
         solver: module of the workers that solve.
     """
 
-    def __init__(self, store: Store, count: int, ended: Ended, *, solver: str = SOLVER) -> None:
-        self._store, self._ended, self._most = store, ended, count + AHEAD
-        self._pool = Pool(processors=count, modules=(solver, PROVER))
+    def __init__(
+        self,
+        store: Store,
+        ended: Ended,
+        *,
+        watch: Callable[[int], ProgressCallback] = lambda _number: lambda _step: None,
+        processors: int | None = None,
+        solver: str = SOLVER,
+    ) -> None:
+        self._store, self._ended, self._watch = store, ended, watch
+        self._pool = Pool(processors=processors, modules=(solver, PROVER))
         self._running: dict[Future[Any], int] = {}
 
     def __enter__(self) -> Self:
@@ -81,25 +91,13 @@ class BatchLanes:
             if not future.cancelled() and future.exception() is None:
                 self._ended(number, *future.result())
 
-    def solve(self, specs: Iterable[Numbered], large: Callable[[Numbered], None]) -> None:
-        """Solve specs in order; few are held at a time.
-
-        Args:
-            specs: what is to be solved.
-            large: solves what is not small in this thread, and says itself how it ended; no lane runs meanwhile.
-        """
+    def solve(self, specs: Iterable[Numbered]) -> None:
+        """Solve specs; few are held at a time."""
         for one in specs:
-            if not one.small:
-                self._finish()
-                large(one)
-                continue
-            while len(self._running) >= self._most:
+            while len(self._running) >= self._pool.processors + AHEAD:
                 self._collect()
             self._hand_out(one)
             self._collect(at_once=True)
-        self._finish()
-
-    def _finish(self) -> None:
         while self._running:
             self._collect()
 
@@ -109,18 +107,25 @@ class BatchLanes:
         except (FactorizeError, OSError) as error:
             self._ended(one.number, error, 0.0)
             return
-        self._running[self._pool.submit(partial(self._work, one), memory_mb=0)] = one.number
+        memory_mb = min(one.bytes >> 20, self._pool.memory_mb)
+        threads = 1 if one.small else self._pool.processors
+        call = partial(self._work, one, threads)
+        future = self._pool.submit(call, memory_mb=memory_mb, threads=threads, fresh=not one.small)
+        self._running[future] = one.number
 
-    def _work(self, one: Numbered, place: Place, cancelled: Callable[[], bool]) -> tuple[dict[str, Any], float]:
+    def _work(
+        self, one: Numbered, threads: int, place: Place, cancelled: Callable[[], bool]
+    ) -> tuple[dict[str, Any], float]:
         """Solve and store one spec; its workers are free for another while the result is published."""
         began = time.monotonic()
+        seconds = max(LEAST_SECONDS, _SAFETY * one.seconds) if one.small else math.inf
         manifest = published(
             "solve",
             {"spec": one.plan.spec.document()},
             place=place,
             store=self._store,
-            limits=Limits(max(LEAST_SECONDS, _SAFETY * one.seconds)),
-            stages=Stages(lambda _step: None),
+            limits=Limits(seconds, threads=threads),
+            stages=Stages((lambda _step: None) if one.small else self._watch(one.number)),
             cancelled=cancelled,
         )
         return manifest, time.monotonic() - began

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
+    from factorize.solution import ProgressCallback
     from factorize.storage.store import Store
 
     Solve = Callable[[Iterator[Numbered], Ended, Display, "list[Item]"], None]
@@ -116,7 +116,7 @@ def batch(
         items = _expand(specs, results, measured_pace())
         lanes = _lanes(items)
         if results is not None:
-            manifest, solve = results.manifest, _here(results, lanes)
+            manifest, solve = results.manifest, _here(results)
     cost = _cost(items, lanes)
     _show_expansion(items, cost if service is None or dry_run else None)
     end = None if dry_run or solve is None else _run(specs, items, solve)
@@ -200,25 +200,19 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
 
 
-def _here(results: Store, lanes: int) -> Solve:
-    """Return what solves specs in workers of this machine, and large ones in this process with all threads."""
+def _here(results: Store) -> Solve:
+    """Return what solves specs in workers of this machine."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, shown: Display, items: list[Item]) -> None:
         from factorize.api.batches.lanes import BatchLanes
-        from factorize.api.local import obtain
+        from factorize.api.settings import load_settings
 
-        def large(one: Numbered) -> None:
-            shown.start(items[one.number].label)
-            began = time.monotonic()
-            outcome: dict[str, Any] | Exception
-            try:
-                outcome = obtain(one.plan, results, progress=shown.report)
-            except (FactorizeError, OSError, MemoryError) as error:
-                outcome = error
-            ended(one.number, outcome, time.monotonic() - began)
+        def watch(number: int) -> ProgressCallback:
+            shown.start(items[number].label)
+            return shown.report
 
-        with BatchLanes(results, lanes, ended) as solving:
-            solving.solve(planned, large)
+        with BatchLanes(results, ended, watch=watch, processors=load_settings().processors) as solving:
+            solving.solve(planned)
 
     return solve
 

@@ -16,6 +16,7 @@ from factorize.api.batches.report_table import COLUMNS, check_path, write_report
 from factorize.api.local import plan
 from factorize.api.workers.worker import SOLVER
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
+from factorize.solution import Progress, ProgressCallback
 from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.objects import STAGING
@@ -31,8 +32,8 @@ def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> 
 def batch_of(store: Store, documents: list[dict[str, Any]], *, solver: str = SOLVER) -> dict[int, Any]:
     ended: dict[int, Any] = {}
     told = lambda number, outcome, seconds: ended.update({number: outcome})  # noqa: E731
-    with BatchLanes(store, 1, told, solver=solver) as running:
-        running.solve([numbered(document, at) for at, document in enumerate(documents)], pytest.fail)
+    with BatchLanes(store, told, processors=1, solver=solver) as running:
+        running.solve(numbered(document, at) for at, document in enumerate(documents))
     return ended
 
 
@@ -63,21 +64,34 @@ def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path) -> None:
         ended.append(outcome["digest"])
         raise KeyboardInterrupt
 
-    with contextlib.suppress(KeyboardInterrupt), BatchLanes(store, 1, stop) as running:
-        running.solve([numbered(document_of(n, "identity"), n) for n in range(4, 40)], pytest.fail)
+    with contextlib.suppress(KeyboardInterrupt), BatchLanes(store, stop, processors=1) as running:
+        running.solve(numbered(document_of(n, "identity"), n) for n in range(4, 40))
     assert len(ended) >= 1
     assert not list(store.objects.list(STAGING))
     assert {manifest["digest"] for manifest in store.items()} >= set(ended)
     assert fsck(store).clean
 
 
-def test_a_large_spec_waits_until_the_lanes_are_empty(tmp_path: Path) -> None:
-    order: list[Any] = []
+def test_a_large_spec_is_solved_with_all_threads_and_watched(tmp_path: Path) -> None:
+    ended: dict[int, Any] = {}
+    steps: dict[int, list[Progress]] = {}
     store = open_store(tmp_path)
     specs = [numbered(document_of(n, "identity"), n, seconds=100.0 if n == 5 else 0.1) for n in (4, 5, 6)]
-    with BatchLanes(store, 2, lambda number, outcome, seconds: order.append(number)) as running:
-        running.solve(specs, lambda one: order.append(("large", one.number)))
-    assert order == [4, ("large", 5), 6]
+
+    def told(number: int, outcome: Any, _seconds: float) -> None:
+        ended[number] = outcome
+
+    def watch(number: int) -> ProgressCallback:
+        return steps.setdefault(number, []).append
+
+    with BatchLanes(store, told, watch=watch, processors=2) as running:
+        running.solve(specs)
+    assert {number: store.load(outcome["digest"]).shape("C")[0] for number, outcome in ended.items()} == {
+        4: 4,
+        5: 5,
+        6: 6,
+    }
+    assert list(steps) == [5] and steps[5][-1].phase == "store"
 
 
 def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
