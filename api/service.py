@@ -23,9 +23,8 @@ from factorize.api.catalog import Catalog
 from factorize.api.forms import ANY_FORM, Form, made_form
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure, tls_of
-from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.pace import Pace, known_pace
 from factorize.api.readiness import Readiness

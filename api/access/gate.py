@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from factorize.api.access.access_key import PREFIX, read_token
-from factorize.api.access.caller import UNLIMITED, AccessRefused, Caller, KeyQuotas
+from factorize.api.access.caller import PREFIX, UNLIMITED, AccessRefused, Caller, KeyQuotas, read_token
 from factorize.api.access.key_register import KeyRegister
 
 FRESH_SECONDS = 0.5

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from factorize.api.access.access_key import AccessKey, Token, new_token
-from factorize.api.access.caller import UNLIMITED, KeyQuotas, Scope
+from factorize.api.access.caller import UNLIMITED, AccessKey, KeyQuotas, Scope, Token, new_token
 from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import access_keys, reading, writing
 from factorize.errors import InvalidSpec, NotFound, Violation

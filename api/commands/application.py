@@ -12,18 +12,15 @@ import typer
 
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate, profile
-from factorize.api.commands.compare import compare
-from factorize.api.commands.get import get
 from factorize.api.commands.jobs import jobs
 from factorize.api.commands.keys import keys
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import predict
-from factorize.api.commands.recommend import recommend
-from factorize.api.commands.serve import serve, worker
+from factorize.api.commands.recommend import compare, recommend
+from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
 from factorize.api.commands.solve import add, estimate, solve
 from factorize.api.commands.spec import spec
-from factorize.api.commands.stored import ls, show
-from factorize.api.commands.upkeep import audit, fsck, gc, revoke
+from factorize.api.commands.stored import get, ls, show
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
     ExitCode,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, argument, option
 from factorize.api.terminal.output import ExitCode, OutputForm, emit, error_document, error_lines, remark
-from factorize.api.terminal.progress import display
+from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import open_results, service_url
 from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable

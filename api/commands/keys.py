@@ -19,7 +19,7 @@ from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 
 if TYPE_CHECKING:
-    from factorize.api.access.access_key import AccessKey, Token
+    from factorize.api.access.caller import AccessKey, Token
     from factorize.api.access.key_register import KeyRegister
 
 

@@ -1,4 +1,4 @@
-"""`factorize recommend`: five questions, and the one mechanism for a training job."""
+"""`factorize compare` and `recommend`: every mechanism that fits a spec, and the one for a training job."""
 
 from __future__ import annotations
 
@@ -7,16 +7,138 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import ModelSize, Output, ServiceUrl, StoreUrl, TimeLimit, argument, option
+from factorize.api.comparing.comparison_text import text
+from factorize.api.terminal.options import (
+    ModelSize,
+    MostSeconds,
+    Output,
+    ServiceUrl,
+    SpecText,
+    StoreUrl,
+    TimeLimit,
+    argument,
+    option,
+)
 from factorize.api.terminal.output import OutputForm, emit, remark
-from factorize.api.terminal.progress import display
-from factorize.api.terminal.sources import check_target, open_results, read_spec_text, service_url, written_whole
-from factorize.errors import InvalidParameter
+from factorize.api.terminal.progress import display, prompt_interrupt
+from factorize.api.terminal.sources import (
+    check_target,
+    open_results,
+    read_spec,
+    read_spec_text,
+    service_url,
+    written_whole,
+)
+from factorize.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
     from factorize.api.recommending.recommend_request import RecommendRequest
     from factorize.factorization import Factorization
+
+    pass
+
+
+Buffers = Annotated[
+    str | None,
+    option(
+        "--buffers",
+        "--memory",
+        metavar="VECTORS",
+        help="Vectors of noise state that may be kept; several with commas, in one run.",
+    ),
+]
+Bytes = Annotated[float | None, option("--bytes-per-parameter", help="The same budget in bytes (4 per number).")]
+Epsilon = Annotated[float | None, option("--epsilon", help="Also the noise at this privacy.")]
+Delta = Annotated[float | None, option("--delta", help="With --epsilon.")]
+Dataset = Annotated[int | None, option("--dataset-size", help="With --batch-size: rows under sampling too.")]
+Batch = Annotated[int | None, option("--batch-size", help="Expected examples per step.")]
+Samplings = Annotated[
+    list[str] | None,
+    option(
+        "--sampling",
+        metavar="cyclic_poisson|balls_in_bins|random_allocation|poisson",
+        help="What rows may count on, once for each; default: all, where sizes are given.",
+    ),
+]
+Picture = Annotated[Path | None, option("--plot", metavar="FILE.png", help="Also draw the table.")]
+
+
+def compare(
+    spec: SpecText,
+    buffers: Buffers = None,
+    bytes_per_parameter: Bytes = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    dataset_size: Dataset = None,
+    batch_size: Batch = None,
+    sampling: Samplings = None,
+    max_seconds: MostSeconds = None,
+    seconds: TimeLimit = None,
+    parameters: ModelSize = None,
+    plot: Picture = None,
+    service: ServiceUrl = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
+
+    With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
+    what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
+    """
+    from factorize.api.comparing.compare_request import request_for
+    from factorize.api.comparing.comparison import comparison
+
+    if plot is not None:
+        from factorize.api.pictures.factorization_plot import check_format
+
+        check_format(plot)
+        check_target(plot)
+    request = request_for(
+        read_spec(spec),
+        **_memory(buffers),
+        bytes_per_parameter=bytes_per_parameter,
+        epsilon=epsilon,
+        delta=delta,
+        dataset_size=dataset_size,
+        batch_size=batch_size,
+        samplings=sampling or None,
+        max_seconds=max_seconds,
+        seconds=seconds,
+        parameters=parameters,
+    )
+    with prompt_interrupt(), display() as shown:
+        shown.start("comparing")
+        table = comparison(
+            request,
+            None if service else opened_store(store),
+            lambda done, total, name, _: shown.count(done, total, name),
+            service and service_url(service, store),
+        )
+        shown.finish("")
+    if plot is not None:
+        from factorize.api.pictures.comparison_plot import draw
+
+        with written_whole(plot) as part:
+            draw(table).savefig(part, dpi=130)
+    emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
+
+
+def _memory(text: str | None) -> dict[str, Any]:
+    """Return one budget as `buffers`, several as `budgets`."""
+    from factorize.api.recommending.recommend_request import read
+
+    if text is None:
+        return {}
+    found = read("memory", text)
+    return {"budgets": found} if len(found) > 1 else {"buffers": found[0]}
+
+
+def opened_store(url: str | None) -> Any:
+    """Return the store, for a user's own matrices; a comparison does without one."""
+    try:
+        return open_results(url, create=False)
+    except NotFound:
+        return None
 
 
 WorkloadText = Annotated[
@@ -28,14 +150,14 @@ WorkloadText = Annotated[
     ),
 ]
 Examples = Annotated[str | None, option("--examples", help="In the data set.")]
-Batch = Annotated[str | None, option("--batch-size", help="Examples of a step.")]
+JobBatch = Annotated[str | None, option("--batch-size", help="Examples of a step.")]
 Epochs = Annotated[str | None, option("--epochs", help="Passes over the data.")]
-Epsilon = Annotated[str | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
-Delta = Annotated[str | None, option("--delta", help="With --epsilon.")]
+JobEpsilon = Annotated[str | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
+JobDelta = Annotated[str | None, option("--delta", help="With --epsilon.")]
 Memory = Annotated[
     str | None, option("--memory", metavar="VECTORS", help="Vectors of noise state; several with commas.")
 ]
-Samplings = Annotated[
+JobSamplings = Annotated[
     list[str] | None,
     option(
         "--sampling",
@@ -52,12 +174,12 @@ ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also w
 def recommend(
     workload: WorkloadText = None,
     examples: Examples = None,
-    batch_size: Batch = None,
+    batch_size: JobBatch = None,
     epochs: Epochs = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
+    epsilon: JobEpsilon = None,
+    delta: JobDelta = None,
     memory: Memory = None,
-    sampling: Samplings = None,
+    sampling: JobSamplings = None,
     parameters: ModelSize = None,
     seconds: TimeLimit = None,
     code: Code = None,
@@ -71,8 +193,7 @@ def recommend(
     Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Its factorization is kept in the
     store, so that solving the spec takes no time.
     """
-    from factorize.api.recommending.advice import advise, notes_of
-    from factorize.api.recommending.advice_text import advice_text, headline
+    from factorize.api.recommending.advice import advice_text, advise, headline, notes_of
 
     typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
     typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
@@ -111,8 +232,7 @@ def recommend(
 
 def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> RecommendRequest:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.recommending.dialogue import answers, read
-    from factorize.api.recommending.recommend_request import read_job
+    from factorize.api.recommending.recommend_request import answers, read, read_job
 
     given = {name: None if text is None else read(name, text) for name, text in typed.items()}
     parts = _about(workload)

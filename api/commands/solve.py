@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import (
     Dtype,
     Explain,
@@ -21,7 +20,7 @@ from factorize.api.terminal.options import (
     option,
 )
 from factorize.api.terminal.output import OutputForm, emit, remark
-from factorize.api.terminal.progress import display, show_event
+from factorize.api.terminal.progress import display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,

@@ -76,3 +76,13 @@ def read_request(document: Mapping[str, Any]) -> CompareRequest:
     """
     request = read_union(_ADAPTER, document, CompareRequest)
     return request.model_copy(update={"spec": request.spec.canonical()})
+
+
+def request_for(spec: Spec, **options: Any) -> CompareRequest:
+    """Return the request about a spec in memory, with the numbers of its matrices; an option of None is left out.
+
+    Raises:
+        InvalidSpec: see `read_request`.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return read_request({"spec": spec.document(), **given}).model_copy(update={"spec": spec})

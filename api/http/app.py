@@ -10,8 +10,6 @@ from typing import Any
 from fastapi import FastAPI
 
 import factorize.api.http.console
-import factorize.api.http.downloads
-import factorize.api.http.events
 import factorize.api.http.key_routes
 import factorize.api.http.matrices
 import factorize.api.http.probes
@@ -34,8 +32,6 @@ from factorize.api.telemetry.spans import of_application
 
 _MODULES = {
     factorize.api.http.routes: "factorizations",
-    factorize.api.http.events: "factorizations",
-    factorize.api.http.downloads: "matrices",
     factorize.api.http.matrices: "matrices",
     factorize.api.http.questions: "questions",
     factorize.api.http.key_routes: "keys",

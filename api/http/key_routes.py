@@ -14,8 +14,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from factorize.api.access.access_key import AccessKey
-from factorize.api.access.caller import Caller
+from factorize.api.access.caller import AccessKey, Caller
 from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest, read_key_request
 from factorize.api.http.access import ADMIN, READ
 from factorize.api.http.answers import AskingCaller, RunningService, json_response

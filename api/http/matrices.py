@@ -1,4 +1,7 @@
-"""Rows of C, C_inv and B, their pictures as numbers for whoever draws them, and the upload of a user's own matrix."""
+"""Files by sha256, rows and pictures of C, C_inv and B as numbers, and the upload of a user's own matrix.
+
+Every byte of a file comes from a buffer that was hashed (storage/blobs.py).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,18 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.access import READ, UPLOAD
-from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of, stream
+from factorize.api.http.answers import (
+    FOREVER,
+    AskingCaller,
+    RunningService,
+    digest_in,
+    heavy,
+    json_response,
+    matches,
+    not_known,
+    result_of,
+    stream,
+)
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import RAW_BODY, answers
@@ -22,8 +36,9 @@ from factorize.api.pictures.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK
 from factorize.api.pictures.factorization_plot import bound_per_query, error_curve
 from factorize.api.results import Block, Result, RowBlocks
 from factorize.api.service import SolverService
-from factorize.errors import InvalidParameter, TooLarge
+from factorize.errors import InvalidParameter, NotFound, TooLarge
 from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.storage.blobs import Blob, blob_key
 from factorize.workloads.matrix import MAX_SIDE
 
 _ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)
@@ -222,3 +237,90 @@ async def get_errors(request: Request, service: RunningService, caller: AskingCa
         result, document = await run_sync(make, limiter=heavy)
     kept = FOREVER if result.digest == name else "no-cache"
     return json_response(document, headers={"Cache-Control": kept})
+
+
+_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
+
+SIGNED_SECONDS = 600.0
+"""How long the address of a file in a bucket is good."""
+
+
+@router.head("/v1/blobs/{sha256}", include_in_schema=False, dependencies=READ)
+@router.get(
+    "/v1/blobs/{sha256}",
+    responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream"),
+    dependencies=READ,
+)
+async def get_blob(request: Request, service: RunningService, caller: AskingCaller, sha256: str) -> Response:
+    """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
+    wanted = await run_sync(service.holdings.upload_for, caller, digest_in(sha256))
+    try:
+        if request.method == "GET" and service.settings.downloads == "redirect":
+            address = await run_sync(_address, service, wanted)
+            if address is not None:
+                return Response(status_code=307, headers={"Location": address, "Cache-Control": "no-store"})
+        blob = await run_sync(service.store.blob, wanted)
+    except NotFound:
+        raise not_known(sha256) from None
+    headers = _headers(blob)
+    if matches(request.headers.get("if-none-match"), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    start, stop, status = 0, blob.size, 200
+    part = _wanted_range(request, headers["ETag"])
+    if part is not None:
+        start, stop = _range(part, blob.size)
+        status = 206
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
+    headers["Content-Length"] = str(stop - start)
+    return await stream(request, service, blob.read(start, stop), status=status, headers=headers)
+
+
+def _address(service: SolverService, sha256: str) -> str | None:
+    """Return where the medium gives a file out; None if it does not, or if there is something to say about the file.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    store = service.store
+    store.revocations.check(sha256)
+    if store.blobs.damaged(sha256):
+        return None
+    store.objects.status(blob_key(sha256))
+    return store.objects.sign(blob_key(sha256), SIGNED_SECONDS)
+
+
+def _headers(blob: Blob) -> dict[str, str]:
+    digest = base64.b64encode(bytes.fromhex(blob.sha256)).decode("ascii")
+    return {
+        "ETag": f'"{blob.sha256}"',
+        "Accept-Ranges": "bytes",
+        "Cache-Control": FOREVER,
+        "Repr-Digest": f"sha-256=:{digest}:",
+    }
+
+
+def _wanted_range(request: Request, tag: str) -> str | None:
+    """The Range header, unless it counts in other units or If-Range says that the client has part of something else."""
+    wanted = request.headers.get("range", "").strip()
+    counts_bytes = wanted.lower().startswith("bytes")
+    return wanted if counts_bytes and request.headers.get("if-range") in (None, tag) else None
+
+
+def _range(text: str, size: int) -> tuple[int, int]:
+    """Return first byte and end of a Range header with one range.
+
+    Raises:
+        ProblemAnswer: it has more than one, or none that lies inside the file.
+    """
+    found = _RANGE.fullmatch(text)
+    if found is not None and (found[1] or found[2]):
+        if found[1]:
+            start, stop = int(found[1]), min(int(found[2] or size), size - 1) + 1
+        else:
+            start, stop = max(0, size - int(found[2])), size
+        if start < stop:
+            return start, stop
+    detail = f"ask for one range inside the file, bytes=0-{size - 1} at most"
+    raise ProblemAnswer(
+        "range-not-satisfiable", detail, headers={"Content-Range": f"bytes */{size}", "Accept-Ranges": "bytes"}
+    )

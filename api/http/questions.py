@@ -22,9 +22,9 @@ from factorize.api.access.caller import Caller
 from factorize.api.comparing.compare_request import read_request
 from factorize.api.http.access import READ, SUBMIT
 from factorize.api.http.answers import AskingCaller, RunningService, result_of
-from factorize.api.http.events import event, paced
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
+from factorize.api.http.routes import event, paced
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, owner_of, working
 from factorize.api.recommending.recommend_request import read_job

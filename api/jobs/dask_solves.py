@@ -14,7 +14,7 @@ from distributed import fire_and_forget
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import RELEASE
-from factorize.api.jobs.ending import SolveEnding
+from factorize.api.jobs.job import SolveEnding
 from factorize.api.jobs.solving import Request, WorkerLoad
 from factorize.api.workers.ending import Ending
 

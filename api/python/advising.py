@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from factorize.api.python.calls import bar_of, remembered
-from factorize.api.recommending.advice_text import advice_text
+from factorize.api.recommending.advice import advice_text
 from factorize.api.recommending.job_code import FRAMEWORKS
 from factorize.api.terminal.progress import python_display
 from factorize.errors import InvalidParameter, extras_named

@@ -194,23 +194,22 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    from factorize.api.comparing.compare_request import read_request
+    from factorize.api.comparing.compare_request import request_for
 
     asked = spec_of(spec, words)
-    own = {
-        "budgets" if isinstance(buffers, Sequence) else "buffers": buffers,
-        "bytes_per_parameter": bytes_per_parameter,
-        "epsilon": epsilon,
-        "delta": delta,
-        "dataset_size": dataset_size,
-        "batch_size": batch_size,
-        "samplings": None if samplings is None else list(samplings),
-        "max_seconds": max_seconds,
-        "seconds": seconds,
-        "parameters": parameters,
-    }
-    given = {name: value for name, value in own.items() if value is not None}
-    request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
+    request = request_for(
+        asked,
+        **{"budgets" if isinstance(buffers, Sequence) else "buffers": buffers},
+        bytes_per_parameter=bytes_per_parameter,
+        epsilon=epsilon,
+        delta=delta,
+        dataset_size=dataset_size,
+        batch_size=batch_size,
+        samplings=None if samplings is None else list(samplings),
+        max_seconds=max_seconds,
+        seconds=seconds,
+        parameters=parameters,
+    )
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
         from factorize.api.comparing.comparison import comparison
 

@@ -6,14 +6,19 @@ that logs stay readable; below a notebook's cell it is an HTML element.
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from factorize.api.terminal.output import ExitCode
 from factorize.api.terminal.text import describe_seconds, state_text
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
     from factorize.client.events import Event
     from factorize.solution import Progress
+
 
 QUIET_SECONDS = 2.0
 """In plain lines: seconds before the first line of one solve, and then between the first lines."""
@@ -235,3 +241,71 @@ def progress_of(event: Mapping[str, Any]) -> Progress:
     gaps = (event.get("relative_gap"), event.get("class_gap"))
     phase, left = event.get("phase") or "refine", event.get("seconds_left")
     return Progress(event.get("iteration") or 0, *gaps, event.get("seconds") or 0.0, phase, left)
+
+
+GRACE_SECONDS = 3.0
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+@contextmanager
+def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
+    """End the process soon after SIGINT, whatever the block is doing; for the main thread only.
+
+    Args:
+        grace_seconds: what the block gets to end by itself after the first SIGINT.
+    """
+    signals_read, signals_write = os.pipe()
+    done_read, done_write = os.pipe()
+    os.set_blocking(signals_write, False)
+    watcher = threading.Thread(target=_watch, args=(signals_read, done_read, grace_seconds), daemon=True)
+    # The interpreter's own C handler writes the signal's number there, also while the main thread is in a C call.
+    before = signal.set_wakeup_fd(signals_write, warn_on_full_buffer=False)
+    hook, sys.unraisablehook = sys.unraisablehook, _without_interrupts(sys.unraisablehook)
+    watcher.start()
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        signal.set_wakeup_fd(before)
+        os.close(done_write)
+        watcher.join()
+        for descriptor in (signals_read, signals_write, done_read):
+            os.close(descriptor)
+
+
+def _without_interrupts(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a hook that is silent on a KeyboardInterrupt lost in a callback; the watcher has seen its signal."""
+
+    def report(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            hook(unraisable)
+
+    return report
+
+
+def _watch(signals: int, done: int, grace_seconds: float) -> None:
+    """Wait for SIGINT, then for the block's end, the next SIGINT or the end of the grace, whichever comes first."""
+    patience: float | None = None
+    while True:
+        ready, _, _ = select.select([signals, done], [], [], patience)
+        if done in ready:
+            return
+        interrupts = os.read(signals, 64).count(signal.SIGINT) if ready else 0  # both, if they come at once
+        if interrupts > 1 or (patience is not None and (interrupts or not ready)):
+            _end()
+        if interrupts:
+            patience = grace_seconds
+            _announce(grace_seconds)
+
+
+def _announce(grace_seconds: float) -> None:
+    clear = b"\r\x1b[K" if sys.stderr.isatty() else b""
+    text = f"ending after this step, in {grace_seconds:g} s at the latest; Ctrl-C again ends at once\n"
+    os.write(2, clear + text.encode())
+
+
+def _end() -> None:
+    if sys.stderr.isatty():
+        os.write(2, _SHOW_CURSOR + b"\n")
+    os.write(2, b"interrupted inside a numerical routine; what is finished is stored\n")
+    os._exit(ExitCode.INTERRUPTED)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from factorize.api.access import access_key as tokens
-from factorize.api.access.access_key import new_token, read_token
-from factorize.api.access.caller import KeyQuotas, Scope
+from factorize.api.access import caller as tokens
+from factorize.api.access.caller import KeyQuotas, Scope, new_token, read_token
 from factorize.api.access.key_register import DAY, KeyRegister, WithdrawnKeys
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger

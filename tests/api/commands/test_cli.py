@@ -734,7 +734,7 @@ def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
 @pytest.mark.parametrize("signals", [1, 2])
 def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signals: int) -> None:
     code = (
-        "import signal, time\nfrom factorize.api.terminal.interrupt import prompt_interrupt\n"
+        "import signal, time\nfrom factorize.api.terminal.progress import prompt_interrupt\n"
         "signal.signal(signal.SIGINT, lambda *_: print('swallowed', flush=True))\n"
         f"with prompt_interrupt(grace_seconds={0.2 if signals == 1 else 3600}):\n"
         "    print('ready', flush=True)\n"

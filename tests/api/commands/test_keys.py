@@ -12,7 +12,7 @@ import pytest
 from audit_rows import forbid_rows, rows_of
 from command_line import Run
 
-from factorize.api.access.access_key import PATTERN, AccessKey, read_token
+from factorize.api.access.caller import PATTERN, AccessKey, read_token
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.commands.serve import _opened as opened_server
 from factorize.api.jobs.ledger import Ledger

@@ -72,7 +72,7 @@ def test_a_key_is_made_shown_replaced_and_taken_back(keyed: Keyed) -> None:
 
 
 def _token(text: str) -> Any:
-    from factorize.api.access.access_key import read_token
+    from factorize.api.access.caller import read_token
 
     return read_token(text)
 

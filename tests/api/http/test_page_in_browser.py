@@ -14,7 +14,7 @@ from browser import PATIENCE, Watched, watched
 from playwright.sync_api import expect
 from servers import LiveService, serving
 
-from factorize.api.access.access_key import read_token
+from factorize.api.access.caller import read_token
 from factorize.api.settings import Settings
 
 if TYPE_CHECKING:

@@ -24,11 +24,10 @@ from distributed import LocalCluster
 from servers import shared_pool
 from toy_solver import RESULT
 
-from factorize.api.jobs import dask_cluster, settlement, solving
+from factorize.api.jobs import dask_cluster, dispatch, solving
 from factorize.api.jobs import engine as engine_module
-from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import EngineRow, Job, JobOrder
+from factorize.api.jobs.job import EngineRow, Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.presence import Presence, host_name
 from factorize.api.workers.ending import Ending
@@ -173,7 +172,7 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     engine = place.engine(tick=0.05)
     engine.submit(order(outage=2))
     assert place.ended(digest(0)).state == "done" and engine.solves_total == 3
-    monkeypatch.setattr(settlement, "OUTAGES", 2)
+    monkeypatch.setattr(dispatch, "OUTAGES", 2)
     engine.submit(order(1, outage=99))
     job = place.ended(digest(1))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
@@ -519,12 +518,12 @@ def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
 def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, monkeypatch):
     lost = SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": "KilledWorker"}, 0.0)
     endings = [lost]
-    real = settlement.Settlement.settle
+    real = dispatch.Settlement.settle
 
     def settle(self: Any, job: Job, outcome: SolveEnding) -> None:
         real(self, job, endings.pop() if endings else outcome)
 
-    monkeypatch.setattr(settlement.Settlement, "settle", settle)
+    monkeypatch.setattr(dispatch.Settlement, "settle", settle)
     engine = place.engine()
     engine.submit(order(store=False))
     job = place.ended(digest(0))

@@ -22,7 +22,7 @@ from scheduler_attacker import Bomb
 from servers import Client
 
 from factorize.api.jobs.dask_cluster import plain
-from factorize.api.jobs.ending import SolveEnding
+from factorize.api.jobs.job import SolveEnding
 from factorize.api.workers.ending import Ending
 
 ROOT = Path(__file__).parents[3]

@@ -15,8 +15,7 @@ import factorize
 from factorize import parse_spec
 from factorize.api.commands.application import run
 from factorize.api.comparing.comparison import comparison
-from factorize.api.recommending.advice import advise, request_of
-from factorize.api.recommending.advice_text import advice_text
+from factorize.api.recommending.advice import advice_text, advise, request_of
 from factorize.api.recommending.recommend_request import RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
 from factorize.solvers.comparing.deadline import CALIBRATIONS, Deadline

@@ -9,8 +9,7 @@ import pytest
 import factorize
 from factorize.api.comparing.comparison import StepPace, measured
 from factorize.api.comparing.comparison_text import text
-from factorize.api.recommending.advice import advise
-from factorize.api.recommending.advice_text import advice_text
+from factorize.api.recommending.advice import advice_text, advise
 from factorize.api.recommending.recommend_request import read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 

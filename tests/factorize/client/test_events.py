@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers import SLOW_SOLVER, LiveService, serving
 
-from factorize.api.http.events import frames_of, paced
+from factorize.api.http.routes import frames_of, paced
 from factorize.api.jobs.job import Job
 from factorize.api.settings import Settings
 
