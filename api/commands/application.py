@@ -11,16 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from factorize.api.commands.batch import batch
-from factorize.api.commands.calibrate import calibrate, profile
+from factorize.api.commands.calibrate import calibrate, predict, profile
 from factorize.api.commands.jobs import jobs
 from factorize.api.commands.keys import keys
-from factorize.api.commands.plot import plot
-from factorize.api.commands.predict import predict
 from factorize.api.commands.recommend import compare, recommend
 from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
-from factorize.api.commands.solve import add, estimate, solve
-from factorize.api.commands.spec import spec
-from factorize.api.commands.stored import get, ls, show
+from factorize.api.commands.solve import add, estimate, solve, spec
+from factorize.api.commands.stored import get, ls, plot, show
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
     ExitCode,

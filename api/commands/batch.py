@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, argument, option
-from factorize.api.terminal.output import ExitCode, OutputForm, emit, error_document, error_lines, remark
+from factorize.api.terminal.output import (
+    ExitCode,
+    Output,
+    OutputForm,
+    ServiceUrl,
+    StoreUrl,
+    argument,
+    emit,
+    error_document,
+    error_lines,
+    option,
+    remark,
+)
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import open_results, service_url
 from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:
-    from factorize.api.batches.lanes import Ended, Numbered
+    from factorize.api.batches.solving import Ended, Numbered
     from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
@@ -203,7 +214,7 @@ def _here(results: Store) -> Solve:
     """Return what solves specs in workers of this machine."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, shown: Display, items: list[Item]) -> None:
-        from factorize.api.batches.lanes import BatchLanes
+        from factorize.api.batches.solving import BatchLanes
         from factorize.api.settings import load_settings
 
         def watch(number: int) -> ProgressCallback:
@@ -220,7 +231,7 @@ def _by_service(service: Service) -> Solve:
     """Return what posts specs to a service and waits for them."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, _shown: Display, _items: list[Item]) -> None:
-        from factorize.api.batches.remote_batch import RemoteBatch
+        from factorize.api.batches.solving import RemoteBatch
 
         RemoteBatch(service, ended).solve(planned)
 
@@ -258,7 +269,7 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
 
 def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
     """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
-    from factorize.api.batches.lanes import Numbered
+    from factorize.api.batches.solving import Numbered
     from factorize.api.local import plan
     from factorize.api.terminal.spec_lists import each_spec
 

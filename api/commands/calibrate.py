@@ -1,4 +1,4 @@
-"""`factorize calibrate` and `factorize profile`: the noise for a privacy target, and what a given noise is worth."""
+"""`factorize calibrate`, `profile`, `predict`: the noise for a privacy target, what a noise is worth, exact losses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, Target, option
-from factorize.api.terminal.output import OutputForm, VerificationFailed, emit
-from factorize.api.terminal.sources import open_target, service_url, written_whole
+from factorize.api.terminal.output import (
+    Output,
+    OutputForm,
+    ServiceUrl,
+    StoreUrl,
+    Target,
+    VerificationFailed,
+    argument,
+    emit,
+    option,
+)
+from factorize.api.terminal.sources import open_target, read_spec_text, service_url, written_whole
 from factorize.encoding import is_digest
-from factorize.errors import CertificateError, InvalidParameter
+from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -231,7 +240,7 @@ def profile(
     curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=sampling, asked=asked)
     document = {"sampling": sampling, "sigma_of_sums": sigma, **given, "profile": curve}
     if plot is not None:
-        from factorize.api.pictures.comparison_plot import draw_profile
+        from factorize.api.pictures.views import draw_profile
 
         with written_whole(plot) as part:
             draw_profile(document).savefig(part, dpi=130)
@@ -264,3 +273,42 @@ def _profile_text(document: dict[str, Any]) -> str:
         for point in document["profile"]
     ]
     return "\n".join(shown + ([f"{document['file']}: picture of both curves"] if "file" in document else []))
+
+
+QuestionText = Annotated[str, argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.")]
+About = Annotated[
+    str | None,
+    option("--factorization", metavar="FILE|DIGEST", help="A factor file or a stored result, for questions about one."),
+]
+
+
+def predict(
+    question: QuestionText, factorization: About = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+) -> None:
+    """Answer a question about a training run: exact losses on quadratics and on regression.
+
+    Kinds of questions and their fields are in docs/predict.md.
+    """
+    from factorize.predict import ask
+
+    document = _read(question)
+    found = ask(document, None if factorization is None else open_target(factorization, store)).document()
+    emit(output, found, _prediction_text(found))
+
+
+def _read(source: str) -> dict[str, Any]:
+    from factorize.encoding import read_json
+
+    document = read_json(read_spec_text(source))
+    if not isinstance(document, dict):
+        raise InvalidSpec([Violation("", "the text is JSON and no object; write {...}")])
+    return document
+
+
+def _prediction_text(found: dict[str, Any]) -> str:
+    """The number first, then its parts and what it rests on."""
+    lines = [f"{found['quantity']} {found['relation']}", f"{found['value']:.12g}", f"basis: {found['basis']}"]
+    lines += [f"  {name:<34}{value:.9g}" for name, value in found["terms"].items()]
+    lines += [f"assumes: {text}" for text in found["assumptions"]]
+    lines += [f"note: {text}" for text in found["notes"]]
+    return "\n".join([*lines, f"source: {found['source']}"])

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Output, ServiceUrl, StoreUrl, argument, option
-from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.output import Output, OutputForm, ServiceUrl, StoreUrl, argument, emit, option
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import service_url
 from factorize.errors import InvalidParameter

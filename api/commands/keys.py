@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Database, Output, StoreUrl
-from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.output import Database, Output, OutputForm, StoreUrl, emit, remark
 
 if TYPE_CHECKING:
     from factorize.api.access.caller import AccessKey, Token

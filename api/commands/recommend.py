@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from factorize.api.comparing.comparison_text import text
-from factorize.api.terminal.options import (
+from factorize.api.terminal.output import (
     ModelSize,
     MostSeconds,
     Output,
+    OutputForm,
     ServiceUrl,
     SpecText,
     StoreUrl,
     TimeLimit,
     argument,
+    emit,
     option,
+    remark,
 )
-from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
     check_target,
@@ -116,10 +118,10 @@ def compare(
         )
         shown.finish("")
     if plot is not None:
-        from factorize.api.pictures.comparison_plot import draw
+        from factorize.api.pictures.views import draw_comparison
 
         with written_whole(plot) as part:
-            draw(table).savefig(part, dpi=130)
+            draw_comparison(table).savefig(part, dpi=130)
     emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
 
 

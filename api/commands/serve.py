@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.options import Database, LogFormat, Output, StoreUrl, argument, option
-from factorize.api.terminal.output import ExitCode, OutputForm, VerificationFailed, emit, remark
+from factorize.api.terminal.output import (
+    Database,
+    ExitCode,
+    LogFormat,
+    Output,
+    OutputForm,
+    StoreUrl,
+    VerificationFailed,
+    argument,
+    emit,
+    option,
+    remark,
+)
 from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from factorize.api.terminal.options import Explain, Output, StoreUrl, argument, option
-from factorize.api.terminal.output import ExitCode, OutputForm, VerificationFailed, emit
+from factorize.api.terminal.output import (
+    ExitCode,
+    Explain,
+    Output,
+    OutputForm,
+    StoreUrl,
+    VerificationFailed,
+    argument,
+    emit,
+    option,
+)
 from factorize.api.terminal.sources import full_digest, is_name, open_results, open_target, read_spec_text
 from factorize.api.terminal.text import describe_certificate, explained
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge

@@ -17,8 +17,7 @@ import factorize.api.http.questions
 import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.access.caller import KeyQuotas
-from factorize.api.access.gate import Gate
-from factorize.api.access.issuer_tokens import IssuerTokens
+from factorize.api.access.gate import Gate, IssuerTokens
 from factorize.api.http.access import rows_of
 from factorize.api.http.problems import install
 from factorize.api.http.questions import KeptAnswers

@@ -1,8 +1,8 @@
 """The worker of a cluster: a process that solves what a dask scheduler gives it, and who may talk to it.
 
 Schedulers and workers open pickles, so whoever reaches one of their ports can run code there; services open none
-(`dask_plain.py`). On a network that others share they therefore talk over TLS, with certificates that one authority of
-yours has signed.
+(`dask_cluster.py`). On a network that others share they therefore talk over TLS, with certificates that one authority
+of yours has signed.
 """
 
 from __future__ import annotations

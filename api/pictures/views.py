@@ -7,10 +7,11 @@ panels of Figure 1 of Choquette-Choo et al. 2024, and `memory` what few buffers 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorize.api.comparing.comparison_text import name_of
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
 from factorize.client.noise_source import source_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from factorize.factorization import Factorization
     from factorize.format.names import MatrixName
+
 
 VIEWS = ("overview", "matrices", "coefficients", "memory")
 MOST = 24
@@ -152,3 +154,159 @@ def _short(factorization: Factorization) -> str:
     """Return mechanism, and objective where it is not the mean, for legends."""
     parts = summary(factorization).split("  ·  ")
     return parts[3] if parts[2] == "mean" else f"{parts[3]}, {parts[2]}"
+
+
+COLOURS = {
+    "fixed": "#1f5fa8",
+    "cyclic_poisson": "#8a6d1d",
+    "poisson": "#6b4c9a",
+    "balls_in_bins": "#2a7f4f",
+    "random_allocation": "#8c564b",
+}
+"""Of the samplings, each its own."""
+_TAKEN = "#c1440e"
+_LEAST_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch the axis by many decades
+_MOST_BARS = 40
+
+
+def draw_comparison(table: dict[str, Any]) -> Figure:
+    """Return a figure: bars of the loss above the bound (or at the privacy asked for), and loss against memory."""
+    from matplotlib.figure import Figure
+
+    rows = table["rows"]
+    bars = range(min(len(rows), _MOST_BARS))
+    figure = Figure(figsize=(15, 1.6 + 0.3 * max(12, len(bars))), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
+    values, label = _values(table)
+    taken = table["recommendation"]["row"] if table["recommendation"] else None
+    colours = [_TAKEN if number == taken else COLOURS[_sampling(row)] for number, row in enumerate(rows)]
+    left.barh(bars, [values[i] for i in bars], color=[colours[i] for i in bars], height=0.7)
+    left.set_yticks(bars, [_bar_name(table, rows[i]) for i in bars], fontsize=8)
+    left.invert_yaxis()
+    _finish(left, label, on="x", logarithmic=not table["samplings"])
+    if len(rows) > len(bars):
+        left.set_title(f"the {len(bars)} smallest of {len(rows)}", fontsize=9)
+    _against_memory(right, table, values, colours)
+    _finish(right, label, on="y")
+    figure.suptitle(_title(table), fontsize=11)
+    return figure
+
+
+def _against_memory(axes: Axes, table: dict[str, Any], values: list[float], colours: list[str]) -> None:
+    """Draw the points of all rows, the best of each sampling joined by a line, the budget and the bounds."""
+    rows, taken = table["rows"], table["recommendation"] and table["recommendation"]["row"]
+    vectors = [row["noise_vectors"] for row in rows]
+    sizes = [90 if number == taken else 26 for number in range(len(rows))]
+    axes.scatter(vectors, values, c=colours, s=sizes, zorder=3)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(-0.2, 2 * max([1, *vectors]))
+    axes.set_xlabel("vectors of noise state, each as long as the model")
+    largest = 0.0
+    for sampling in dict.fromkeys(_sampling(row) for row in rows):
+        points = [
+            (row["noise_vectors"], value, _point_name(row))
+            for row, value in zip(rows, values, strict=True)
+            if _sampling(row) == sampling
+        ]
+        label = sampling if table["samplings"] else None
+        largest = max(largest, _staircase(axes, points, COLOURS[sampling], label))
+    for sampling, bound in _bounds(table).items():
+        text = f"lower bound, {sampling}: {bound:.4g}"
+        axes.axhline(bound, color=COLOURS[sampling], lw=1.2, ls="--", label=text)
+    if table["samplings"]:
+        axes.set_ylim(top=1.2 * largest)  # what is worse with more memory needs no room
+    if table["budget"] is not None:
+        axes.axvline(table["budget"], color="black", lw=1, ls=":", label=f"budget, {table['budget']}")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=8, loc="upper right")
+
+
+def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, label: str | None) -> float:
+    """Name the points that nothing with as little memory beats, and join them; return the largest loss of one."""
+    best = sorted(
+        (x, y, text)
+        for x, y, text in points
+        if not any(other <= x and loss <= y and (other, loss) != (x, y) for other, loss, _ in points)
+    )
+    for x, y, text in best:
+        axes.annotate(text, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8)
+    if label is not None:
+        axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=colour, lw=1, label=label)
+    return max(y for _, y, _ in best)
+
+
+def _bounds(table: dict[str, Any]) -> dict[str, float]:
+    """Return the errors at the privacy that no matrix beats, by sampling, where rows are drawn at a privacy."""
+    if not table["samplings"] or table["objective"] != "mean":
+        return {}  # others bound no root mean square
+    found = {sampling: bound["objective"] ** 0.5 for sampling, bound in table["sampled_bounds"].items()}
+    fixed = next((row for row in table["rows"] if row["sampling"] is None and row["relative_gap"] is not None), None)
+    if fixed is not None:
+        found["fixed"] = fixed["rmse_at_privacy"] / (1 + fixed["relative_gap"]) ** 0.5
+    return found
+
+
+def _values(table: dict[str, Any]) -> tuple[list[float], str]:
+    """Return what is drawn, and its name."""
+    rows = table["rows"]
+    if table["samplings"]:
+        return [row["rmse_at_privacy"] for row in rows], "root mean squared error at the privacy asked for"
+    if all(row["relative_gap"] is not None for row in rows):
+        gaps = [100 * max(row["relative_gap"], _LEAST_GAP) for row in rows]
+        return gaps, "loss above the certified lower bound [%], at least 0.01"
+    return [row["loss"]["objective"] for row in rows], f"objective {table['objective']}"
+
+
+def _sampling(row: dict[str, Any]) -> str:
+    return row["sampling"] or "fixed"
+
+
+def _bar_name(table: dict[str, Any], row: dict[str, Any]) -> str:
+    return f"{name_of(row)}, {_sampling(row)}" if table["samplings"] else name_of(row)
+
+
+def _point_name(row: dict[str, Any]) -> str:
+    tuned = ", tuned" if row["optimized_under"] else ""
+    return row["mechanism"] + tuned + (" with redraws" if row["redraws"] else "")
+
+
+def _title(table: dict[str, Any]) -> str:
+    spec, workload = table["spec"], table["spec"]["workload"]
+    size = workload.get("n") or workload["shape"][1]
+    head = f"{workload['kind']}, n = {size}, {spec['participation']['kind']}, objective {table['objective']}"
+    if not table["recommendation"]:
+        return head
+    row = table["rows"][table["recommendation"]["row"]]
+    if not table["samplings"]:
+        return f"{head}\n{table['recommendation']['reason']}"
+    numbers = f"rmse {row['rmse_at_privacy']:.4g} ({row['method']}), {row['rmse_without_secrecy']:.4g} without secrecy"
+    return f"{head}\n{_bar_name(table, row)}: {numbers}, {row['noise_vectors']} vectors"
+
+
+def _finish(axes: Axes, label: str, *, on: str, logarithmic: bool = True) -> None:
+    (axes.set_xlabel if on == "x" else axes.set_ylabel)(label)
+    if logarithmic:
+        (axes.set_xscale if on == "x" else axes.set_yscale)("log")
+    axes.grid(True, which="major", axis="x" if on == "x" else "both", alpha=0.3)
+
+
+def draw_profile(document: dict[str, Any]) -> Figure:
+    """Return a figure with both curves, delta on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes, sampling = figure.subplots(), document["sampling"]
+    epsilons = [point["epsilon"] for point in document["profile"]]
+    mark = "o" if len(epsilons) < 12 else None
+    known = [point["delta_without_secrecy"] for point in document["profile"]]
+    axes.plot(epsilons, known, color=COLOURS["fixed"], ls="--", marker=mark, label="without amplification")
+    if sampling != "fixed":
+        deltas = [point["delta"] for point in document["profile"]]
+        axes.plot(epsilons, deltas, color=COLOURS[sampling], marker=mark, label=sampling)
+    axes.set_yscale("log")
+    axes.set_xlabel("epsilon")
+    axes.set_ylabel("delta, from above")
+    axes.grid(True, alpha=0.3)
+    axes.legend()
+    axes.set_title(f"sigma of sums {document['sigma_of_sums']:.6g}, clip norm {document['clip_norm']:g}")
+    return figure

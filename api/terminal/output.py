@@ -1,4 +1,4 @@
-"""The output of the command line: results on stdout, remarks on stderr, and one exit code for every expected error.
+"""What commands share: options, results on stdout, remarks on stderr, one exit code for every expected error.
 
 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not
 looked at, 130 interrupted.
@@ -11,10 +11,12 @@ import json
 import os
 import sys
 from enum import IntEnum, StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from factorize.api.terminal.spec_command import complete_spec
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -157,3 +159,76 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def option(*names: str, help: str, **more: Any) -> Any:
+    """Return a command's option whose default is not shown: it is none, or its help says what it is."""
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+def argument(*, metavar: str, help: str, **more: Any) -> Any:
+    """Return a command's argument, likewise."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+StoreUrl = Annotated[
+    str | None,
+    option(
+        "--store",
+        metavar="URL",
+        help="Directory that results are kept in. Default: FACTORIZE_STORE, else the user's data folder.",
+    ),
+]
+Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
+SpecText = Annotated[
+    str,
+    argument(
+        metavar="SPEC",
+        help="A path, '-' for stdin, inline JSON, or a workload with its fields as options: prefix --n 64.",
+        autocompletion=complete_spec,
+    ),
+]
+Target = Annotated[
+    str, argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result.")
+]
+Matrices = Annotated[
+    str | None, option("--matrices", metavar="C,C_inv,B", help="Matrices to write into the file; C is always there.")
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="float64|float32",
+        help="Type of the file's matrices: other numbers, with a digest and a certificate of their own.",
+    ),
+]
+ToFile = Annotated[Path, option("--to", metavar="FILE", help="File to write.")]
+Database = Annotated[
+    str | None,
+    option(
+        "--database",
+        metavar="URL",
+        help="Job ledger, sqlite:////FILE or postgresql+psycopg://... Default: SQLite in the store's directory.",
+    ),
+]
+ServiceUrl = Annotated[
+    str | None,
+    option(
+        "--service",
+        metavar="URL",
+        envvar="FACTORIZE_SERVICE",
+        help="A running service does it, with the store and the jobs of its own. Not with --store.",
+    ),
+]
+MostSeconds = Annotated[float | None, option("--max-seconds", help="Leave out mechanisms that would take longer each.")]
+TimeLimit = Annotated[float | None, option("--seconds", help="For all: what promises most is tried first.")]
+ModelSize = Annotated[int | None, option("--parameters", help="Of the model: adds the seconds of a step's noise.")]
+LogFormat = Annotated[
+    str | None,
+    option(
+        "--log-format",
+        metavar="text|json",
+        help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
+    ),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]

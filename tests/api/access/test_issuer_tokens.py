@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from issuer_server import AUDIENCE, NAME, IssuerServer, issuing, private_key, public_jwk, token
 from jwt.warnings import InsecureKeyLengthWarning
 
-from factorize.api.access import issuer_tokens
+from factorize.api.access import gate
 from factorize.api.access.caller import AccessRefused, Scope
-from factorize.api.access.issuer_tokens import IssuerTokens
+from factorize.api.access.gate import IssuerTokens
 from factorize.errors import ServiceUnreachable
 
 HOUR = 3600
@@ -183,7 +183,7 @@ def test_a_key_set_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not refused(tokens, token("rsa-other")) and len(served.asked) == 2
         assert refused(tokens, token()), "the issuer has taken its key back"
         served.answer = 500, {}, b"{}"
-        clock[0] += issuer_tokens.FRESH_SECONDS - 1
+        clock[0] += gate.ISSUER_SECONDS - 1
         assert not refused(tokens, token("rsa-other")), "the issuer is away for less than ten minutes"
         clock[0] += 2
         with pytest.raises(ServiceUnreachable, match="does not give its keys"):
@@ -214,7 +214,7 @@ def test_a_key_set_that_is_not_taken(answer: tuple[int, dict[str, str], bytes]) 
 
 
 def test_an_issuer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_tokens, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(gate, "WAIT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent, issuing() as served:
         silent_at = served.issuer(jwks_url=f"http://127.0.0.1:{silent.getsockname()[1]}/jwks")
         with pytest.raises(ServiceUnreachable):

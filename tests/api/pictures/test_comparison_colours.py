@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from factorize.accounting.schemes import SAMPLINGS
-from factorize.api.pictures.comparison_plot import COLOURS
+from factorize.api.pictures.views import COLOURS
 
 
 def test_every_sampling_has_a_colour_of_its_own() -> None:
