@@ -2,11 +2,11 @@
 
 The estimate of a solver (solvers/budget.py) counts multiplications; a user waits for processes, proofs, the disk and
 what stands around the products too. A short measurement says how fast these are here: a float64 matrix product, a tiny
-spec from question to stored answer, and the start of a Python. It is made once, when the service starts or a command
-first asks, takes a few seconds, and is kept as `pace.json` in the user's cache folder; another machine, another number
-of cores or another release measures anew. What was measured on a busy machine is measured again an hour later, at the
-next start or question, and the best of both is kept. Without a measurement (nobody has measured yet, or there is no
-room for it) the pace of the reference machine stands in.
+spec from question to stored answer, and the start of a Python. It is made once, by a worker of a service or when a
+command first asks, takes a few seconds, and is kept as `pace.json` in the user's cache folder; another machine, another
+number of cores or another release measures anew. What was measured on a busy machine is measured again an hour later,
+at the next start or question, and the best of both is kept. Without a measurement (nobody has measured yet, or there is
+no room for it) the pace of the reference machine stands in.
 """
 
 from __future__ import annotations
@@ -140,6 +140,12 @@ def _known() -> tuple[Pace | None, bool]:
                 again = document.get("busy") is True and not 0 <= time.time() - about.st_mtime < BUSY_SECONDS
                 return Pace(**numbers), again
     return None, True
+
+
+def is_measured() -> bool:
+    """Whether there is a measurement, and none is due."""
+    known, again = _known()
+    return known is not None and not again
 
 
 def measured_pace() -> Pace:

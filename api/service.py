@@ -7,7 +7,7 @@ solved by workers. The command line takes the same steps in its own process (`ap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,14 +26,14 @@ from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.pace import Pace, known_pace
+from factorize.api.pace import Pace, is_measured, known_pace
 from factorize.api.readiness import Readiness
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry.counts import SolveCounts
 from factorize.api.telemetry.log_lines import about
 from factorize.api.telemetry.spans import current_trace, record_job
-from factorize.api.workers.pool import SMALL_SECONDS, Pool
+from factorize.api.workers.pool import SMALL_SECONDS, WARM_SECONDS, Place, Pool
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
@@ -118,9 +118,20 @@ class SolverService:
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
-        """Have the first workers of a pool of its own started now, so that the first solve need not wait for them."""
+        """Have the first workers of a pool of its own started now, so that the first solve need not wait for them.
+
+        Then another, which ends with it, measures the pace of the machine, if nobody has: estimates are made of it.
+        """
         if self.settings.scheduler is None and self._owns_pool:
             self.pool.warm_up()
+            if not is_measured():
+                self.pool.submit(self._measure, memory_mb=0, threads=0, fresh=True)
+
+    def _measure(self, place: Place, cancelled: Callable[[], bool]) -> None:
+        with self.pool.place():  # once the first workers are warm
+            pass
+        solver, threads = place.pair.solver, self.pool.processors
+        solver.ask("pace", {}, seconds=WARM_SECONDS, threads=threads, cancelled=cancelled)
 
     def start(self) -> Self:
         """Start the engine, which takes up what earlier runs left open."""

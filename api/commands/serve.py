@@ -61,7 +61,6 @@ def serve(
     Where callers need keys and there is none yet, the command that makes one is shown.
     """
     from factorize.api.http.server import address, listen
-    from factorize.api.pace import measured_pace
     from factorize.api.settings import load_settings
     from factorize.api.telemetry.log_lines import log_to_stderr
 
@@ -84,7 +83,6 @@ def serve(
             field="port",
         ) from None
     with listener:
-        measured_pace()  # once on a machine, for the estimates that are asked of the service
         url = address(listener, "http" if settings.https_certificate is None else "https")
         running, lacks_keys = _opened(settings)
         listener.listen()  # whoever reads the address may connect at once, and waits until the service has started

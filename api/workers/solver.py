@@ -96,7 +96,14 @@ def recommend(request: Document, tell: Tell) -> Document:
     return {**advice_of(job, table), "table": table}
 
 
-QUESTIONS = {one.__name__: one for one in (solve, form, predict, calibrate, compare, recommend)}
+def pace(_request: Document, _tell: Tell) -> Document:
+    """Measure the pace of this machine, if nobody has, and return it; see `factorize.api.pace`."""
+    from factorize.api.pace import measured_pace
+
+    return vars(measured_pace())
+
+
+QUESTIONS = {one.__name__: one for one in (solve, form, predict, calibrate, compare, recommend, pace)}
 
 
 def _reporting(tell: Tell) -> Any:

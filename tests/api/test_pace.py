@@ -19,6 +19,10 @@ from factorize.api.pace import (
     pace_file,
     proof_multiplications,
 )
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+from factorize.api.workers.pool import Pool
+from factorize.api.workers.solver import QUESTIONS
 from factorize.errors import StoreUnavailable
 from factorize.solvers import Estimate
 
@@ -86,6 +90,22 @@ def test_nobody_is_refused_an_estimate_for_want_of_a_measurement(monkeypatch: py
     pace_file().parent.parent.mkdir(parents=True, exist_ok=True)
     pace_file().parent.write_text("a file stands where the folder should be")
     assert measured_pace() == SLOW
+
+
+def test_a_service_that_has_no_measurement_starts_and_has_a_worker_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Pool, "warm_up", lambda _pool: begun.append("warm"))
+    monkeypatch.setattr(Pool, "submit", lambda _pool, _call, **room: begun.append(f"threads {room['threads']}"))
+    with SolverService(Settings(store=str(tmp_path / "store"))) as service:
+        service.warm_up()
+        assert begun == ["warm", "threads 0"]
+        monkeypatch.setattr(pace, "measure", lambda: SLOW)
+        assert QUESTIONS["pace"]({}, lambda **_step: None) == {"multiplications": 1e10, "tiny": 0.2, "start": 2.0}
+        begun.clear()
+        service.warm_up()
+        assert begun == ["warm"] and known_pace() == SLOW
 
 
 def test_seconds_are_processes_and_work_at_this_pace() -> None:
