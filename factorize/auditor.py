@@ -6,7 +6,7 @@ that starts again breaks it without any other sign, and the noise is then too sm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class ParticipationAuditor:
         step: the step that `record` expects next, from 0.
         most: the most participations of one example so far.
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
+        on_step: told of each step that was recorded, before it is released.
 
     Raises:
         InvalidParameter: a participation of an unknown kind, no steps, users that cannot be told apart, or users with
@@ -58,6 +59,7 @@ class ParticipationAuditor:
             raise InvalidParameter(f"an auditor counts at least 1 step; got {steps}", field="steps")
         self.participation, self.steps, self.groups = dict(participation), int(steps), groups
         self.step, self.most = 0, 0
+        self.on_step: Callable[[int], None] | None = None
         self.closest: int | None = None
         self._users = None if users is None else _numbered(users)
         if groups is not None and self._users is not None and len(np.unique(self._users)) < len(self._users):
@@ -120,6 +122,8 @@ class ParticipationAuditor:
         if len(gaps):
             self.closest = int(gaps.min()) if self.closest is None else min(self.closest, int(gaps.min()))
         self.step += 1
+        if self.on_step is not None:
+            self.on_step(self.step - 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; restore it together with the noise."""

@@ -18,7 +18,7 @@ _BUILD = """
 import os, sys
 from setuptools import build_meta
 os.umask(0o022)
-getattr(build_meta, sys.argv[2])(sys.argv[1])
+print(getattr(build_meta, sys.argv[2])(sys.argv[1]))
 """
 
 
@@ -57,18 +57,8 @@ def build(to: Path, *, second: int, root: Path = ROOT) -> list[Path]:
         sources, made = Path(folder) / "sources", Path(folder) / "made"
         made.mkdir()
         _copy(root, sources)
-        environment = {
-            **os.environ,
-            "SOURCE_DATE_EPOCH": str(second),
-            "PYTHONHASHSEED": "0",
-            "TZ": "UTC",
-            "LC_ALL": "C",
-        }
         for hook in ("build_sdist", "build_wheel"):
-            command = [sys.executable, "-I", "-c", _BUILD, str(made), hook]
-            done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{hook} failed: {done.stderr[-2000:]}")
+            run_hook(hook, sources, made, second=second)
         found = []
         for path in sorted(made.iterdir()):
             target = to / path.name
@@ -78,6 +68,26 @@ def build(to: Path, *, second: int, root: Path = ROOT) -> list[Path]:
                 shutil.copyfile(path, target)
             found.append(target)
         return found
+
+
+def run_hook(hook: str, sources: Path, to: Path, *, second: int) -> Path:
+    """Run a hook of setuptools, of this environment, in a folder, and return the file that it made.
+
+    Args:
+        hook: `build_sdist` or `build_wheel`.
+        sources: with a pyproject.toml.
+        to: an existing folder.
+        second: since 1970, which all files inside carry.
+
+    Raises:
+        RuntimeError: the build failed; with what it has said.
+    """
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(second), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C"}
+    command = [sys.executable, "-I", "-c", _BUILD, str(to.absolute()), hook]
+    done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{hook} failed: {done.stderr[-2000:]}")
+    return to / done.stdout.splitlines()[-1]
 
 
 def _copy(root: Path, to: Path) -> None:

@@ -18,6 +18,7 @@ from factorize.adapters.jobs import Batching, FactorSource, TrainingJob, second_
 from factorize.adapters.statement import PrivacyStatement
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 from factorize.training.audited import AuditedBatches
+from factorize.training.receipt import Receipt
 
 
 class PrivateJax(NamedTuple):
@@ -60,6 +61,7 @@ def make_private(
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
+    receipt: Receipt | None = None,
 ) -> PrivateJax:
     """Return noise, batches and the statement of what they guarantee together.
 
@@ -98,6 +100,7 @@ def make_private(
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
+        receipt: to be written while the run goes on; close it after the last step.
 
     Raises:
         InvalidParticipation: the factorization's participation is not that of the order.
@@ -118,7 +121,10 @@ def make_private(
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
-    return PrivateJax(noise, batches, planned.statement(examples, sampling, users))
+    statement = planned.statement(examples, sampling, users)
+    if receipt is not None:
+        receipt.begin(statement, planned.strategies, batches.auditor, generator="threefry2x32", dtype=dtype)
+    return PrivateJax(noise, batches, statement)
 
 
 def summed_over_parts(

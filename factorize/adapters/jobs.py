@@ -76,6 +76,11 @@ class Planned:
         assert not isinstance(self.order, CyclicPoisson)
         return self.order
 
+    @property
+    def strategies(self) -> list[CertifiedFactors]:
+        """Factors of C, and of C2 where there is one."""
+        return [self.factors] if self.second is None else [self.factors, self.second]
+
     def statement(self, examples: int, sampling: str, users: Any, ranks: int = 1) -> PrivacyStatement:
         """Return what the job guarantees; per user, where examples have users."""
         fixed = isinstance(self.order, Order)

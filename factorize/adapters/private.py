@@ -33,6 +33,7 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.training.receipt import Receipt
 
 SAMPLINGS = ("fixed", "cyclic_poisson", *BINNED)
 
@@ -74,6 +75,7 @@ def make_private(
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
+    receipt: Receipt | None = None,
     **options: Unpack[TorchNoiseOptions],
 ) -> Private:
     """Return model, optimizer, loader and the statement of what they guarantee together.
@@ -120,6 +122,7 @@ def make_private(
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
+        receipt: to be written while the run goes on, on rank 0; close it after the last step.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Raises:
@@ -171,7 +174,11 @@ def make_private(
         loading=loading,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    return Private(wrapped, private, loader, planned.statement(len(dataset), sampling, users, ranks))
+    statement = planned.statement(len(dataset), sampling, users, ranks)
+    if receipt is not None and (ranks == 1 or own_rank() == 0):
+        dtype = "float64" if all(p.dtype == torch.float64 for p in private.params) else "float32"
+        receipt.begin(statement, planned.strategies, auditor, generator=private.noise.generator, dtype=dtype)
+    return Private(wrapped, private, loader, statement)
 
 
 def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:

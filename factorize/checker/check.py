@@ -39,8 +39,10 @@ from factorize.errors import (
     CorruptObject,
     FactorizeError,
     InvalidParticipation,
+    InvalidSpec,
     InvalidStrategy,
 )
+from factorize.spec import parse_spec
 
 
 def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
@@ -85,6 +87,12 @@ def undecided(data: bytes, reason: str) -> Report:
 
 def _opened(data: bytes) -> tuple[Report, FactorFile]:
     file = read_factor_file(data)
+    try:
+        canonical = parse_spec(file.manifest["spec"]).document() == file.manifest["spec"]
+    except InvalidSpec as error:
+        raise CorruptObject(f"the manifest's spec is none: {str(error)[:200]}") from None
+    if not canonical:
+        raise CorruptObject("the manifest's spec is not in its canonical form")
     try:
         report = Report(stated=stated_claims(file.manifest))
     except (KeyError, TypeError, AttributeError) as error:

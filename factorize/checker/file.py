@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.errors import CorruptObject, InvalidSpec, InvalidStrategy
+from factorize.encoding import json_digest
+from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.container import Container
 from factorize.format.reading import evidence_of, matrix_of, read_manifest
-from factorize.spec import parse_spec
 
 
 class FactorFile(NamedTuple):
@@ -36,12 +36,8 @@ def read_factor_file(data: bytes) -> FactorFile:
     """
     container = Container(data)
     manifest = read_manifest(container)
-    try:
-        canonical = parse_spec(manifest["spec"]).digest == manifest["spec_digest"]
-    except InvalidSpec as error:
-        raise CorruptObject(f"the manifest's spec is none: {str(error)[:200]}") from None
-    if not canonical:
-        raise CorruptObject("the manifest's spec is not in its canonical form")
+    if json_digest(manifest["spec"]) != manifest["spec_digest"]:
+        raise CorruptObject("the manifest's spec does not hash to its spec_digest")
     tensors = {name: container.lying(name) for name in container.names}
     matrices = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
     return FactorFile(manifest, matrices, evidence_of(manifest, tensors))

@@ -17,9 +17,10 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import TINY, Near, share
-from factorize.checker.participation import Allowed, allowed
+from factorize.checker.participation import Allowed, allowed, allowed_endless
 from factorize.checker.strategy import Strategy
-from factorize.errors import CertificateError, TooLarge
+from factorize.checker.structures import ENDLESS_READINGS
+from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 
 TWO_STAGE = "two-stage Gram bound"
 LARGEST = 16_384
@@ -85,6 +86,29 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
     return min(found, key=lambda bracket: bracket.upper)._replace(
         lower=best.lower, pattern=best.pattern, signs=best.signs
     )
+
+
+def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:
+    """Return the limit of the squared sensitivity of rows without end, between two rationals.
+
+    Args:
+        structure: of C.
+        parts: its tensors by suffix.
+        participation: in the contract's JSON form.
+
+    Raises:
+        CorruptObject, InvalidStrategy: it is no such C.
+        InvalidParticipation: nothing bounds how often one takes part.
+        TooLarge: it cannot be enclosed at this size.
+    """
+    separation, most, _ = allowed_endless(participation)
+    if structure not in ENDLESS_READINGS:
+        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
+    if not all(np.isfinite(part).all() for part in parts.values()):
+        raise InvalidStrategy("C holds NaN or infinity")
+    low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
+    pattern = tuple(range(0, separation * most, separation))
+    return Bracket(low, high, "the limit without end", pattern, (1,) * most)
 
 
 def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:

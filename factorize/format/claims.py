@@ -55,6 +55,10 @@ class CertifiedFactors(Protocol):
         """Names the bytes."""
 
     @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What was asked, the matrices, and what was certified."""
+
+    @property
     def steps(self) -> int:
         """n; `ENDLESS` (factorize/format/manifest.py) where the rows have no end."""
 

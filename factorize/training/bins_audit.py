@@ -10,7 +10,7 @@ import hmac
 import re
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -79,6 +79,7 @@ class BinsAuditor:
 
     Attributes:
         covered: samplings whose calibrations hold for batches that pass.
+        on_step: told of each step that was recorded, before it is released.
         step: the step that `record` expects next, from 0.
         steps: n.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
@@ -122,6 +123,7 @@ class BinsAuditor:
         self._refuses_equal = order is None and likely < REFUSED_BELOW
         self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
         self.step, self.divisor = 0, divisor
+        self.on_step: Callable[[int], None] | None = None
 
     @classmethod
     def of(cls, order: BallsInBins, *, divisor: int | None = None) -> BinsAuditor:
@@ -173,6 +175,8 @@ class BinsAuditor:
             own = self.step % self.bins
             self._bin[who], self._sizes[own] = own, len(who)
         self.step, self.divisor = self.step + 1, self.divisor if divisor is None else divisor
+        if self.on_step is not None:
+            self.on_step(self.step - 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: no bin in clear, and not the key.

@@ -10,11 +10,9 @@ import numpy as np
 from factorize.checker.claims import check_mechanism, check_sensitivity
 from factorize.checker.convergence import is_formula
 from factorize.checker.mechanism import belongs_endless
-from factorize.checker.participation import allowed_endless
 from factorize.checker.report import CONVERGED, LOSS, MECHANISM, STRATEGY, Report, Status
-from factorize.checker.sensitivity import Bracket
-from factorize.checker.structures import ENDLESS_READINGS
-from factorize.errors import CertificateError, CorruptObject, InvalidStrategy
+from factorize.checker.sensitivity import squared_limit
+from factorize.errors import CertificateError
 
 
 def check_endless(
@@ -35,7 +33,7 @@ def check_endless(
     spec, claims = manifest["spec"], manifest["certificate"]
     if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
         raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
-    bracket = limit(entry["structure"], parts, spec["participation"])
+    bracket = squared_limit(entry["structure"], parts, spec["participation"])
     check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
     report.require(
         all(loss is None for loss in claims["loss"].values()),
@@ -54,19 +52,3 @@ def check_endless(
         report.record(f"converged rests on the word of the solver of {mechanism['kind']}", claim=CONVERGED)
     report.leave("the residual: there is no last row")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
-
-
-def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:
-    """Return the limit of the squared sensitivity between two rationals.
-
-    Raises:
-        See `check_endless`.
-    """
-    separation, most, _ = allowed_endless(participation)
-    if structure not in ENDLESS_READINGS:
-        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
-    if not all(np.isfinite(part).all() for part in parts.values()):
-        raise InvalidStrategy("C holds NaN or infinity")
-    low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
-    pattern = tuple(range(0, separation * most, separation))
-    return Bracket(low, high, "the limit without end", pattern, (1,) * most)

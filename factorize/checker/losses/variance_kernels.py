@@ -8,11 +8,12 @@ quarter of the d I of their statement, so that twice R covers them.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from factorize.checker.arithmetic.compiled import njit
 
-@numba.njit(cache=True, nogil=True)
+
+@njit(cache=True, nogil=True)
 def _plus(ah, al, bh, bl):
     """Add, within 2^-100 (|a| + |b|)."""
     total = ah + bh
@@ -22,7 +23,7 @@ def _plus(ah, al, bh, bl):
     return high, rest - (high - total)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _times(ah, al, bh, bl):
     """Multiply, within 2^-100 |a b|: halves of 26 bits are multiplied without rounding."""
     first = ah * bh
@@ -37,7 +38,7 @@ def _times(ah, al, bh, bl):
     return high, rest - (high - first)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _state(target, sources, coefficients, noise, high, low, bound, work):
     """Carry out one statement; coefficients are pairs, `noise` is the variance of y. Return whether it is enclosed."""
     m, count = len(high), len(sources)
@@ -73,7 +74,7 @@ def _state(target, sources, coefficients, noise, high, low, bound, work):
     return size < 1e100 and largest < 1e200 and step * 2.0**-51 * max(widest, moved) < 0.25 * lost
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, reading, state, ends):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
+from factorize.checker.arithmetic.compiled import njit
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def renewal(weights, column):
     """Write c_0 = 1, c_t = sum_d weights[d] c_{t-d}, the furthest first: a term of d steps meets d + 1 roundings."""
     column[0] = 1.0

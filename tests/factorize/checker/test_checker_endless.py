@@ -12,8 +12,9 @@ from checker_files import parts, sealed
 
 from factorize import parse_spec, solvers
 from factorize.checker import check_factor_file
-from factorize.checker.losses.check_endless import check_endless, limit
+from factorize.checker.losses.check_endless import check_endless
 from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
+from factorize.checker.sensitivity import squared_limit
 from factorize.checker.structures import blt
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 
@@ -27,14 +28,14 @@ def several(separation: int, most: int | None) -> dict[str, Any]:
 
 def test_limits_by_hand() -> None:
     """1, 1/2, 1/4, ...: squares that sum to 4/3; and twice the leading pattern, one step apart, 1 and 3/2 times it."""
-    once, twice = limit("blt", BLT, ONCE), limit("blt", BLT, several(1, 2))
+    once, twice = squared_limit("blt", BLT, ONCE), squared_limit("blt", BLT, several(1, 2))
     assert once.lower <= once.upper and float(once.lower) == float(once.upper) == 4 / 3
     assert float(twice.upper) == pytest.approx(1 + (9 / 4) * 4 / 3, rel=1e-15) and twice.pattern == (0, 1)
 
 
 def test_one_damped_column_without_end() -> None:
     """The squares of binomial(2 t, t) / 8^t, which fall by a factor of 4 and more: 640 of them tell 1280 places."""
-    found = limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
+    found = squared_limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
     coefficient = total = Fraction(1)
     for t in range(1, 641):
         coefficient *= Fraction(2 * t - 1, 4 * t)
@@ -49,27 +50,27 @@ def test_one_damped_column_without_end() -> None:
 )
 def test_participations_without_a_limit(participation: dict[str, Any]) -> None:
     with pytest.raises(InvalidParticipation, match="no finite sensitivity without end"):
-        limit("blt", BLT, participation)
+        squared_limit("blt", BLT, participation)
 
 
 def test_strategies_without_a_limit() -> None:
     for theta, omega in (([1.0], [0.5]), ([-0.5], [0.5]), ([0.5], [-0.5]), ([np.nan], [0.5])):
         with pytest.raises(InvalidStrategy):
-            limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
+            squared_limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
         if not np.isfinite(theta).all():
             with pytest.raises(InvalidStrategy, match="NaN"):
-                limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
+                squared_limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
     with pytest.raises(CorruptObject, match="no structure 'dense' without end"):
-        limit("dense", {"": np.eye(2)}, ONCE)
+        squared_limit("dense", {"": np.eye(2)}, ONCE)
     with pytest.raises(TooLarge, match="several participations"):
-        limit("nu_toeplitz", {"nu": np.array([0.5])}, several(2, 2))
+        squared_limit("nu_toeplitz", {"nu": np.array([0.5])}, several(2, 2))
     with pytest.raises(TooLarge, match="rise"):
-        limit("blt", {"theta": np.array([0.5]), "omega": np.array([2.0])}, several(2, 2))
+        squared_limit("blt", {"theta": np.array([0.5]), "omega": np.array([2.0])}, several(2, 2))
     with pytest.raises(TooLarge, match="reach beyond"):
-        limit("blt", BLT, several(blt.LARGEST_HEAD, 2))
+        squared_limit("blt", BLT, several(blt.LARGEST_HEAD, 2))
     for nu in (0.0, 1.0, -0.5):
         with pytest.raises(InvalidStrategy, match="nu is not one number"):
-            limit("nu_toeplitz", {"nu": np.array([nu])}, ONCE)
+            squared_limit("nu_toeplitz", {"nu": np.array([nu])}, ONCE)
 
 
 def test_claims_without_end() -> None:

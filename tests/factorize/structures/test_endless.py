@@ -16,7 +16,7 @@ from factorize.api.terminal.text import describe_certificate
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.certificate.stated_claims import compare
 from factorize.checker import Report, check_factor_file
-from factorize.checker.losses.check_endless import limit
+from factorize.checker.sensitivity import squared_limit
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -244,7 +244,7 @@ class TestExactly:
 
     def test_several_participations_of_nu_toeplitz_are_not_enclosed(self):
         with pytest.raises(TooLarge, match="no exact rule reaches"):
-            limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
+            squared_limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
 
     @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
     def test_claims_that_are_too_good_fail(self, place, tmp_path):
@@ -272,7 +272,7 @@ class TestExactly:
     )
     def test_strategies_without_a_limit_are_refused(self, structure, parts, error):
         with pytest.raises(error):
-            limit(structure, parts, {"kind": "single"})
+            squared_limit(structure, parts, {"kind": "single"})
 
 
 def checked(found: Factorization, folder: Path) -> Report:

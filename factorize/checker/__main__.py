@@ -1,0 +1,62 @@
+"""`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page for a model card.
+
+It needs numpy, safetensors and python-flint. Exit codes: 0 everything is proved, 2 usage, 4 something is false, 6
+something was not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from factorize.checker.receipt import check_receipt
+from factorize.checker.receipt_text import card, text
+from factorize.errors import FactorizeError
+
+FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check a receipt, print what was found, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="factorize-check",
+        description="Prove the receipt of a private training run from its factor files: sensitivity, noise, epsilon.",
+    )
+    parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
+    parser.add_argument("factors", type=Path, nargs="+", metavar="FACTORS.safetensors")
+    parser.add_argument("--output", choices=("text", "json", "card"), default="text", help="card: Markdown")
+    asked = parser.parse_args(arguments)
+    try:
+        receipt = asked.receipt.read_bytes()
+        report = check_receipt(receipt, [path.read_bytes() for path in asked.factors])
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return USAGE
+    except ImportError as missing:
+        what = f"this claim is tested with {missing.name}, which is not installed"
+        print(f"error: {what}; install factorize-check[sampling]", file=sys.stderr)
+        return NOT_LOOKED_AT
+    except FactorizeError as error:
+        print(f"NOT SUPPORTED  {error}", file=sys.stderr)
+        return FALSE
+    if asked.output == "json":
+        document = {"verified": report.supported, "complete": not report.unseen, **report.document()}
+        print(json.dumps(document, indent=2))
+    elif asked.output == "text" or not report.supported:
+        print(text(report))
+    else:
+        print(card(report, json.loads(receipt)), end="")
+    if not report.supported:
+        return FALSE
+    return NOT_LOOKED_AT if report.unseen else 0
+
+
+def run() -> None:
+    """Run the command and exit."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

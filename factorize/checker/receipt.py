@@ -1,0 +1,359 @@
+"""The receipt of a run beside its factor files: what of it is proved, what rests on the job's word, what is unknown.
+
+It is read strictly (docs/receipt.md), and shares no code with what writes it. Sensitivity, noise multiplier, mu,
+epsilon and delta are derived again from the bytes of the factors and the standard deviation of the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from flint import arb, ctx
+
+from factorize.checker.arithmetic.balls import ball, ends
+from factorize.checker.arithmetic.machine import check_mode
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.moment_pairs import check_moments
+from factorize.checker.participation import allowed, allowed_endless
+from factorize.checker.report import SENSITIVITY, Report, check_claim
+from factorize.checker.sampling.calibrations import Factors
+from factorize.checker.sampling.calibrations import check_claim as check_sampled
+from factorize.checker.sampling.star_claim import ClaimRefused, integer, require
+from factorize.checker.sensitivity import squared_limit, squared_sensitivity
+from factorize.checker.strategy import Strategy
+from factorize.encoding import json_digest, read_json
+from factorize.errors import CertificateError, FactorizeError, InvalidParticipation, MalformedJson
+
+SCHEMA = "factorize.receipt/1"
+FACTORS, NOISE, PRIVACY, STEPS, TOGETHER = (
+    f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together")
+)
+_PLACES = 256
+_KEYS = {
+    *("schema", "epsilon", "delta", "overflow_delta", "unit", "calibration", "factors", "data", "noise", "others"),
+    *("together", "steps", "digest"),
+}
+_CALIBRATION = {
+    *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
+    *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
+}
+_BINS = {"bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"}
+_SAMPLED = {
+    "fixed": set[str](),
+    "cyclic_poisson": {"sampling_probability", "groups", "compositions"},
+    "balls_in_bins": _BINS,
+    "random_allocation": _BINS,
+}
+_MOMENTS = {"second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"}
+_FACTOR = {"zero_out": 1, "replace_one": 2}
+_Document = Mapping[str, Any]
+
+
+def check_receipt(text: bytes, files: Sequence[bytes]) -> Report:
+    """Check a receipt against the factor files that it names.
+
+    Args:
+        text: the receipt, JSON.
+        files: the factor file; for first and second moments with noise of their own both, in the receipt's order.
+
+    Returns:
+        The report: `supported` says whether nothing failed, `not_checked` what rests on the job's word.
+
+    Raises:
+        CorruptObject: the bytes of a factor file disagree with their digests.
+        TooLarge: the sensitivity cannot be evaluated at this size.
+    """
+    report = Report(stated=(FACTORS, SENSITIVITY, NOISE, PRIVACY, STEPS))
+    try:
+        check_mode()
+        receipt = _read(text)
+        opened = [read_factor_file(data) for data in files]
+        _check_files(report, receipt, opened)
+        mu = _check_noise(report, receipt, files, opened)
+        _check_privacy(report, receipt, opened[0], mu)
+        _check_steps(report, receipt["steps"], _steps(opened[0]))
+        _check_counts(report, receipt, _steps(opened[0]))
+        _check_together(report, receipt, mu)
+        _say_what_is_left(report, receipt)
+    except (ClaimRefused, MalformedJson, CertificateError, InvalidParticipation) as reason:
+        report.refute(str(reason))
+    except NotEnclosed as reason:
+        report.leave(str(reason), of=report.stated)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
+        if isinstance(error, FactorizeError):
+            raise
+        report.refute(f"the receipt is none: {type(error).__name__}: {str(error)[:200]}")
+    return report
+
+
+def _read(text: bytes) -> dict[str, Any]:
+    """Return a receipt whose digest is its own and whose keys are those of the page."""
+    receipt = read_json(text)
+    require(isinstance(receipt, dict), "the receipt is no JSON object")
+    require(receipt.get("schema") == SCHEMA, f"the schema {str(receipt.get('schema'))[:40]!r} is not {SCHEMA}")
+    _check_keys(receipt, _KEYS, "the receipt")
+    own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
+    require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {str(receipt['digest'])[:80]!r}")
+    calibration = receipt["calibration"]
+    sampled = _SAMPLED.get(calibration["sampling"])
+    if sampled is None:
+        raise ClaimRefused(f"the sampling {str(calibration['sampling'])[:40]!r} is none of {', '.join(_SAMPLED)}")
+    pair = _MOMENTS if len(receipt["factors"]) == 2 else set[str]()
+    require(not (pair and sampled), "two moments have noise of their own in a fixed order only")
+    _check_keys(calibration, _CALIBRATION | sampled | pair, "its calibration")
+    _check_keys(receipt["data"], {"examples", "used"}, "its data")
+    _check_keys(receipt["noise"], {"generator", "dtype", "ranks"}, "its noise")
+    _check_keys(receipt["steps"], {"processes", "ended", "unpublished", "participations", "separation"}, "its steps")
+    integer(receipt["data"], "used", 1, integer(receipt["data"], "examples", 1, 1 << 53))
+    integer(receipt["noise"], "ranks", 1, 1 << 20)
+    require(receipt["noise"]["dtype"] in ("float32", "float64"), "the noise is neither in float32 nor in float64")
+    require(receipt["unit"] in ("example", "user"), f"the unit {str(receipt['unit'])[:40]!r} is not example or user")
+    require(calibration["adjacency"] in _FACTOR, f"the adjacency {str(calibration['adjacency'])[:40]!r} is not known")
+    return dict(receipt)
+
+
+def _check_files(report: Report, receipt: _Document, files: Sequence[FactorFile]) -> None:
+    stated = receipt["factors"]
+    require(
+        len(stated) in (1, 2) and len(stated) == len(files),
+        f"the receipt is of {len(stated)} factor files, and {len(files)} are given",
+    )
+    for entry, file in zip(stated, files, strict=True):
+        _check_keys(entry, {"digest", "spec"}, "an entry of its factors")
+        own = file.manifest["digest"]
+        require(entry["digest"] == own, f"the receipt is of the factors {str(entry['digest'])[:80]}, the file is {own}")
+        require(entry["spec"] == file.manifest["spec"], f"the receipt states another spec than the file {own}")
+    report.prove(
+        "the factor file is the one that the receipt names, byte by byte, for the spec that it states", of=FACTORS
+    )
+
+
+def _check_noise(report: Report, receipt: _Document, data: Sequence[bytes], files: Sequence[FactorFile]) -> Fraction:
+    """Prove the sensitivity and what follows from it and sigma; return mu from above."""
+    stated = receipt["calibration"]
+    if len(files) == 2:
+        _check_pair(report, stated, data)
+    else:
+        _check_sensitivity(report, stated, files[0])
+    sigma, clip = _positive(stated, "sigma_of_sums"), _positive(stated, "clip_norm")
+    largest = _positive(stated, "sensitivity") * clip * _FACTOR[stated["adjacency"]]
+    multiplier, mu = _positive(stated, "noise_multiplier"), _positive(stated, "mu")
+    means = [("sigma_of_sums", "sigma_of_means")]
+    if len(files) == 2:
+        means.append(("second_sigma_of_sums", "second_sigma_of_means"))
+        second, needed = _positive(stated, "second_sigma_of_sums"), sigma * clip / _positive(stated, "weight")
+        report.require(
+            second >= needed,
+            "the noise of the squares has at least the standard deviation that their weight asks for",
+            f"second_sigma_of_sums {float(second)!r} is below {float(needed)!r}, which the weight asks for",
+            of=NOISE,
+        )
+    report.require(
+        multiplier * largest <= sigma and mu * sigma >= largest,
+        f"sigma_of_sums {float(sigma)!r} is at least {float(multiplier):.6g} times the most that one {receipt['unit']} "
+        f"moves C G, {float(largest):.6g}: without sampling the run is {float(mu):.6g}-GDP",
+        f"sigma_of_sums {float(sigma)!r} is {float(sigma / largest):.6g} times the most that one {receipt['unit']} "
+        f"moves C G; the receipt states a noise multiplier of {float(multiplier)!r} and mu {float(mu)!r}",
+        of=NOISE,
+    )
+    for sums, name in means:
+        if stated["divisor"] is None:
+            require(stated[name] is None, f"{name} is stated without a divisor")
+        else:
+            enough = _positive(stated, name) * integer(stated, "divisor", 1, 1 << 53) >= _positive(stated, sums)
+            require(enough, f"{name} is below {sums} over the divisor {stated['divisor']}")
+    return largest / sigma
+
+
+def _check_sensitivity(report: Report, stated: _Document, file: FactorFile) -> None:
+    entry, tensors, kind = file.manifest["matrices"]["C"], file.matrices["C"], stated["sensitivity_kind"]
+    require(kind in ("exact", "upper_bound"), f"a sensitivity of kind {str(kind)[:40]!r} proves nothing")
+    if _steps(file) is None:
+        bracket = squared_limit(entry["structure"], tensors, stated["participation"])
+    else:
+        strategy = Strategy(entry["structure"], tensors, int(entry["shape"][1]))
+        if stated["sampling"] == "cyclic_poisson":
+            groups = integer(stated, "groups", 1, 1 << 53)
+            require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
+        participation = stated["participation"]
+        if participation["kind"] == "random_allocation":  # among the choices of as many of all steps
+            _check_keys(participation, {"kind", "bins", "epochs"}, "its participation")
+            require(
+                (participation["bins"], participation["epochs"]) == (stated["bins"], stated["epochs"]), "other bins"
+            )
+            participation = {"kind": "min_sep", "min_sep": 1, "max_participations": stated["epochs"]}
+            kind = None
+        bracket = squared_sensitivity(strategy, participation)
+    check_claim(report, bracket, float(_positive(stated, "sensitivity")), kind=kind)
+
+
+def _check_pair(report: Report, stated: _Document, data: Sequence[bytes]) -> None:
+    checked = check_moments(data[0], data[1], stated)
+    told = "; ".join(checked.findings)
+    report.require(checked.supported, told, told, of=SENSITIVITY)
+
+
+def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fraction) -> None:
+    """Prove epsilon and delta of the calibration, and those of the receipt from them."""
+    stated = receipt["calibration"]
+    epsilon, delta = _number(stated, "epsilon"), _number(stated, "delta")
+    require(0 < delta < 1, f"delta {float(delta)!r} is not between 0 and 1")
+    overflow = _number(receipt, "overflow_delta")
+    report.require(
+        _number(receipt, "epsilon") == epsilon and _number(receipt, "delta") >= delta + overflow,
+        "epsilon is the calibration's, and delta at least the calibration's and what the capacity of batches adds",
+        f"the receipt states ({receipt['epsilon']!r}, {receipt['delta']!r}), and its calibration with what the "
+        f"capacity adds is ({stated['epsilon']!r}, {float(delta + overflow)!r})",
+        of=PRIVACY,
+    )
+    if overflow:
+        report.leave(f"the {float(overflow):.3g} of delta that batches of limited capacity add: the job's word")
+    sampling = stated["sampling"]
+    if sampling == "fixed":
+        told = f"({float(epsilon):g}, {float(delta):g})-DP of the Gaussian mechanism with this noise, exactly computed"
+        wrong = f"({float(epsilon):g}, {float(delta):g}) is not reached: at this noise delta is above"
+        report.require(_gaussian_delta(epsilon, mu) <= delta, told, wrong, of=PRIVACY)
+    elif sampling == "cyclic_poisson":
+        text = "epsilon under Poisson sampling: the accountant's word; what is proved is mu without the sampling"
+        report.leave(text, of=[PRIVACY])
+    else:
+        _check_bins(report, stated, file, mu)
+
+
+def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
+    """Test the claim that the calibration rests on."""
+    entry = file.manifest["matrices"]["C"]
+    factors = Factors(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], int(entry["shape"][1]))
+    tested = check_sampled(factors, stated)
+    for text in tested.checked:
+        report.prove(text, of=PRIVACY)
+    for text in tested.failed:
+        report.refute(text, of=PRIVACY)
+    report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
+    known, delta = _number(stated, "epsilon_without_secrecy"), _number(stated, "delta")
+    report.require(
+        _gaussian_delta(known * (1 + Fraction(1, 10**9)), mu) <= delta,
+        f"if the batches become known, epsilon is at most {float(known):.6g}",
+        f"if the batches become known, epsilon is above the {float(known)!r} that the receipt states",
+        of=PRIVACY,
+    )
+
+
+def _check_steps(report: Report, stated: _Document, n: int | None) -> None:
+    """Count the steps of all processes: each once, or the job's word that what was taken twice was not seen."""
+    processes, taken = stated["processes"], 0
+    require(isinstance(stated["ended"], bool) and isinstance(stated["unpublished"], bool), "its steps are malformed")
+    for first, last in processes:
+        whole = all(isinstance(step, int) and not isinstance(step, bool) for step in (first, last))
+        require(whole and 0 <= first < last, f"a process took steps {first!r} to {last!r}, which are none")
+        require(first <= taken, f"steps {taken} to {first} were left out: the noise of later steps counts on them")
+        if first < taken:
+            twice = f"steps {first} to {min(last, taken)} were taken twice, with the same noise"
+            told = f"{twice}: two releases may differ by gradients alone, unless nobody saw the first"
+            require(stated["unpublished"], told)
+            report.leave(f"{twice}; that nobody saw what the first process released is the job's word")
+        taken = max(taken, last)
+    report.require(
+        n is None or taken <= n,
+        f"{taken} steps were taken, of {'any number' if n is None else n} that the guarantee covers",
+        f"{taken} steps were taken, and the guarantee covers {n}",
+        of=STEPS,
+    )
+    if not stated["ended"]:
+        report.leave("steps after those of the receipt: the run has not ended")
+
+
+def _check_counts(report: Report, receipt: _Document, n: int | None) -> None:
+    """Compare what the auditor counted with the participation; bins have an auditor of their own, which counts none."""
+    steps, participation = receipt["steps"], receipt["calibration"]["participation"]
+    if steps["participations"] is None:
+        binned = "bins" in receipt["calibration"]
+        require(binned and steps["separation"] is None, "the receipt does not say how often an example took part")
+        return
+    form = allowed_endless(participation) if n is None else allowed(participation, n)
+    most = integer(steps, "participations", 0, 1 << 53)
+    apart = None if steps["separation"] is None else integer(steps, "separation", 1, 1 << 53)
+    require(
+        (apart is None) == (most < 2),
+        f"{most} participations of an example, {apart} steps apart, contradict each other",
+    )
+    fits = most <= form.most and (apart is None or apart >= form.separation)
+    report.require(
+        fits,
+        f"nobody took part more than {most} times, or less than {apart} steps apart: the participation allows it",
+        f"somebody took part {most} times, {apart} steps apart, and the sensitivity is for {dict(participation)}",
+        of=STEPS,
+    )
+
+
+def _check_together(report: Report, receipt: _Document, mu: Fraction) -> None:
+    """Prove what the run and the others on the same data guarantee, if it is stated."""
+    others, together = receipt["others"], receipt["together"]
+    require(isinstance(others, list) and (together is None) == (not others), "what all runs guarantee is not stated")
+    if together is None:
+        return
+    require(receipt["calibration"]["sampling"] == "fixed", "runs compose by mu in a fixed order only")
+    report.stated = (*report.stated, TOGETHER)
+    _check_keys(together, {"mu", "epsilon", "delta"}, "together")
+    squares = mu**2
+    for other in others:
+        _check_keys(other, {"name", "mu"}, "another run")
+        squares += _positive(other, "mu") ** 2
+    all_of_it, delta = _positive(together, "mu"), _number(together, "delta")
+    report.require(
+        all_of_it**2 >= squares and _gaussian_delta(_number(together, "epsilon"), all_of_it) <= delta,
+        f"with {len(others)} other runs the data have ({together['epsilon']:.6g}, {together['delta']:g})-DP",
+        f"{len(others)} other runs and this one are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
+        of=TOGETHER,
+    )
+    report.leave("what the other runs released, and that there were no more of them: the job's word")
+
+
+def _say_what_is_left(report: Report, receipt: _Document) -> None:
+    clip, unit = receipt["calibration"]["clip_norm"], receipt["unit"]
+    report.leave(f"clipping: that one {unit} contributed at most {clip:g} to each step is the job's word")
+    report.leave("the order: the auditor saw the batches that the job gave it; that these were trained on is its word")
+    report.leave(
+        "the noise: that its seed is secret and unguessable, and its normals are independent, is the job's word"
+    )
+    report.leave("unknown: how hyperparameters were chosen, and what else was released of these data")
+
+
+def _steps(file: FactorFile) -> int | None:
+    n = file.manifest["spec"]["workload"].get("n")
+    return None if n == "unbounded" else int(file.manifest["matrices"]["C"]["shape"][1])
+
+
+def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
+    """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, from above (Balle, Wang 2018, theorem 8)."""
+    with ctx.workprec(_PLACES):
+        e, m = ball(epsilon), ball(mu)
+        root = arb(2).sqrt()
+        above = ((e / m - m / 2) / root).erfc() / 2
+        below = ((e / m + m / 2) / root).erfc() / 2
+        return ends(above - e.exp() * below)[1]
+
+
+def _check_keys(given: _Document, known: set[str], name: str) -> None:
+    require(isinstance(given, dict), f"{name} is no JSON object")
+    require(
+        set(given) == known, f"{name} has other keys than {', '.join(sorted(known))}: {sorted(set(given) ^ known)[:5]}"
+    )
+
+
+def _number(given: _Document, name: str) -> Fraction:
+    """Return a finite number that is not negative."""
+    value = given[name]
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    require(fits, f"{name} is {str(value)[:40]}; it is a finite number, not below 0")
+    return Fraction(value)
+
+
+def _positive(given: _Document, name: str) -> Fraction:
+    value = _number(given, name)
+    require(value > 0, f"{name} is 0; it is above")
+    return value

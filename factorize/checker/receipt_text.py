@@ -1,0 +1,71 @@
+"""The report on a receipt in words: for a terminal, and as a page for a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from factorize.checker.report import Report
+
+_STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
+_NEIGHBOURS = {
+    "zero_out": "one {unit}'s contributions become zero; batches and divisors stay",
+    "replace_one": "one {unit}'s contributions are replaced by those of another",
+}
+_ORDER = {
+    "fixed": "public: the guarantee does not rest on a secret order",
+    "cyclic_poisson": "secret: Poisson sampling from one group of examples after the other",
+    "balls_in_bins": "secret: each example draws its step of an epoch once",
+    "random_allocation": "secret: each example draws its step in every epoch anew",
+}
+
+
+def text(report: Report) -> str:
+    """Return the report for a terminal."""
+    head = "verified" if report.supported and not report.unseen else "NOT ALL SEEN"
+    lines = [head if report.supported else "NOT SUPPORTED"]
+    lines += [f"{_STATUS[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
+    lines += [f"{'failed':15}{sentence}" for sentence in report.failed]
+    return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
+
+
+def card(report: Report, receipt: Mapping[str, Any]) -> str:
+    """Return a Markdown page on a receipt that holds, by what NIST SP 800-226 asks of a guarantee.
+
+    Args:
+        report: on the receipt; nothing in it is false.
+        receipt: as it was read.
+    """
+    calibration, unit, steps = receipt["calibration"], receipt["unit"], receipt["steps"]
+    relation, sigma = calibration["adjacency"], calibration["sigma_of_sums"]
+    taken = max((last for _, last in steps["processes"]), default=0)
+    together = receipt["together"]
+    rows = {
+        "Guarantee": f"({receipt['epsilon']:g}, {receipt['delta']:g})-differential privacy",
+        "Privacy unit": f"one {unit} of {receipt['data']['examples']} examples",
+        "Neighbouring data sets": f"{relation}: {_NEIGHBOURS[relation].format(unit=unit)}",
+        "Trust model": "central: the trainer sees the data, and everybody else the model after each step",
+        "Mechanism": f"Gaussian with correlated noise C^-1 Z, each entry of Z of standard deviation {sigma:.6g}, for "
+        f"sums of contributions of norm at most {calibration['clip_norm']:g}",
+        "Sensitivity of C": f"{calibration['sensitivity']:.9g} ({calibration['sensitivity_kind']}), "
+        f"participation {dict(calibration['participation'])}",
+        "Without sampling": f"{calibration['mu']:.6g}-GDP",
+        "Order of the data": _ORDER[calibration["sampling"]],
+        "Steps": f"{taken} taken, run {'ended' if steps['ended'] else 'open'}",
+        "Other runs on these data": "none stated"
+        if together is None
+        else f"{len(receipt['others'])}; together ({together['epsilon']:.6g}, {together['delta']:g})",
+        "Randomness": f"{receipt['noise']['generator']}, noise in {receipt['noise']['dtype']}",
+        "Factors": ", ".join(f"`{entry['digest']}`" for entry in receipt["factors"]),
+        "Receipt": f"`{receipt['digest']}`",
+    }
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    claims = [f"- {entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims]
+    rest = [f"- {sentence}" for sentence in report.not_checked]
+    return "\n".join(
+        [
+            *("# Privacy of this model", "", "| | |", "| --- | --- |", *table, ""),
+            *("## Proved from the receipt and its factor files", "", *claims, ""),
+            *("## What rests on the job's word, or is unknown", "", *rest, ""),
+        ]
+    )

@@ -1,0 +1,187 @@
+"""The receipt of a run: what it released, under which guarantee, and what that rests on; for an auditor.
+
+One JSON file (docs/receipt.md). It is replaced as a whole before each step is released, so that whatever ends the
+process leaves the receipt of all that was released. `factorize receipt check` proves it from the factor files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorize.encoding import canonical_json, json_digest, read_json
+from factorize.errors import InvalidParameter, MalformedJson
+from factorize.numbers.gaussian import gaussian_epsilon
+from factorize.numbers.scalars import double_above, finite_real
+
+if TYPE_CHECKING:
+    from factorize.adapters.statement import PrivacyStatement
+    from factorize.auditor import ParticipationAuditor
+    from factorize.format.claims import CertifiedFactors
+    from factorize.training.bins_audit import BinsAuditor
+
+SCHEMA = "factorize.receipt/1"
+# What a guarantee rests on, of a calibration's document; the rest of it follows from this.
+_STATED = (
+    *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
+    *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
+    *("sampling_probability", "groups", "compositions"),
+    *("bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"),
+    *("second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"),
+)
+
+
+class Receipt:
+    """A receipt in a file: `make_private` begins it, and the job closes it after its last step.
+
+    Args:
+        path: of the file. Where it holds an open receipt of the same run, that one is continued.
+        others: mu of other runs on the same data, by name: what all guarantee together is then stated, too.
+        unpublished: of a run that continues from a checkpoint: nobody has seen what earlier processes released after
+            it. Without this, steps that were taken twice refute the receipt.
+
+    Raises:
+        InvalidParameter: a mu that is no positive number.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, others: Mapping[str, float] | None = None, unpublished: bool = False
+    ) -> None:
+        self.path, self.unpublished = Path(path), unpublished
+        remedy = "give the mu that the calibration of that run states"
+        self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
+        self._document: dict[str, Any] | None = None
+        self._next = -1  # the step that continues what this process has taken
+        self._auditor: ParticipationAuditor | BinsAuditor | None = None
+
+    def begin(
+        self,
+        statement: PrivacyStatement,
+        factors: Sequence[CertifiedFactors],
+        auditor: ParticipationAuditor | BinsAuditor,
+        *,
+        generator: str,
+        dtype: str,
+    ) -> None:
+        """Write the receipt of a run that begins or continues; it is written again before each step.
+
+        Args:
+            statement: what the run guarantees.
+            factors: of C; where squares of gradients have noise of their own, those of both strategies.
+            auditor: of the run's batches, which counts its steps.
+            generator: of the normals.
+            dtype: of the noise: `float32` or `float64`.
+
+        Raises:
+            InvalidParameter: the file holds the receipt of another run, a closed one, or none.
+            OSError: it cannot be read or written.
+        """
+        about = _described(statement, factors, {"generator": generator, "dtype": dtype}, self.others)
+        kept = self._kept()
+        different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
+        if different:
+            message = f"{self.path} is the receipt of another run ({different} differs); give each run its own file"
+            raise InvalidParameter(message, field="receipt")
+        processes = [] if kept is None else kept["steps"]["processes"]
+        self._document = {**about, "steps": {"processes": processes, "ended": False, "unpublished": self.unpublished}}
+        self._auditor, auditor.on_step = auditor, self._count
+        self._write()
+
+    def close(self) -> None:
+        """Say that the run has ended, with all of its steps or fewer.
+
+        Raises:
+            InvalidParameter: it has not begun.
+        """
+        if self._document is None or self._auditor is None:
+            raise InvalidParameter("the receipt has no run yet; give it to make_private", field="receipt")
+        self._document["steps"]["ended"] = True
+        self._auditor.on_step = None
+        self._write()
+
+    def _kept(self) -> dict[str, Any] | None:
+        """Return the receipt that is in the file, open and whole; None where there is no file."""
+        if not self.path.exists():
+            return None
+        try:
+            kept = read_json(self.path.read_bytes())
+            whole = kept.pop("digest") == json_digest(kept) and kept["schema"] == SCHEMA
+        except (MalformedJson, KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise InvalidParameter(
+                f"{self.path} holds no receipt, or a damaged one; give another path", field="receipt"
+            )
+        if kept["steps"]["ended"]:
+            raise InvalidParameter(
+                f"{self.path} is the receipt of a run that has ended; give another path", field="receipt"
+            )
+        return dict(kept)
+
+    def _count(self, step: int) -> None:
+        """Add a step that is about to be released, counted from 0, to those of this process."""
+        assert self._document is not None
+        processes = self._document["steps"]["processes"]
+        if step == self._next:
+            processes[-1][1] = step + 1
+        else:
+            processes.append([step, step + 1])
+        self._next = step + 1
+        self._write()
+
+    def _write(self) -> None:
+        """Replace the file as a whole."""
+        assert self._document is not None
+        counts = {"participations": getattr(self._auditor, "most", None)}
+        self._document["steps"] |= counts | {"separation": getattr(self._auditor, "closest", None)}
+        part = self.path.with_name(self.path.name + ".part")
+        part.write_bytes(canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n")
+        os.replace(part, self.path)
+
+
+def _described(
+    statement: PrivacyStatement,
+    factors: Sequence[CertifiedFactors],
+    noise: Mapping[str, Any],
+    others: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return what a receipt says of a run before its first step, as it is read back."""
+    calibration = statement.calibration
+    document = (calibration if statement.moments is None else statement.moments).document()
+    delta = None
+    if calibration.delta is not None:
+        delta = double_above(Fraction(calibration.delta) + Fraction(statement.overflow_delta), "delta")
+    described = {
+        "schema": SCHEMA,
+        "epsilon": calibration.epsilon,
+        "delta": delta,
+        "overflow_delta": statement.overflow_delta,
+        "unit": statement.unit,
+        "calibration": {name: document[name] for name in _STATED if name in document},
+        "factors": [{"digest": each.digest, "spec": each.manifest["spec"]} for each in factors],
+        "data": {"examples": statement.examples, "used": statement.used},
+        "noise": {**noise, "ranks": statement.ranks},
+        "others": [{"name": name, "mu": mu} for name, mu in others.items()],
+        "together": _together(document, delta, others),
+    }
+    return dict(read_json(canonical_json(described)))
+
+
+def _together(
+    calibration: Mapping[str, Any], delta: float | None, others: Mapping[str, float]
+) -> dict[str, float] | None:
+    """Return what a run and the others guarantee at its delta, None where there are no others."""
+    if not others:
+        return None
+    if calibration["sampling"] != "fixed" or delta is None:
+        raise InvalidParameter(
+            f"runs compose by mu, and under {calibration['sampling']} epsilon does not follow from mu; leave others "
+            "out, and give the receipt of each run",
+            field="others",
+        )
+    mu = math.sqrt(math.fsum(mu**2 for mu in (calibration["mu"], *others.values()))) * (1 + 2.0**-50)
+    return {"mu": mu, "epsilon": gaussian_epsilon(delta, mu), "delta": delta}

@@ -1,0 +1,336 @@
+"""Receipts: what a run writes is proved from its factor files, and no field of it can be made to say more."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import factorize
+from factorize.accounting.amplification import calibrate_amplified
+from factorize.accounting.joint_moments import calibrate_moments
+from factorize.adapters.statement import PrivacyStatement
+from factorize.auditor import ParticipationAuditor
+from factorize.checker.__main__ import main
+from factorize.checker.receipt import check_receipt
+from factorize.encoding import canonical_json, json_digest
+from factorize.errors import CorruptObject, InvalidParameter
+from factorize.numbers.gaussian import gaussian_delta
+from factorize.privacy import PrivacyTarget
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
+from factorize.training.receipt import Receipt
+
+KEY = bytes(range(32))
+TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
+GUARANTEED = {"epsilon": 2.0, "delta": 1e-5}
+
+
+@dataclass
+class Run:
+    """A receipt's text, the bytes of its factors, and what they are of."""
+
+    text: bytes
+    files: list[bytes]
+    sensitivity: float
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return dict(json.loads(self.text))
+
+
+def taken(
+    folder: Path,
+    factors: list[Any],
+    calibration: Any,
+    auditor: Any,
+    batches: Any,
+    *,
+    moments: Any = None,
+    others: dict[str, float] | None = None,
+) -> Run:
+    """Take the steps of a run, and return what is then on the disk."""
+    statement = PrivacyStatement(
+        calibration,
+        factors[0].digest,
+        factors[0].steps,
+        24,
+        24,
+        getattr(calibration, "sampling", "fixed"),
+        "example",
+        moments=moments,
+    )
+    receipt = Receipt(folder / "receipt.json", others=others)
+    receipt.begin(statement, factors, auditor, generator="sfc64", dtype="float32")
+    for batch in batches:
+        auditor.record(batch)
+    receipt.close()
+    files = []
+    for place, each in enumerate(factors):
+        each.save(folder / f"{place}.safetensors")
+        files.append((folder / f"{place}.safetensors").read_bytes())
+    return Run(receipt.path.read_bytes(), files, factors[0].sensitivity.value)
+
+
+def in_fixed_order(folder: Path, adjacency: str = "zero_out", **others: Any) -> Run:
+    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="buffered_linear", buffers=2)
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, divisor=6, adjacency=adjacency)
+    auditor = ParticipationAuditor.of(calibration, 12)
+    return taken(folder, [factors], calibration, auditor, fixed_order(24, 6, epochs=3, seed=1), **others)
+
+
+def with_others(folder: Path) -> Run:
+    return in_fixed_order(folder, "replace_one", others={"probe": 0.3, "pilot": 0.1})
+
+
+def apart(folder: Path) -> Run:
+    factors = factorize.solve("prefix", n=12, mechanism="toeplitz", min_sep=4, max_participations=2)
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    batches = [[step % 8] for step in range(12)]
+    return taken(folder, [factors], calibration, ParticipationAuditor.of(calibration, 12), batches)
+
+
+def in_bins(folder: Path) -> Run:
+    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="blt", buffers=1)
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="balls_in_bins", bins=4)
+    order = balls_in_bins(24, 4, 3, KEY)
+    return taken(folder, [factors], calibration, BinsAuditor.of(order), order)
+
+
+def drawn_anew(folder: Path) -> Run:
+    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="identity")
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="random_allocation", bins=4)
+    order = random_allocation(24, 4, 3, KEY)
+    return taken(folder, [factors], calibration, BinsAuditor.of(order), order)
+
+
+def of_both_moments(folder: Path) -> Run:
+    first, second = (factorize.solve("prefix", n=12, epochs=3, mechanism=kind) for kind in ("dense", "identity"))
+    moments = calibrate_moments(first, second, TARGET, divisor=6)
+    auditor = ParticipationAuditor.of(moments.first, 12)
+    batches = fixed_order(24, 6, epochs=3, seed=1)
+    return taken(folder, [first, second], moments.first, auditor, batches, moments=moments)
+
+
+def sampled_by_poisson(folder: Path) -> Run:
+    factors = factorize.solve("prefix", n=12, mechanism="banded", bands=2, min_sep=2)
+    calibration = calibrate_amplified(factors, epsilon=2.0, delta=1e-5, dataset_size=24, batch_size=6)
+    auditor = ParticipationAuditor.of(calibration, 12)
+    return taken(folder, [factors], calibration, auditor, [[step % 2] for step in range(12)])
+
+
+PROVED = [in_fixed_order, with_others, apart, in_bins, drawn_anew, of_both_moments]
+
+
+@pytest.fixture(scope="module", params=PROVED, ids=lambda make: make.__name__)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return request.param(tmp_path_factory.mktemp("run"))  # type: ignore[no-any-return]  # of a parameter
+
+
+def signed(document: dict[str, Any]) -> bytes:
+    """Return the bytes of a receipt whose digest is its own."""
+    held = {name: value for name, value in document.items() if name != "digest"}
+    return canonical_json({**held, "digest": json_digest(held)})
+
+
+def test_the_receipt_of_a_run_is_proved(run: Run) -> None:
+    report = check_receipt(run.text, run.files)
+    assert report.supported, report.failed
+    assert report.unseen == []
+    assert {name: run.document[name] for name in GUARANTEED} == GUARANTEED
+    assert run.document["steps"]["processes"] == [[0, 12]]
+
+
+def test_epsilon_under_poisson_sampling_is_said_to_be_the_accountants(tmp_path: Path) -> None:
+    made = sampled_by_poisson(tmp_path)
+    report = check_receipt(made.text, made.files)
+    assert report.supported and report.unseen == ["receipt.privacy"]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield every field that holds no other, with the way to it."""
+    if isinstance(value, (dict, list)) and value:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path, value
+
+
+def changes(value: Any) -> list[Any]:
+    """Return other values of a field, of its type and of others."""
+    if isinstance(value, bool):
+        return [not value, None]
+    if isinstance(value, int):
+        return [value + 1, value - 1, -value - 1, str(value)]
+    if isinstance(value, float):
+        return [value * 0.9, value * 1.1, -value, 0.0 if value else 1e-6]
+    if isinstance(value, str):
+        return [value[:-1], "zero_out" if value == "replace_one" else "other", 1]
+    return [1, "other"]
+
+
+def changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    other = copy.deepcopy(document)
+    holder = other
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = value
+    return other
+
+
+def holds(document: dict[str, Any], sensitivity: float) -> bool:
+    """Whether a receipt in a fixed order says no more than its noise is worth, by the accountant's closed form."""
+    calibration = document["calibration"]
+    factor = {"zero_out": 1, "replace_one": 2}[calibration["adjacency"]]
+    mu = sensitivity * factor * calibration["clip_norm"] / calibration["sigma_of_sums"]
+    enough = gaussian_delta(document["epsilon"], mu * (1 - 1e-9)) <= document["delta"]
+    return enough and calibration["mu"] >= mu * (1 - 1e-9)
+
+
+def test_no_changed_field_makes_a_receipt_say_more_than_is_true(run: Run) -> None:
+    accepted = 0
+    document = run.document
+    for path, value in leaves(document):
+        if path[0] == "digest":
+            continue
+        for other in changes(value)[: 1 if path[0] == "factors" or "claim" in path else None]:
+            forged = changed(document, path, other)
+            report = check_receipt(signed(forged), run.files)
+            if not report.supported or report.unseen:
+                continue
+            accepted += 1
+            assert path[0] not in ("factors", "schema") and "claim" not in path, path
+            assert forged["epsilon"] >= 2.0 or path == ("epsilon",), path
+            if document["calibration"]["sampling"] == "fixed" and len(run.files) == 1:
+                assert holds(forged, run.sensitivity), (path, other)
+            elif path[-1] in ("epsilon", "delta", "sigma_of_sums", "clip_norm", "sensitivity"):
+                assert (path[-1] != "clip_norm") == (other > value), (path, other)
+    assert accepted < 40
+
+
+def test_a_changed_or_damaged_receipt_is_refused(run: Run) -> None:
+    document = run.document
+    texts = [
+        canonical_json({**document, "epsilon": 1.0}),  # signed for another
+        run.text[: len(run.text) // 2],
+        signed({**document, "schema": "factorize.receipt/0"}),
+        signed({**document, "note": "two runs"}),
+        signed({name: value for name, value in document.items() if name != "unit"}),
+        b"[]",
+        b"",
+    ]
+    for text in texts:
+        assert not check_receipt(text, run.files).supported, text[:80]
+
+
+def test_a_receipt_is_of_its_own_factors(run: Run, tmp_path: Path) -> None:
+    other = factorize.solve("prefix", n=12, epochs=3, mechanism="banded_toeplitz", bands=2)
+    other.save(tmp_path / "other.safetensors")
+    data = (tmp_path / "other.safetensors").read_bytes()
+    report = check_receipt(run.text, [data] * len(run.files))
+    assert not report.supported and "the receipt is of the factors" in report.failed[0]
+    assert not check_receipt(run.text, [*run.files, data]).supported
+    damaged = bytearray(run.files[0])
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptObject):
+        check_receipt(run.text, [bytes(damaged), *run.files[1:]])
+
+
+def begun(path: Path, **options: Any) -> tuple[Receipt, ParticipationAuditor, Callable[[int], list[int]]]:
+    """Return a receipt that a process begins or continues, its auditor and its batches."""
+    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="banded_toeplitz", bands=2)
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    auditor = ParticipationAuditor.of(calibration, 12)
+    order = fixed_order(24, 6, epochs=3, seed=1)
+    receipt = Receipt(path, **options)
+    statement = PrivacyStatement(calibration, factors.digest, 12, 24, 24, "fixed", "example")
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    factors.save(path.with_name("factors.safetensors"))
+    return receipt, auditor, lambda step: order[step].tolist()
+
+
+@pytest.mark.parametrize("unpublished", [False, True])
+@pytest.mark.parametrize("taken_again", [0, 2])
+def test_a_run_that_was_killed_and_continues(tmp_path: Path, taken_again: int, unpublished: bool) -> None:
+    path = tmp_path / "receipt.json"
+    _, auditor, batch = begun(path)
+    for step in range(7 - taken_again):
+        auditor.record(batch(step))
+    checkpoint = auditor.state_dict()
+    for step in range(7 - taken_again, 7):
+        auditor.record(batch(step))
+    files = [(tmp_path / "factors.safetensors").read_bytes()]
+    report = check_receipt(path.read_bytes(), files)
+    assert report.supported and "the run has not ended" in report.not_checked[0]
+
+    receipt, auditor, batch = begun(path, unpublished=unpublished)
+    auditor.load_state_dict(checkpoint)
+    for step in range(7 - taken_again, 12):
+        auditor.record(batch(step))
+    receipt.close()
+    assert json.loads(path.read_text())["steps"]["processes"] == [[0, 7], [7 - taken_again, 12]]
+    report = check_receipt(path.read_bytes(), files)
+    assert report.supported == (unpublished or not taken_again)
+    said = report.failed if taken_again and not unpublished else report.not_checked
+    assert any("steps 5 to 7 were taken twice" in sentence for sentence in said) == bool(taken_again)
+
+    with pytest.raises(InvalidParameter, match="has ended"):
+        begun(path)
+
+
+def test_a_receipt_is_continued_by_its_own_run_alone(tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    begun(path)
+    with pytest.raises(InvalidParameter, match="another run"):
+        in_fixed_order(tmp_path)
+    path.write_text("{}")
+    with pytest.raises(InvalidParameter, match="no receipt, or a damaged one"):
+        begun(path)
+    with pytest.raises(InvalidParameter, match="has no run yet"):
+        Receipt(path).close()
+
+
+def test_steps_that_were_left_out_or_are_too_many_are_refused(tmp_path: Path) -> None:
+    made = in_fixed_order(tmp_path)
+    for processes, why in (
+        ([[0, 3], [4, 12]], "left out"),
+        ([[0, 13]], "covers 12"),
+        ([[3, 3]], "none"),
+        ([[2, 4]], ""),
+    ):
+        document = made.document
+        document["steps"]["processes"] = processes
+        report = check_receipt(signed(document), made.files)
+        assert not report.supported and why in report.failed[0]
+
+
+def test_the_command_prints_a_page_and_needs_no_heavy_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = with_others(tmp_path)
+    names = [str(tmp_path / "receipt.json"), str(tmp_path / "0.safetensors")]
+    assert main(names) == 0 and "verified" in capsys.readouterr().out
+    assert main([*names, "--output", "json"]) == 0 and json.loads(capsys.readouterr().out)["verified"]
+    assert main([*names, "--output", "card"]) == 0
+    page = capsys.readouterr().out
+    assert "| Guarantee | (2, 1e-05)-differential privacy |" in page and "hyperparameters" in page
+    Path(names[0]).write_bytes(signed({**made.document, "epsilon": 1.0}))
+    assert main(names) == 4 and "NOT SUPPORTED" in capsys.readouterr().out
+    assert main([str(tmp_path / "none.json"), names[1]]) == 2
+    Path(names[0]).write_bytes(made.text)
+    alone = """
+import sys
+for name in ("numba", "pydantic", "scipy", "threadpoolctl"):
+    sys.modules[name] = None
+from factorize.checker.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+    done = subprocess.run([sys.executable, "-c", alone, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,133 @@
+"""Receipts of jobs that the adapters made private: written while they train, and proved from the files alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+import torch
+from jax_privacy import clipped_grad
+
+from factorize.adapters.jax_private import make_private as make_private_jax
+from factorize.adapters.jax_private import summed_over_parts
+from factorize.adapters.private import make_private
+from factorize.checker.receipt import check_receipt
+from factorize.encoding import read_json
+from factorize.errors import InvalidParameter
+from factorize.solvers import solve
+from factorize.training.receipt import Receipt
+
+# Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
+
+EXAMPLES, SIZE, EPOCHS, SECRET = 44, 8, 3, 1 << 120
+N = EPOCHS * (EXAMPLES // SIZE)
+COMMON: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": SECRET}
+
+
+class Solving:
+    """Solves for a job, and keeps what it found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder, list[Path]()
+
+    def __call__(self, spec: Any) -> Any:
+        factors = solve(spec)
+        self.files.append(self.folder / f"{len(self.files)}.safetensors")
+        factors.save(self.files[-1])
+        return factors
+
+
+def torch_job(receipt: Receipt, solving: Solving, adam: bool = False, **options: Any) -> Any:
+    torch.manual_seed(4)
+    model = torch.nn.Linear(6, 3)
+    made = torch.optim.Adam(model.parameters()) if adam else torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(EXAMPLES, 6), torch.randint(0, 3, (EXAMPLES,)))
+    return make_private(model, made, data, "auto", solve=solving, receipt=receipt, **{**COMMON, **options})
+
+
+def torch_steps(job: Any, epochs: int = EPOCHS) -> None:
+    for _ in range(epochs):
+        for x, y in job.loader:
+            torch.nn.functional.cross_entropy(job.model(x), y).backward()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"adam": True, "adaptive": "joint"},
+        {"sampling": "balls_in_bins"},
+        {"sampling": "random_allocation"},
+        {"users": list(range(EXAMPLES)), "adjacency": "replace_one"},
+    ],
+    ids=["fixed", "joint", "bins", "allocation", "users"],
+)
+def test_a_torch_job(tmp_path: Path, options: dict[str, Any]) -> None:
+    receipt, solving = Receipt(tmp_path / "receipt.json"), Solving(tmp_path)
+    job = torch_job(receipt, solving, **options)
+    torch_steps(job, epochs=1)
+    assert_open(tmp_path, solving, steps=N // EPOCHS)
+    torch_steps(job, epochs=EPOCHS - 1)
+    receipt.close()
+    document = assert_proved(tmp_path, solving)
+    assert document["unit"] == job.statement.unit and document["delta"] >= job.statement.delta
+
+
+def test_a_torch_job_that_was_killed_between_two_steps(tmp_path: Path) -> None:
+    solving = Solving(tmp_path)
+    job = torch_job(Receipt(tmp_path / "receipt.json"), solving)
+    torch_steps(job, epochs=1)
+    kept = {"model": job.model.state_dict(), "optimizer": job.optimizer.state_dict()}
+    again = Receipt(tmp_path / "receipt.json")
+    job = torch_job(again, Solving(tmp_path))
+    job.model.load_state_dict(kept["model"])
+    job.optimizer.load_state_dict(kept["optimizer"])
+    torch_steps(job, epochs=EPOCHS - 1)
+    again.close()
+    assert assert_proved(tmp_path, solving)["steps"]["processes"] == [[0, N // EPOCHS], [N // EPOCHS, N]]
+    with pytest.raises(InvalidParameter, match="has ended"):
+        torch_job(Receipt(tmp_path / "receipt.json"), Solving(tmp_path))
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "balls_in_bins"])
+def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
+    receipt, solving = Receipt(tmp_path / "receipt.json"), Solving(tmp_path)
+    settings: dict[str, Any] = {**COMMON, "sampling": sampling, "physical_batch_size": 4, "receipt": receipt}
+    noise, batches, _ = make_private_jax("auto", examples=EXAMPLES, solve=solving, **settings)
+    x = np.random.default_rng(0).standard_normal((EXAMPLES, 6)).astype(np.float32)
+
+    def loss(weights: Any, x: Any) -> Any:
+        return ((x @ weights) ** 2).mean()
+
+    gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=1)
+    optimizer = optax.chain(noise, optax.sgd(0.1))
+    weights = jax.numpy.ones(6)
+    state = optimizer.init(weights)
+    for indices, mask in batches:
+        total = summed_over_parts(gradient, weights, (jax.numpy.asarray(x),), indices, mask)
+        updates, state = optimizer.update(total, state)
+        weights = optax.apply_updates(weights, updates)
+    receipt.close()
+    assert assert_proved(tmp_path, solving)["noise"]["generator"] == "threefry2x32"
+
+
+def assert_open(folder: Path, solving: Solving, steps: int) -> None:
+    text = (folder / "receipt.json").read_bytes()
+    report = check_receipt(text, [path.read_bytes() for path in solving.files])
+    assert report.supported and json.loads(text)["steps"]["processes"] == [[0, steps]]
+    assert any("has not ended" in sentence for sentence in report.not_checked)
+
+
+def assert_proved(folder: Path, solving: Solving) -> dict[str, Any]:
+    text = (folder / "receipt.json").read_bytes()
+    report = check_receipt(text, [path.read_bytes() for path in solving.files])
+    assert report.supported and not report.unseen, (report.failed, report.unseen)
+    return dict(read_json(text))

@@ -1,0 +1,100 @@
+"""`factorize-check` alone: numpy, python-flint and safetensors prove receipts of every structure, as the product does."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_sites import closure, name_of, run
+
+import factorize
+from factorize.adapters.statement import PrivacyStatement
+from factorize.auditor import ParticipationAuditor
+from factorize.checker.__main__ import main
+from factorize.checker.receipt import check_receipt
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import balls_in_bins
+from factorize.training.receipt import Receipt
+from release.check import build
+
+SECOND = 1_700_000_000
+REQUIRED = ["numpy", "python-flint", "safetensors"]
+MECHANISMS: list[dict[str, Any]] = [
+    {"mechanism": "dense"},
+    {"mechanism": "banded", "bands": 3},
+    {"mechanism": "banded_toeplitz", "bands": 3},
+    {"mechanism": "square_root"},
+    {"mechanism": "square_root", "normalization": "columns"},
+    {"mechanism": "banded_inverse_square_root", "bands": 3},
+    {"mechanism": "tree", "decoder": "honaker_full"},
+    {"mechanism": "blt", "buffers": 2},
+    {"mechanism": "buffered_linear", "buffers": 2},
+    {"mechanism": "buffered_linear", "buffers": 1, "redraws": 1, "epochs": 4},
+    {"mechanism": "nu_toeplitz", "nu": 0.1, "n": "unbounded"},
+]
+CHECK = """
+import json, sys
+from pathlib import Path
+from factorize.checker.receipt import check_receipt
+found = []
+for receipt in sorted(Path(sys.argv[1]).glob("*.json")):
+    report = check_receipt(receipt.read_bytes(), [receipt.with_suffix(".safetensors").read_bytes()])
+    found.append([report.supported, *report.claims])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's files, and links to what it requires."""
+    folder = tmp_path_factory.mktemp("site")
+    wheel = build(tmp_path_factory.mktemp("wheel"), second=SECOND)
+    assert wheel.stat().st_size < 400_000
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    needed = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    assert sorted(name_of(entry) for entry in needed if "extra ==" not in entry) == REQUIRED
+    for name in closure(REQUIRED):
+        for top in {file.parts[0] for file in distribution(name).files or []} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+    return folder
+
+
+def test_its_verdict_on_every_structure_is_that_of_the_product(site: Path, tmp_path: Path) -> None:
+    for place, words in enumerate(MECHANISMS):
+        factors = factorize.solve("prefix", **{"n": 16, **words})
+        calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+        path = tmp_path / f"{place:02}.json"
+        auditor = ParticipationAuditor.of(calibration, 16)
+        statement = PrivacyStatement(calibration, factors.digest, 16, 16, 16, "fixed", "example")
+        Receipt(path).begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+        factors.save(path.with_suffix(".safetensors"))
+    done = run(site, CHECK, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    verdicts = json.loads(done.stdout)
+    for path, (supported, *claims) in zip(sorted(tmp_path.glob("*.json")), verdicts, strict=True):
+        report = check_receipt(path.read_bytes(), [path.with_suffix(".safetensors").read_bytes()])
+        assert supported and claims == report.claims, path
+        assert not report.unseen
+
+
+def test_a_bet_without_scipy_is_not_looked_at(site: Path, tmp_path: Path) -> None:
+    """Nothing of a claim under bins is taken on trust where it cannot be tested."""
+    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="blt", buffers=1)
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="balls_in_bins", bins=4)
+    order = balls_in_bins(24, 4, 3, bytes(range(32)))
+    statement = PrivacyStatement(calibration, factors.digest, 12, 24, 24, "balls_in_bins", "example")
+    receipt, file = tmp_path / "receipt.json", tmp_path / "factors.safetensors"
+    Receipt(receipt).begin(statement, [factors], BinsAuditor.of(order), generator="sfc64", dtype="float32")
+    factors.save(file)
+    done = run(
+        site, "import runpy; runpy.run_module('factorize.checker', run_name='__main__')", str(receipt), str(file)
+    )
+    assert done.returncode == 6 and "factorize-check[sampling]" in done.stderr, done.stderr
+    assert main([str(receipt), str(file)]) == 0
