@@ -490,7 +490,7 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
         (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
         (["--mu", "1", "--divisor", "0"], "divisor"),
         (["--mu", "1", "--spent-mu", "1.5"], "nothing is left"),
-        (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not from 1 to 8"),
+        (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not a whole number from 1 to 8"),
         (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
         (["--mu", "nan"], "mu"),
     ],
