@@ -17,8 +17,8 @@ SIZES = {144: (3, 8), 320: (4, 10), 2100: (3, 10)}
 """Larger counts of steps, each with two counts of epochs."""
 
 
-def workloads_of(n: int) -> dict[str, dict[str, Any]]:
-    """Return one of each kind, of so many steps, and those whose rates or shape are their own case."""
+def recursions_of(n: int) -> dict[str, dict[str, Any]]:
+    """Return one of each kind but matrices, of so many steps, and those whose rates are their own case."""
     rates = [1.0] * (n // 3) + [0.0] * (n // 4) + [1.0] * (n - n // 3 - n // 4)
     cooldown = {"kind": "linear_cooldown", "steps": n // 4, "final": 0.05}
     return {
@@ -38,16 +38,16 @@ def workloads_of(n: int) -> dict[str, dict[str, Any]]:
         "mu2 w": {"kind": "mu2", "n": n, "output": "w"},
         "mu2 x": {"kind": "mu2", "n": n, "output": "x"},
         "identity": {"kind": "identity", "n": n},
-        "matrix": {
-            "kind": "matrix",
-            "rows": [[float((3 * i + 5 * j) % 7 - 2) * (j <= i) for j in range(n)] for i in range(n)],
-        },
-        "wide matrix": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(n)] for i in range(n // 2)]},
-        "tall matrix": {
-            "kind": "matrix",
-            "rows": [[float((i * i + j * j) % 11) for j in range(n)] for i in range(2 * n)],
-        },
     }
+
+
+def matrices_of(n: int) -> dict[str, dict[str, Any]]:
+    """Return matrices of one's own, square, wide and tall."""
+    square = [[float((3 * i + 5 * j) % 7 - 2) * (j <= i) for j in range(n)] for i in range(n)]
+    wide = [[1.0 + (i * j) % 5 for j in range(n)] for i in range(n // 2)]
+    tall = [[float((i * i + j * j) % 11) for j in range(n)] for i in range(2 * n)]
+    named = {"matrix": square, "wide matrix": wide, "tall matrix": tall}
+    return {name: {"kind": "matrix", "rows": rows} for name, rows in named.items()}
 
 
 def participations_of(n: int) -> dict[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ def objectives_of(n: int) -> dict[str, dict[str, Any]]:
     }
 
 
-WORKLOADS, PARTICIPATIONS, OBJECTIVES = workloads_of(N), participations_of(N), objectives_of(N)
+WORKLOADS, PARTICIPATIONS, OBJECTIVES = recursions_of(N) | matrices_of(N), participations_of(N), objectives_of(N)
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "auto": {"kind": "auto"},
@@ -105,7 +105,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 
 def case_of(mechanism: str, workload: str, participation: str, objective: str, *, n: int = N, **more: Any) -> Spec:
     """Parse the spec of four names."""
-    where = (workloads_of(n)[workload], participations_of(n)[participation], objectives_of(n)[objective])
+    workloads = matrices_of(n) if workload.endswith("matrix") else recursions_of(n)
+    where = (workloads[workload], participations_of(n)[participation], objectives_of(n)[objective])
     return spec_of(where[0], MECHANISMS[mechanism], *where[1:], **{"tolerance": 1e-6, **more})
 
 
