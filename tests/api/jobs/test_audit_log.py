@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import os
-import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from audit_rows import rows_of
-from command_line import CommandLine
+from command_line import ROOT, CommandLine
 
 from factorize.api.jobs import audit_log
 from factorize.api.jobs.audit_log import BEGINNING, AuditLog, ChainHead, add_row, read_head, verify_log
@@ -109,26 +109,26 @@ def test_a_change_that_is_undone_leaves_no_row(url: str) -> None:
         assert [(row["seq"], row["actor"]) for row in rows_of(url)] == [(1, "key:b")]
 
 
-def write_until_killed(url: str, number: int) -> None:
-    with Ledger(url) as ledger:
-        while True:
-            AuditLog(ledger.engine).add("submission", actor=f"key:{number}", detail={"number": number})
+WRITER = """
+import sys
+from factorize.api.jobs.audit_log import AuditLog
+from factorize.api.jobs.ledger import Ledger
+with Ledger(sys.argv[1]) as ledger:
+    while True:
+        AuditLog(ledger.engine).add("submission", actor="key:" + sys.argv[2], detail={"number": sys.argv[2]})
+"""
 
 
 def test_writers_that_are_killed_leave_a_whole_log(url: str) -> None:
     """Three processes write as fast as they can, and are killed wherever they are."""
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_until_killed, args=(url, number)) for number in range(3)]
     with Ledger(url) as ledger:
-        for writer in writers:
-            writer.start()
+        writers = [subprocess.Popen([sys.executable, "-c", WRITER, url, name], cwd=ROOT) for name in "abc"]
         for count, writer in enumerate(writers, 1):
             while verify_log(ledger.engine).rows < 10 * count:
-                pass
-            assert writer.pid is not None
-            os.kill(writer.pid, signal.SIGKILL)
-            writer.join()
-            writer.close()
+                assert writer.poll() is None
+                time.sleep(0.05)
+            writer.kill()
+            writer.wait()
         AuditLog(ledger.engine).add("submission", actor="key:last")
         assert verify_log(ledger.engine).rows > 30
 

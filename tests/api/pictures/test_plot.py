@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,14 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
         check_format(tmp_path / "picture.jpg")
 
 
-STRANGE = {
-    "one step": toeplitz(1),
-    "negative entries": make(DenseMatrix(np.array([[1.0, 0.0], [-0.5, 1.0]]))),
-    "min_sep": make(ToeplitzMatrix(square_root(8), 8), participation={"kind": "min_sep", "min_sep": 3}),
-    "one query": make(ToeplitzMatrix(square_root(3), 3), workload={"kind": "matrix", "rows": [[1.0, 1.0, 1.0]]}),
-    "more queries than steps": make(
+STRANGE: dict[str, Callable[[], Factorization]] = {
+    "one step": lambda: toeplitz(1),
+    "negative entries": lambda: make(DenseMatrix(np.array([[1.0, 0.0], [-0.5, 1.0]]))),
+    "min_sep": lambda: toeplitz(8, participation={"kind": "min_sep", "min_sep": 3}),
+    "one query": lambda: make(
+        ToeplitzMatrix(square_root(3), 3), workload={"kind": "matrix", "rows": [[1.0, 1.0, 1.0]]}
+    ),
+    "more queries than steps": lambda: make(
         ToeplitzMatrix(square_root(2), 2), workload={"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0], [0.5, 0.5]]}
     ),
 }
@@ -143,7 +146,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_every_kind_of_result_can_be_drawn(name: str, tmp_path: Path) -> None:
-    figure = draw(STRANGE[name])
+    figure = draw(STRANGE[name]())
     figure.savefig(tmp_path / "picture.png")
     assert len(figure.axes) == 6  # two heatmaps with their colour bars, two panels of errors
     scales = [(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes]
