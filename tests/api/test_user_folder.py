@@ -103,13 +103,6 @@ def test_solve_and_verify_import_nothing_of_the_user(folder: Folder) -> None:
     folder.right("root.safetensors")
 
 
-def test_batch_imports_nothing_of_the_user(folder: Folder) -> None:
-    (folder.path / "specs.jsonl").write_text(f"{SPEC}\n")
-    assert json.loads(folder("batch", "specs.jsonl", "--output", "json"))["counts"]["solved"] == 1
-    folder("get", SPEC, "--to", "root.safetensors")
-    folder.right("root.safetensors")
-
-
 def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -> None:
     with folder.serve() as url:
         folder("get", SPEC, "--to", "root.safetensors", "--service", url)

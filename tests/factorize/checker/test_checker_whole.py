@@ -21,8 +21,6 @@ from checker_files import (
     sealed,
     true_squares,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize.checker import check_factor_file, check_strategy, read_array
@@ -30,14 +28,13 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import variances
-from factorize.checker.sensitivity import square_root_down, square_root_up, squared_sensitivity
+from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import buffered
 from factorize.errors import (
     CertificateError,
     CorruptObject,
-    InvalidParticipation,
     InvalidStrategy,
     TooLarge,
 )
@@ -71,14 +68,6 @@ MATRICES = {
     "monotone toeplitz": [1.0, 0.5, 0.25, 0.2, 0.1, 0.05],
     "toeplitz that rises": [0.6, 0.0, 0.6, 0.1, 0.0, 0.9],
 }
-
-
-@given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))
-def test_square_roots_are_the_nearest_on_their_side(value: Fraction, shift: int) -> None:
-    value *= Fraction(2) ** shift
-    up, down = square_root_up(value), square_root_down(value)
-    assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
-    assert up in (down, math.nextafter(down, math.inf))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -263,17 +252,6 @@ def test_long_structured_matrices() -> None:
         squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
 
 
-def test_participations_that_do_not_fit() -> None:
-    exact = Strategy("dense", {"": np.eye(4)}, 4)
-    for participation in (
-        {"kind": "fixed_epochs", "epochs": 3},
-        {"kind": "min_sep", "min_sep": 5},
-        {"kind": "poisson"},
-    ):
-        with pytest.raises(InvalidParticipation, match="does not fit"):
-            squared_sensitivity(exact, participation)
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_claims_that_are_no_numbers(value: float) -> None:
     manifest, tensors = parts(random_result(np.random.default_rng(1), "dense", {"kind": "single"}))
@@ -307,31 +285,6 @@ def test_a_strangers_matrix() -> None:
 def test_matrices_that_are_no_strategies(array: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidStrategy, match=message):
         check_strategy(array, {"kind": "single"})
-
-
-def test_arrays_from_files(tmp_path) -> None:
-    from safetensors.numpy import save_file
-
-    array = np.tril(np.random.default_rng(1).random((4, 4)))
-    np.save(tmp_path / "C.npy", array)
-    save_file({"C": array, "more": np.ones(2)}, tmp_path / "C.safetensors")
-    save_file({"mine": array.astype(np.float32)}, tmp_path / "float.safetensors")
-    assert (read_array(tmp_path / "C.npy") == array).all()
-    assert (read_array(tmp_path / "C.safetensors") == array).all()
-    assert (read_array(tmp_path / "float.safetensors") == array.astype(np.float32)).all()
-    with pytest.raises(InvalidStrategy, match="none of them is named"):
-        save_file({"a": array, "b": array}, tmp_path / "two.safetensors")
-        read_array(tmp_path / "two.safetensors")
-    for name, refused in (("o", np.array([[None]])), ("s", np.array([["a"]])), ("c", array + 1j), ("v", array[0])):
-        np.save(tmp_path / f"{name}.npy", refused, allow_pickle=True)
-        with pytest.raises((InvalidStrategy, CorruptObject)):
-            read_array(tmp_path / f"{name}.npy")
-    np.save(tmp_path / "big.npy", np.array([[2**53 + 1]]))
-    with pytest.raises(InvalidStrategy, match="above 2"):
-        read_array(tmp_path / "big.npy")
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "C.npy").read_bytes()[:-8])
-    with pytest.raises(CorruptObject, match="not a .npy file"):
-        read_array(tmp_path / "cut.npy")
 
 
 @pytest.mark.parametrize(

@@ -223,36 +223,3 @@ class TestPrograms:
             found = program.since_reference(N, tau)
             assert run(found, self.G) == wanted
             assert sorted(target for target, _ in found.statements) == list(range(len(found.statements)))
-
-    def test_of_another_input(self) -> None:
-        program = program_of({"kind": "momentum", "n": N, "momentum": 0.75})
-        assert program is not None
-        doubled = program.fed([(5, {X: Fraction(2)})], 5)
-        assert run(doubled, self.G) == [2 * x for x in run(program, self.G)]
-        assert run(Program([], X).fed([(5, {X: Fraction(2)})], 5), self.G) == [2 * x for x in self.G]
-        assert doubled.output == program.output and Program([], X).fed([], 5).output == 5
-
-    def test_steps(self) -> None:
-        for document, definition in DEFINITIONS:
-            program = program_of(document | {"n": N})
-            steps = None if program is None else program.steps(N)
-            if steps is not None:
-                s, found = Fraction(0), []
-                for (kept, added), x in zip(steps, self.G, strict=True):
-                    s = kept * s + added * x
-                    found.append(s)
-                assert len(steps) == N and found == definition(self.G)
-        two = Program([(0, {0: Fraction(1, 2), X: ONE})], 0)
-        assert two.steps(3) == [(Fraction(1, 2), ONE)] * 3
-
-    def test_arrays(self) -> None:
-        program = Program([(0, {0: Fraction(1, 3), X: ONE}), (2, {2: [ONE, Fraction(1, 2), Fraction(5)]})], 2)
-        targets, sources, counts, factors = program.arrays()
-        assert targets.tolist() == [0, 2] and sources.tolist() == [[0, X], [2, 0]] and counts.tolist() == [2, 1]
-        assert factors.shape == (3, 2, 2, 2)
-        assert factors[:, 1, 0, 0].tolist() == [1.0, 0.5, 5.0] and (factors[:, 0, 1, 0] == 1).all()
-        assert abs(sum(map(Fraction, factors[2, 0, 0].tolist())) - Fraction(1, 3)) < Fraction(1, 2**104)
-        nothing = Program([], X).arrays()
-        assert [part.shape for part in nothing[:3]] == [(0,), (0, 1), (0,)] and nothing[3].shape == (1, 0, 1, 2)
-        uneven = Program([(0, {0: [ONE] * 3}), (1, {0: [ONE] * 3, X: ONE})], 1).arrays()
-        assert uneven[3].shape == (3, 2, 2, 2)
