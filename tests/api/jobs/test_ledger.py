@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
@@ -227,7 +227,6 @@ def test_pages_filter_by_state_and_workload(ledger):
 
 
 @given(cursor=st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
 def test_any_text_as_cursor_is_a_page_or_a_refusal(cursor, shared_ledger):
     try:
         shared_ledger.page(cursor=cursor)

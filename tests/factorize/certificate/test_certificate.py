@@ -171,7 +171,7 @@ def test_column_normalisation_of_the_square_root(vectors: dict[str, Any]) -> Non
 
 
 def test_what_would_not_fit_is_refused() -> None:
-    n = 20_000
+    n = 16_385
     asked = spec_of(
         {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine_to_last"}}, "square_root", n=n
     )

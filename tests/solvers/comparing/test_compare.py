@@ -257,7 +257,8 @@ def test_vectors_are_those_that_the_client_keeps():
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy(quick, monkeypatch):
     monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
     target = PrivacyTarget(epsilon=4.0, delta=1e-4)
-    table = compare(spec_of(8), buffers=3, privacy=target, sampling=Sampling(dataset_size=800, batch_size=100))
+    sampling = Sampling(dataset_size=800, batch_size=100)
+    table = compare(spec_of(8), buffers=3, privacy=target, sampling=sampling, samplings=["poisson", "cyclic_poisson"])
     banded = [row for row in table.rows if row.sampling == "cyclic_poisson"]
     assert "banded" in {row.mechanism for row in banded}
     assert all(row.noise_vectors < 8 - 1 for row in banded)
