@@ -17,7 +17,6 @@ from factorize.api.pace import (
     measured_pace,
     pace_document,
     pace_file,
-    proof_multiplications,
 )
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -118,10 +117,3 @@ def test_seconds_are_processes_and_work_at_this_pace() -> None:
     assert SLOW.lane(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + rows, rel=1e-5)
     assert SLOW.service(tiny, Estimate(6.0, 0)) - SLOW.lane(tiny, Estimate(6.0, 0)) == pytest.approx(2.0)
     assert SLOW.work(tiny, Estimate(1.05, 0)) - SLOW.work(tiny, Estimate(0.05, 0)) == pytest.approx(3.0)
-
-
-def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
-    dense = [solvers.choose(spec_of(n, "dense")) for n in (1000, 2000)]
-    structured = [solvers.choose(spec_of(n, "square_root")) for n in (4000, 8000)]
-    assert proof_multiplications(dense[1]) == 8 * proof_multiplications(dense[0])
-    assert proof_multiplications(structured[1]) == 4 * proof_multiplications(structured[0])

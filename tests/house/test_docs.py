@@ -9,7 +9,6 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-import factorize
 from factorize import errors, mechanisms, objective, participation
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS
@@ -93,11 +92,6 @@ def test_every_error_is_in_the_drawn_tree() -> None:
         assert re.search(rf"\b{error.__name__}\b", tree), error.__name__
         slugs = [c.slug for c in classes if issubclass(c, errors.FactorizeError)]
         assert slugs.count(error.slug) == 1
-
-
-def test_every_public_name_has_a_docstring() -> None:
-    for name in factorize.__all__:
-        assert getattr(factorize, name).__doc__, name
 
 
 def test_every_page_has_a_place_in_the_site() -> None:

@@ -35,15 +35,6 @@ def test_the_page_states_how_many_files_and_entries(name: str, toy: Toy) -> None
     assert toy.counts == stated(name)
 
 
-@pytest.mark.parametrize(("name", "toy"), TOYS.items(), ids=list(TOYS))
-def test_an_entry_is_a_line_and_the_import_that_it_needs(name: str, toy: Toy) -> None:
-    for entry in toy.entries:
-        assert len({change.path for change in entry}) == 1
-        assert all(change.text.count("\n") == 1 for change in entry)
-        assert sum(not change.text.startswith("from ") for change in entry) <= 1
-        assert len(entry) <= 2
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our packages with all toys."""

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 from hostile_server import make
-from hypothesis import given
-from hypothesis import strategies as st
 from servers import LiveService, serving
 
 from factorize.api.http import server
@@ -391,12 +389,3 @@ def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path, monkey
         end = time.monotonic() + 600
         while crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[9:12] != b"200":
             assert time.monotonic() < end, "those that are closed do not count"
-
-
-@given(data=st.binary(max_size=200))
-def test_no_bytes_break_the_service(live_service: LiveService, data: bytes) -> None:
-    request = (
-        b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-        % len(data)
-    )
-    assert live_service.raw(request + data).startswith(b"HTTP/1.1 4")

@@ -156,36 +156,3 @@ def in_21_bits(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def test_other_algorithms_and_fewer_bits_are_told(product: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_product", product)
     assert "over 512 terms loses bits" in machine._fault_of_products(64, 512, 96)
-
-
-class Extreme:
-    """A generator whose numbers are as large, or as small, as they may be."""
-
-    def __init__(self, *, high: bool) -> None:
-        self.high, self.seen = high, []  # type: ignore[var-annotated]
-
-    def integers(self, low: int, high: int, size: Any) -> np.ndarray:
-        self.seen.append((low, high))
-        return np.full(size, high - 1 if self.high else low, dtype=np.int64)
-
-
-@pytest.mark.parametrize("high", [True, False])
-@pytest.mark.parametrize(
-    ("rows", "terms", "columns"), [(2, 3, 2), (2, 512, 2), (2, 513, 2), (1, 1024, 1), (2, 2048, 1)]
-)
-def test_probes_are_as_large_as_sums_below_2_to_53_allow(
-    rows: int, terms: int, columns: int, high: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most 22 bits: one bit more would pass 2^53, or be more than 22. Rows and terms are up to 2^200 apart."""
-    given = Extreme(high=high)
-    monkeypatch.setattr(
-        machine, "np", SimpleNamespace(**vars(np) | {"random": SimpleNamespace(default_rng=lambda _: given)})
-    )
-    found = machine._fault_of_products(rows, terms, columns)
-    assert found == ""
-    (least, above), other, *scales, _, _ = given.seen
-    bits = above.bit_length() - 1
-    assert (least, above) == other == (1 - 2**bits, 2**bits)
-    assert terms * (2**bits - 1) ** 2 < 2**53
-    assert bits == 22 or (bits < 22 and terms * (2 ** (bits + 1) - 1) ** 2 > 2**52)
-    assert scales == [(-200, 200)] * 3

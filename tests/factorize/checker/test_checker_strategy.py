@@ -11,7 +11,6 @@ import pytest
 from factorize.checker.arithmetic.balls import Balls, ends
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
-from factorize.checker.structures import base
 from factorize.errors import CorruptObject, InvalidStrategy
 
 N = 4
@@ -194,25 +193,3 @@ def test_structures(name: str, scaled: bool) -> None:
 def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Strategy(structure, tensors, N)
-
-
-def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = CASES["tree"]
-    assert Strategy("tree", case.tensors | dense(case.whole), N).array is not None
-    with pytest.raises(CorruptObject, match="not the same matrix"):
-        Strategy("tree", case.tensors | dense(SIGNED), N)
-    flat = case.tensors | {"tree.nodes": case.tensors["tree.nodes"] * [[0.0], [1.0], [1.0]]}
-    with pytest.raises(InvalidStrategy, match="not positive"):
-        Strategy("tree", flat, N)
-    monkeypatch.setattr(base, "LARGEST_WHOLE", N)
-    assert Strategy("tree", case.tensors, N).array is not None
-    monkeypatch.setattr(base, "LARGEST_WHOLE", N - 1)
-    with pytest.raises(CorruptObject, match="not the same matrix"):
-        Strategy("tree", case.tensors | dense(case.whole), N)
-    with pytest.raises(InvalidStrategy, match="not positive"):
-        Strategy("tree", flat, N)
-    found = Strategy("tree", case.tensors, N)
-    array = np.array(case.whole)
-    assert found.array is None and (found.bandwidth, found.signed) == (4, False)
-    near(found, [tuple(map(Fraction, column)) for column in array.T.tolist()])
-    assert Strategy("tree", case.tensors | {"tree.nodes": -case.tensors["tree.nodes"] * [[-1.0], [1], [1]]}, N).signed

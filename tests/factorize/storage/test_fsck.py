@@ -18,7 +18,7 @@ from store_cases import factorization, flip, overwrite, path_of, toeplitz
 from factorize.errors import NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
-from factorize.storage.findings import ERRORS, KINDS
+from factorize.storage.findings import ERRORS
 from factorize.storage.fsck import GRACE_SECONDS, fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium.files import Files
@@ -252,11 +252,6 @@ def test_a_temporary_file_as_old_as_the_grace_to_the_second_stays(store, monkeyp
     for age, action in ((GRACE_SECONDS, None), (GRACE_SECONDS + 1, "removed")):
         put_temporary(store, age)
         assert [finding.action for finding in fsck(store, repair=True).findings] == [action]
-
-
-def test_every_kind_is_found_by_some_case():
-    found = {kind for _, kinds_, _ in CASES.values() for kind in kinds_}
-    assert found | {"unreadable"} == set(KINDS)
 
 
 def test_what_cannot_be_read_is_reported_and_left_alone(tmp_path, store):

@@ -128,13 +128,6 @@ class TestMnist:
         assert np.array_equal(data.test_x[3, :784] * 255, np.frombuffer(raw, np.uint8)[16 + 3 * 784 :][:784])
         assert set(data.train_y) | set(data.test_y) <= set(range(10))
 
-    def test_trains_on_them(
-        self, example: ModuleType, folder: Path, live_service: LiveService, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        argv = ["--service", live_service.url, "--mnist", str(folder), "--batch-size", "20", "--runs", "2"]
-        assert example.main(argv) == 0
-        assert "MNIST: 40 of 50 training examples" in capsys.readouterr().out
-
     def test_cut_file(self, example: ModuleType, folder: Path) -> None:
         path = folder / "train-labels-idx1-ubyte"
         path.write_bytes(path.read_bytes()[:-1])

@@ -38,7 +38,6 @@ from factorize.training import (
     full_batch,
     method_spec,
     ones,
-    schedule_rates,
 )
 from factorize.training.correlated_noise import filtered_sensitivity
 from papers.algorithms import Ball
@@ -377,10 +376,6 @@ def test_every_optimizer_is_the_workload_that_it_names(optimizer: Sgd) -> None:
 def test_an_optimizer_that_is_no_workload_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         Sgd(**options)
-
-
-def test_named_schedules_are_those_of_the_spec() -> None:
-    assert schedule_rates({"kind": "step", "every": 2, "factor": 0.5}, 5) == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
 def test_a_schedule_that_is_too_short_is_refused() -> None:
