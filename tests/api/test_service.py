@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile_server import make
+from servers import shared_pool
 
 from factorize.api.forms import read_names
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
 from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.settings import Settings
+from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.errors import (
     InvalidParameter,
     InvalidSpec,
@@ -33,7 +35,8 @@ SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 7}, "mechanism": {"k
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
-    with SolverService(Settings(store=str(tmp_path_factory.mktemp("service") / "store"), capacity_mb=4000)) as running:
+    settings = Settings(store=str(tmp_path_factory.mktemp("service") / "store"), capacity_mb=4000)
+    with SolverService(settings, pool=shared_pool((SOLVER, PROVER), 4000, None)) as running:
         yield running
 
 
@@ -104,10 +107,11 @@ def test_a_lost_file_is_solved_again(service: SolverService) -> None:
 
 def test_a_lost_ledger_loses_no_result(tmp_path: Path) -> None:
     settings = Settings(store=str(tmp_path / "store"))
-    with SolverService(settings) as first:
+    pool = shared_pool((SOLVER, PROVER), 4000, None)
+    with SolverService(settings, pool=pool) as first:
         result = finished(first, SPEC)
     (tmp_path / "store" / "jobs.sqlite").unlink()
-    with SolverService(settings) as second:
+    with SolverService(settings, pool=pool) as second:
         assert second.obtain(SPEC) == result
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
-from servers import serving_apart
+from servers import serving_apart, shared_pool
 from specs import document_of
 
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Place, Pool
 from factorize.api.workers.publishing import Limits, Stages, published
+from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")
@@ -189,16 +190,13 @@ def without_seconds(data: bytes) -> tuple[bytes, dict[str, Any]]:
 
 
 def test_a_result_is_published_after_another_process_has_proved_it(tmp_path: Path) -> None:
-    store, pool = open_store(tmp_path), Pool(1000, 1)
+    store = open_store(tmp_path)
     seen: list[str] = []
-    try:
-        with pool.place() as place:
-            manifest = published(
-                "solve", {"spec": document_of(4, "identity")}, place=place, store=store,
-                limits=Limits(600.0), stages=Stages(lambda step: seen.append(step.phase)),
-            )  # fmt: skip
-    finally:
-        pool.close()
+    with shared_pool((SOLVER, PROVER), None, None).place() as place:
+        manifest = published(
+            "solve", {"spec": document_of(4, "identity")}, place=place, store=store,
+            limits=Limits(600.0), stages=Stages(lambda step: seen.append(step.phase)),
+        )  # fmt: skip
     assert manifest["files"][0]["proof"]["claims"] and seen[-2:] == ["prove", "store"]
     assert store.load(manifest["digest"]).shape("C") == (4, 4)
 
