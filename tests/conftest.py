@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
+from uuid import uuid4
 
 import absl.logging
 import pytest
@@ -64,21 +65,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seconds", metavar="FILE", help="append what each test takes: processor seconds, clock, name")
 
 
+SHARED: dict[pytest.FixtureDef[Any], float] = {}
+"""Processor seconds of fixtures that the tests of a file share, where they take more than one."""
+
+
+def _processor() -> float:
+    """Seconds of this process and those that it has waited for."""
+    return sum(os.times()[:4])
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure a test with its fixtures and the processes that it has waited for."""
-    began, clock = sum(os.times()[:4]), time.monotonic()
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """Measure a shared fixture, which costs whatever test is left of those that use it."""
+    began = _processor()
+    result = yield
+    if fixturedef.scope == "module" and _processor() - began > 1:
+        SHARED[fixturedef] = _processor() - began
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Function) -> Generator[None, object, object]:
+    """Measure a test with its fixtures, also one that another test has had made, and the processes that it has waited for."""
+    used = {each for chain in item._fixtureinfo.name2fixturedefs.values() for each in chain}
+    before = max((SHARED.get(each, 0.0) for each in used), default=0.0)
+    began, clock = _processor(), time.monotonic()
     result = yield
     if target := item.config.getoption("--seconds"):
         with open(target, "a") as report:
-            report.write(f"{sum(os.times()[:4]) - began:.3f} {time.monotonic() - clock:.3f} {item.nodeid}\n")
+            report.write(f"{_processor() - began + before:.3f} {time.monotonic() - clock:.3f} {item.nodeid}\n")
     return result
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees what another has downloaded, nor the user's files."""
-    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees what another has downloaded, nor the user's files; most have no use for a folder."""
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path_factory.getbasetemp() / uuid4().hex))
 
 
 @pytest.fixture(scope="session")

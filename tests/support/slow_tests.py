@@ -1,7 +1,8 @@
 """List of slow tests, made from a run: `make slow-tests`, or `pytest --seconds REPORT` and then this with REPORT.
 
 A test function is slow if its cases take 0.3 seconds of processor time together, fixtures included, or wait for
-four times as long.
+four times as long. The second paragraph of the list is kept as it is: tests that are quick after others, and that would
+pay in their place for what a process does once, such as compiling the kernels of a solver.
 """
 
 from __future__ import annotations
@@ -25,4 +26,6 @@ def slow(report: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    TARGET.write_text("\n".join(slow(Path(sys.argv[1]).read_text())) + "\n")
+    kept = TARGET.read_text().partition("\n\n")[2]
+    found = sorted(set(slow(Path(sys.argv[1]).read_text())) - set(kept.split()))
+    TARGET.write_text("\n".join(found) + "\n\n" + kept)

@@ -187,6 +187,7 @@ class TestCache:
         assert files == {f"{dense.digest}.safetensors", dense.spec_digest}
 
     def test_folder(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
         assert default_folder() == tmp_path / "cache"
         monkeypatch.delenv("FACTORIZE_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
