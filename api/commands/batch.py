@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -187,10 +186,10 @@ def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
 def _lanes(items: list[Item]) -> int:
     """Return how many specs are solved at a time."""
     from factorize.api.settings import load_settings
+    from factorize.api.workers.pool import machine_processors
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting = sum(item.state == "to solve" for item in items)
-    return max(1, min(load_settings().processors or cores, waiting))
+    return max(1, min(load_settings().processors or machine_processors(), waiting))
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:
