@@ -111,7 +111,7 @@ def test_bytes_that_change_after_the_check_are_not_published(store, changed):
         overwrite(path, changed(path.read_bytes()))
         return proof
 
-    with pytest.raises(CorruptObject, match="reads back as another"):
+    with pytest.raises(CorruptObject, match="is not what was checked|belong to no tensor"):
         store.put(factorization(4), check=check)
     assert holds_nothing(store)
 

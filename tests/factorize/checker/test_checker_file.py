@@ -12,7 +12,7 @@ import pytest
 from checker_files import file_of, parts, random_result, sealed
 from safetensors.numpy import save
 
-from factorize.checker import read_array
+from factorize.checker import check_factor_file, read_array
 from factorize.checker.file import read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, InvalidStrategy
@@ -83,7 +83,7 @@ def test_specs_that_are_none(part: dict[str, Any], words: str) -> None:
     manifest, tensors = small()
     manifest["spec"] |= part
     with pytest.raises(CorruptObject, match=words):
-        read_factor_file(sealed(manifest, tensors))
+        check_factor_file(sealed(manifest, tensors))
 
 
 def test_a_spec_that_is_not_canonical() -> None:
@@ -91,7 +91,7 @@ def test_a_spec_that_is_not_canonical() -> None:
     manifest["spec"]["optimize_for"] = None
     assert json_digest(manifest["spec"]) != manifest["spec_digest"]
     with pytest.raises(CorruptObject, match="not in its canonical form"):
-        read_factor_file(sealed(manifest, tensors))
+        check_factor_file(sealed(manifest, tensors))
 
 
 def test_arrays_from_files_of_tensors(tmp_path: Path) -> None:
