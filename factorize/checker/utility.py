@@ -1,8 +1,9 @@
 """Losses, lower bounds and bounds within the class, each by one road that what A and C are decides.
 
 Losses: series where A and C are Toeplitz; covariances where both are recursions of few states; whole matrices. Lower
-bounds: resolvents where A is a recursion of one state, log-determinants of a few; whole matrices. What none of them
-reaches is not looked at. The certificate states these numbers, and the checker compares those of a file with them.
+bounds: resolvents where A is a long recursion of one state, log-determinants where it has a few; whole matrices. What
+none of them reaches is not looked at. The certificate states these numbers, and the checker compares those of a file
+with them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from factorize.checker.strategy import Strategy
 
 OUT_OF_REACH = (NotEnclosed, MemoryError)
 """Of a road; another may be left."""
+
+_LONG = 128
+"""Steps from which lower bounds of recursions are quicker without whole matrices; below, nothing has to be compiled."""
 
 
 class Utility:
@@ -178,26 +182,28 @@ def lower_bound(
         CertificateError: the evidence has the wrong shape, is not finite or is all zero.
         NotEnclosed: it is of no kind that is evaluated here, or no road reaches a bound.
     """
+    roads: list[tuple[str, Callable[[], Fraction | None]]] = [
+        ("resolvents", lambda: resolvents.lower_bound(spec, dual)),
+        ("log-determinants", lambda: determinants.lower_bound(spec, dual)),
+        ("block resolvents", lambda: block_resolvents.lower_bound(spec, dual)),
+    ]
+
+    def by_whole() -> Fraction:
+        workload = WorkloadRows(spec["workload"], user)
+        short = max(workload.rows, workload.columns) <= LARGEST_VECTORS
+        return bound_by_whole(spec, dual, workload, None if short else inverse)
+
+    roads.insert(0 if spec["workload"].get("n", _LONG) < _LONG else len(roads), ("whole matrices", by_whole))
     reasons = []
-    for name, road in (
-        ("resolvents", resolvents.lower_bound),
-        ("log-determinants", determinants.lower_bound),
-        ("block resolvents", block_resolvents.lower_bound),
-    ):
+    for name, road in roads:
         try:
-            bound = road(spec, dual)
+            bound = road()
         except OUT_OF_REACH as reason:
             reasons.append(str(reason))
             continue
         if bound is not None:
             return LowerBound.of(bound, f"nuclear norm dual, by {name}")
-    try:
-        workload = WorkloadRows(spec["workload"], user)
-        short = max(workload.rows, workload.columns) <= LARGEST_VECTORS
-        bound = bound_by_whole(spec, dual, workload, None if short else inverse)
-        return LowerBound.of(bound, "nuclear norm dual, by whole matrices")
-    except OUT_OF_REACH as reason:
-        raise NotEnclosed("; ".join([*reasons, str(reason)])) from None
+    raise NotEnclosed("; ".join(reasons))
 
 
 def bound_by_whole(
