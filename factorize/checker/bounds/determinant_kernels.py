@@ -153,33 +153,3 @@ def determinant(shift, inputs, weights, states, targets, sources, counts, progra
             while ph > 1.0 / _SCALE:
                 ph, pl, places = ph * _SCALE, pl * _SCALE, places + 1
     return ph, pl, places
-
-
-@numba.njit(cache=True, nogil=True)
-def pivots(inputs, weights, states, targets, sources, counts, program, output):
-    """Return the product of the squared diagonal entries of G likewise, off by n 2^-50; 0 if one of them may be 0."""
-    value, size = np.zeros(1 + states), np.zeros(1 + states)
-    o = 1 + output
-    ph, pl, places = 1.0, 0.0, 0
-    for i in range(len(inputs)):
-        value[:], size[:] = 0.0, 0.0
-        value[0] = size[0] = 1.0
-        row = program[i if len(program) > 1 else 0]
-        for k in range(len(targets)):
-            total, most = 0.0, 0.0
-            for s in range(counts[k]):
-                total += row[k, s, 0] * value[1 + sources[k, s]]
-                most += abs(row[k, s, 0]) * size[1 + sources[k, s]]
-            value[1 + targets[k]], size[1 + targets[k]] = total, most
-        entry = abs(value[o]) - 2.0**-46 * size[o]
-        if not entry > 0.0:
-            return 0.0, 0.0, 0
-        entry = entry * entry * weights[i] * inputs[i]
-        if not 1.0 / _LARGEST < entry < _LARGEST:
-            return 0.0, 0.0, 0
-        ph *= entry
-        while ph > 1.0 / _SCALE:
-            ph, places = ph * _SCALE, places + 1
-        while ph < _SCALE:
-            ph, places = ph / _SCALE, places - 1
-    return ph, pl, places

@@ -35,6 +35,7 @@ _ALIASING = Fraction(1, 10**13)
 _LN2_BELOW = Fraction(693147180559945309417232121458, 10**30)
 _LN2_ABOVE = Fraction(693147180559945309417232121459, 10**30)
 _LOST, _LOST_IN_PIVOTS = 2.0**-94, 2.0**-50  # of a determinant and of a product of pivots, for each step
+_SMALLEST_PIVOT = 1e-140  # and its inverse the largest
 _PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
 _RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u from node to node
 
@@ -132,9 +133,9 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
 
 def _norm(given: Recursion) -> Fraction:
     """A number not above the nuclear norm."""
-    from factorize.checker.bounds.determinant_kernels import determinant, pivots
+    from factorize.checker.bounds.determinant_kernels import determinant
 
-    saturated = _logarithm(*pivots(*given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
+    saturated = _logarithm(*pivots(given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
 
     def measure(k: int) -> Fraction | None:
         return _logarithm(*determinant(math.ldexp(1.0, k), *given), relative=len(given.inputs) * _LOST)
@@ -144,6 +145,31 @@ def _norm(given: Recursion) -> Fraction:
         right = pool.submit(_right, measure, saturated, len(given.inputs))
         total = left.result() + right.result()
     return total * _LN2_BELOW / (2 * _PI_ABOVE * (1 + _ALIASING))
+
+
+def pivots(given: Recursion) -> tuple[float, float, int]:
+    """The product of the squared diagonal entries of G, off by n 2^-50, as `determinant` writes one; 0 if one may be 0.
+
+    A diagonal entry is what one input adds to the output of its own step, so all steps are run at once.
+    """
+    value, size = np.zeros((2, 1 + given.states, len(given.inputs)))
+    value[0] = size[0] = 1.0
+    with np.errstate(all="ignore"):
+        for k, target in enumerate(given.targets):
+            total = most = np.zeros(1)
+            for source, factor in zip(given.sources[k, : given.counts[k]], given.program[:, k, :, 0].T, strict=False):
+                total, most = total + factor * value[1 + source], most + abs(factor) * size[1 + source]
+            value[1 + target], size[1 + target] = total, most
+        entries = abs(value[1 + given.output]) - 2.0**-46 * size[1 + given.output]
+        squares = np.where(entries > 0.0, entries * entries * given.weights * given.inputs, 0.0)
+    if not ((squares > _SMALLEST_PIVOT) & (squares < 1.0 / _SMALLEST_PIVOT)).all():
+        return 0.0, 0.0, 0
+    mantissas, exponents = np.frexp(squares)
+    product, exponent = 1.0, int(exponents.sum())
+    for mantissa in mantissas.tolist():
+        product, moved = math.frexp(product * mantissa)
+        exponent += moved
+    return math.ldexp(product, exponent % 400), 0.0, exponent // 400
 
 
 def _left(measure: Callable[[int], Fraction | None]) -> Fraction:
