@@ -184,14 +184,14 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
     found = []
     form = allowed(participation, strategy.n)
     several = form.most > 1
-    if strategy.signed and several:
+    if strategy.reading.signed and several:
         found.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
     if several and not form.periodic and strategy.bandwidth > form.separation:
         found.append(
             f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
             "overlap, and sums of column norms are no bound"
         )
-    if strategy.toeplitz is not None and several and not strategy.monotone:
+    if strategy.toeplitz is not None and several and not strategy.reading.monotone:
         found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
     scaled = array / np.abs(array).max()  # its squares do not overflow
     columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))

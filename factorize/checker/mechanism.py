@@ -69,7 +69,7 @@ class Named:
     @property
     def ratios(self) -> np.ndarray:
         """The first column of a Toeplitz C in units of its first entry, without the columns' factors."""
-        if self.strategy.series is None:
+        if self.strategy.reading.series is None:
             raise Contradiction("it is not Toeplitz")
         column = self.strategy.reading.near_columns(np.zeros(1, dtype=np.int64)).values[:, 0]
         return np.asarray(column / column[0])
@@ -149,7 +149,7 @@ def _banded(named: Named) -> str:
 
 
 def _toeplitz(named: Named) -> str:
-    if named.strategy.series is None:
+    if named.strategy.reading.series is None:
         raise Contradiction("it is not Toeplitz")
     return "it is Toeplitz"
 
@@ -181,7 +181,7 @@ def _states(named: Named, found: int) -> str:
 
 
 def _identity(named: Named) -> str:
-    if named.strategy.series is None or named.strategy.bandwidth > 1:
+    if named.strategy.reading.series is None or named.strategy.bandwidth > 1:
         raise Contradiction("it is no multiple of the identity")
     return "it is a multiple of the identity"
 
@@ -287,10 +287,10 @@ def _tree(named: Named) -> str:
     if mechanism["decoder"] != "honaker_full":
         wanted = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
         off = float(np.abs(named.parts["tree.nodes"] - wanted).max())
-    elif named.strategy.array is None:
+    elif named.strategy.reading.array is None:
         raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
     else:
-        gram = named.strategy.array.T @ named.strategy.array
+        gram = named.strategy.reading.array.T @ named.strategy.reading.array
         off = float(np.abs(gram - _all_nodes(restart, n)).max())
     if not off <= named.near * 64:
         raise Contradiction(f"it differs from the decoder {mechanism['decoder']} by {off:.3g}")

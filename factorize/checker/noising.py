@@ -118,7 +118,7 @@ def in_doubles(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noisi
     """
     if np.triu(stored, 1).any():
         raise CertificateError("the stored C_inv is not lower-triangular")
-    n, array, errors, right = len(stored), strategy.array, 0.0, stored
+    n, array, errors, right = len(stored), strategy.reading.array, 0.0, stored
     check_products()
     with np.errstate(over="ignore", invalid="ignore"):
         if array is None or n > whole.LARGEST:

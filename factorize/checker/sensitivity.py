@@ -78,7 +78,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
             return _largest_column(strategy)
         if strategy.bandwidth <= form.separation:
             return _without_overlap(strategy, form)
-        column = strategy.near_series if strategy.scale is None else None
+        column = strategy.reading.near_series if strategy.scale is None else None
         found = [] if column is None else [_majorant(column, form)]
         if column is None or (strategy.n <= BESIDE and not found[0].exact):
             found.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
@@ -295,7 +295,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
         rows[some] = _best_sums(gram, form)
     total, chosen = best_selection(rows, form)
     # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times that of the squared norms.
-    off = share(roundings=(n + 8) * (form.most if strategy.signed or far.any() else 1) + 4 * form.most + 8)
+    off = share(roundings=(n + 8) * (form.most if strategy.reading.signed or far.any() else 1) + 4 * form.most + 8)
     leading = range(0, n, form.separation)[: form.most]
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(leading), longest} - {()})

@@ -62,48 +62,16 @@ class Strategy:
             raise InvalidStrategy("the diagonal of C is not positive")
 
     @property
-    def array(self) -> np.ndarray | None:
-        """C without the columns' factors, where it is an array."""
-        return self.reading.array
-
-    @property
     def doubles(self) -> np.ndarray | None:
         """All of C as doubles, where entries are stored and columns have no factors; shape (n, n)."""
-        if self.scale is not None:
-            return None
-        return self.reading.doubles
-
-    @property
-    def column(self) -> np.ndarray | None:
-        """The stored first column of a Toeplitz matrix, without the columns' factors."""
-        return self.reading.column
-
-    @property
-    def series(self) -> Balls | None:
-        """The first column of a Toeplitz matrix, without the columns' factors; enclosed where it is computed."""
-        return self.reading.series
+        return self.reading.doubles if self.scale is None else None
 
     @property
     def toeplitz(self) -> Balls | None:
         """The first column, if C is Toeplitz entry for entry."""
-        return self.series if self.scale is None else None
+        return self.reading.series if self.scale is None else None
 
     @property
-    def monotone(self) -> bool:
-        """Whether C is Toeplitz with coefficients that are non-negative and do not increase, but for factors."""
-        return self.reading.monotone
-
-    @property
-    def signed(self) -> bool:
-        """Whether an entry is negative (or may be: what is computed is not multiplied out for this)."""
-        return self.reading.signed
-
-    @property
-    def computed(self) -> bool:
-        """Whether the entries of C are computed from what is stored."""
-        return self.reading.computed
-
-    @cached_property
     def bandwidth(self) -> int:
         """Diagonals up to the last one that is not all zero, the main one included."""
         return self.reading.bandwidth
@@ -129,11 +97,6 @@ class Strategy:
         values = found.values * self.scale[indices]
         lost = U * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
         return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
-
-    @property
-    def near_series(self) -> Near | None:
-        """The first column of a Toeplitz matrix in doubles, without the columns' factors."""
-        return self.reading.near_series
 
 
 def _factors(array: np.ndarray, n: int) -> np.ndarray:

@@ -127,11 +127,12 @@ class Utility:
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.reading.by_diagonals:
             return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
-        if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and strategy.n <= series.LARGEST:
+        column = strategy.reading.column if strategy.n <= series.LARGEST else None
+        if kind in ("toeplitz", "banded_toeplitz") and column is not None:
             workload = toeplitz_column(self._spec["workload"])
             if workload is not None:
                 form = allowed(self._spec["participation"], strategy.n)
-                bound = toeplitz_bound(self._spec, strategy.column, workload, form)
+                bound = toeplitz_bound(self._spec, column, workload, form)
                 return LowerBound.of(bound, "Hankel dual, over Toeplitz matrices with this many diagonals")
         raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
 

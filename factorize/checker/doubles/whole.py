@@ -91,7 +91,7 @@ def entries_of(strategy: Strategy) -> Entries:
         raise NotEnclosed(f"whole matrices are multiplied up to n={LARGEST}")
     with np.errstate(all="ignore"):
         if values is None:
-            if strategy.computed and n > LARGEST_WHOLE:
+            if strategy.reading.computed and n > LARGEST_WHOLE:
                 raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
             values, far = strategy.near_columns(np.arange(n))
             errors = np.sqrt(np.cumsum(far * far)) * (1 + gamma(n + 4)) + ROOT_OF_TINY  # row i has i + 1 columns

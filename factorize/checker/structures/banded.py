@@ -9,6 +9,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import Near
 from factorize.checker.structures.base import StoredReading, placed
 from factorize.checker.structures.dense import norms
+from factorize.checker.structures.toeplitz import width_of
 from factorize.errors import CorruptObject, InvalidStrategy
 
 
@@ -25,7 +26,8 @@ class BandedReading(StoredReading):
     by_diagonals = True
 
     def __init__(self, bands: np.ndarray) -> None:
-        self.n, self._bands = bands.shape[1], bands
+        self.n, self._bands, self.diagonal = bands.shape[1], bands, bands[0]
+        self.signed, self.bandwidth = bool((bands < 0).any()), width_of(np.asarray(bands.any(axis=1)))
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
@@ -40,21 +42,6 @@ class BandedReading(StoredReading):
         beyond = np.arange(self.n) + np.arange(len(self._bands))[:, None] >= self.n
         if (self._bands[beyond] != 0).any():
             raise InvalidStrategy("bands[d, j] is not 0 where j + d >= n")
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """The diagonal."""
-        return self._bands[0]
-
-    @property
-    def signed(self) -> bool:
-        """Whether an entry is negative."""
-        return bool((self._bands < 0).any())
-
-    @property
-    def bandwidth(self) -> int:
-        """Diagonals up to the last one that is not all zero."""
-        return int(np.flatnonzero(self._bands.any(axis=1))[-1]) + 1
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""

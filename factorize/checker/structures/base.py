@@ -67,6 +67,9 @@ class Reading(ABC):
         parts: names of its tensors.
         scalable: whether a factor for each column may stand beside them.
         n: side.
+        diagonal: numbers that are positive if the diagonal is.
+        signed: whether an entry is negative (or may be: what is computed is not multiplied out for this).
+        bandwidth: diagonals up to the last that is not all zero, the main one included, as far as numbers tell.
         computed: whether the entries are computed from what is stored, and so enclosed.
         by_diagonals: whether C is stored by its diagonals.
         monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
@@ -77,6 +80,9 @@ class Reading(ABC):
     parts: ClassVar[frozenset[str]]
     scalable: ClassVar[bool] = False
     n: int
+    diagonal: np.ndarray
+    signed: bool
+    bandwidth: int
     computed: ClassVar[bool] = False
     by_diagonals: ClassVar[bool] = False
     monotone: bool = False
@@ -100,21 +106,6 @@ class Reading(ABC):
         Raises:
             InvalidStrategy: with the first of them.
         """
-
-    @property
-    @abstractmethod
-    def diagonal(self) -> np.ndarray:
-        """Numbers that are positive if the diagonal is."""
-
-    @property
-    @abstractmethod
-    def signed(self) -> bool:
-        """Whether an entry is negative (or may be: what is computed is not multiplied out for this)."""
-
-    @property
-    def bandwidth(self) -> int:
-        """Diagonals up to the last one that is not all zero, the main one included, as far as numbers tell."""
-        return self.n
 
     @property
     def series(self) -> Balls | None:

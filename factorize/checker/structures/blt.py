@@ -85,31 +85,15 @@ class BltReading(ComputedToeplitzReading):
     scalable = True
 
     def __init__(self, decays: Decays, n: int) -> None:
-        self.n, self._decays = n, decays
-        self.monotone = decays.monotone
+        self.n, self._decays, self.diagonal = n, decays, np.ones(1)
+        self.signed, self.monotone = not decays.nonnegative, decays.monotone
+        last = n if decays.scale[decays.decay != 0].any() else 2
+        self.bandwidth = min(last, n) if decays.scale.any() else 1
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
         """Take the tensors; see `read`."""
         return cls(read(parts), n)
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """A 1, which c_0 is."""
-        return np.ones(1)
-
-    @property
-    def signed(self) -> bool:
-        """Whether a coefficient may be negative, by the signs of the numbers."""
-        return not self._decays.nonnegative
-
-    @property
-    def bandwidth(self) -> int:
-        """Diagonals that can be told apart from zero by the numbers alone."""
-        decay, scale = self._decays
-        if scale.any():
-            return self.n if scale[decay != 0].any() else min(2, self.n)
-        return 1
 
     @cached_property
     def series(self) -> Balls:

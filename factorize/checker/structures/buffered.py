@@ -126,7 +126,8 @@ class BufferedReading(ComputedReading):
     scalable = True
 
     def __init__(self, buffers: Buffers) -> None:
-        self.n, self._numbers = len(buffers.diagonal), buffers
+        self.n = self.bandwidth = len(buffers.diagonal)
+        self._numbers, self.diagonal, self.signed = buffers, buffers.diagonal, not buffers.nonnegative
         self.memory = KeptNumbers(buffers.outputs[0].size, 0)
 
     @classmethod
@@ -135,19 +136,9 @@ class BufferedReading(ComputedReading):
         return cls(read(parts, n))
 
     @property
-    def diagonal(self) -> np.ndarray:
-        """The diagonal."""
-        return self._numbers.diagonal
-
-    @property
     def buffers(self) -> Buffers:
         """The numbers."""
         return self._numbers
-
-    @property
-    def signed(self) -> bool:
-        """Whether an entry may be negative, by the signs of the numbers."""
-        return not self._numbers.nonnegative
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""

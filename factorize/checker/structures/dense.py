@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import StoredReading
-from factorize.checker.structures.toeplitz import diagonals_of, falls, width_of
+from factorize.checker.structures.toeplitz import diagonals_of, falls
 from factorize.errors import CorruptObject, InvalidStrategy
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ class DenseReading(StoredReading):
     scalable = True
 
     def __init__(self, array: np.ndarray) -> None:
-        self.n, self._array = len(array), array
+        self.n, self._array, self.diagonal = len(array), array, np.diagonal(array)
+        self.signed = bool((array < 0).any())
+        self.bandwidth = 1 + next((d for d in range(self.n - 1, 0, -1) if np.diagonal(array, -d).any()), 0)
         constant = all((array[i, 1:] == array[i - 1, :-1]).all() for i in range(1, len(array)))
         self.column = array[:, 0].copy() if constant else None
         self.monotone = self.column is not None and falls(self.column)
@@ -55,23 +57,6 @@ class DenseReading(StoredReading):
                 row, column = np.argwhere(np.triu(above, 1))[0]
                 place, value = f"({start + row}, {start + column})", float(above[row, column])
                 raise InvalidStrategy(f"entry {place} above the diagonal is {value!r}, not 0")
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """The diagonal."""
-        return np.diagonal(self._array)
-
-    @property
-    def signed(self) -> bool:
-        """Whether an entry is negative."""
-        return bool((self._array < 0).any())
-
-    @property
-    def bandwidth(self) -> int:
-        """Diagonals up to the last one that is not all zero."""
-        if self.column is not None:
-            return width_of(self.column)
-        return next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self._array, -d).any()) + 1
 
     @cached_property
     def series(self) -> Balls | None:

@@ -35,7 +35,8 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     signed = False
 
     def __init__(self, weights: np.ndarray, n: int) -> None:
-        self.n, self._weights = n, weights
+        self.n, self._weights, self.diagonal = n, weights, np.ones(1)
+        self.bandwidth = n if weights.any() else 1
         self.monotone = not weights.any()  # the majorant of the enclosed column tells of others
 
     @classmethod
@@ -49,16 +50,6 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
         if noising[0] != 1 or (noising[1:] > 0).any() or sum(map(Fraction, noising.tolist())) < 0:
             raise InvalidStrategy("the inverse's column is not 1 and then numbers <= 0 that sum to at least -1")
         return cls(np.concatenate([[0.0], -noising[1:]]), n)
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """A 1, which c_0 is."""
-        return np.ones(1)
-
-    @property
-    def bandwidth(self) -> int:
-        """Diagonals that can be told apart from zero by the numbers alone."""
-        return self.n if self._weights.any() else 1
 
     @cached_property
     def series(self) -> Balls:

@@ -127,25 +127,17 @@ class RedrawnReading(ComputedReading):
     """
 
     parts = frozenset({"decay", "output", "input", "direct", "lag"})
+    signed = True  # for all that is known without the inverse
 
     def __init__(self, inverse: RedrawnInverse) -> None:
-        self.n, self._inverse = len(inverse.decay), inverse
+        self.n = self.bandwidth = len(inverse.decay)
+        self._inverse, self.diagonal = inverse, inverse.direct[0]
         self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
         """Take the tensors; see `read`."""
         return cls(read(parts, n))
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """The diagonal of the inverse."""
-        return self._inverse.direct[0]
-
-    @property
-    def signed(self) -> bool:
-        """True for all that is known without the inverse."""
-        return True
 
     @cached_property
     def _whole(self) -> tuple[np.ndarray, np.ndarray, float]:

@@ -26,7 +26,8 @@ class ToeplitzReading(StoredReading):
     scalable = True
 
     def __init__(self, column: np.ndarray) -> None:
-        self.n, self.column, self._column = len(column), column, column
+        self.n, self.column, self._column, self.diagonal = len(column), column, column, column[:1]
+        self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
         self.monotone = falls(column)
 
     @classmethod
@@ -42,21 +43,6 @@ class ToeplitzReading(StoredReading):
     @staticmethod
     def _holds(stored: int, n: int) -> bool:
         return stored == n
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """The first coefficient."""
-        return self._column[:1]
-
-    @property
-    def signed(self) -> bool:
-        """Whether a coefficient is negative."""
-        return bool((self._column < 0).any())
-
-    @property
-    def bandwidth(self) -> int:
-        """Coefficients up to the last one that is not 0."""
-        return width_of(self._column)
 
     @cached_property
     def series(self) -> Balls:
@@ -102,8 +88,8 @@ def falls(column: np.ndarray) -> bool:
 
 
 def width_of(column: np.ndarray) -> int:
-    """Return how many coefficients there are up to the last one that is not 0."""
-    return int(np.flatnonzero(column)[-1]) + 1
+    """Return how many coefficients there are up to the last one that is not 0, the first one included."""
+    return int(np.flatnonzero(column).max(initial=0)) + 1
 
 
 def diagonals_of(column: np.ndarray, most: int) -> np.ndarray | None:

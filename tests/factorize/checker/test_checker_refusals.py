@@ -116,10 +116,10 @@ def test_entries_of_buffers_that_grow_are_refused() -> None:
 
 def test_signs_of_structures_with_parameters() -> None:
     minus = np.array([-0.5])
-    assert Strategy("blt", {"theta": np.array([0.5]), "omega": minus}, N).signed
-    assert not Strategy("blt", {"theta": np.array([0.5]), "omega": -minus}, N).signed
-    assert not Strategy("buffered", dict(ONES), N).signed
-    assert Strategy("buffered", {**ONES, "input": -np.ones((N, 2))}, N).signed
+    assert Strategy("blt", {"theta": np.array([0.5]), "omega": minus}, N).reading.signed
+    assert not Strategy("blt", {"theta": np.array([0.5]), "omega": -minus}, N).reading.signed
+    assert not Strategy("buffered", dict(ONES), N).reading.signed
+    assert Strategy("buffered", {**ONES, "input": -np.ones((N, 2))}, N).reading.signed
     assert Strategy("state_space", {**_without_decay(), "transition": np.ones((N, 2, 2))}, N).bandwidth == N
 
 

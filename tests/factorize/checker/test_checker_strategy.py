@@ -148,10 +148,13 @@ def test_structures(name: str, scaled: bool) -> None:
         return
     tensors = case.tensors | ({"column_scale": np.array(SCALE)} if scaled else {})
     found = Strategy("scaled" if scaled else case.structure, tensors, N)
-    assert found.structure == case.structure and (found.bandwidth, found.signed) == (case.bandwidth, case.signed)
-    assert found.monotone == case.monotone and (found.toeplitz is not None) == (case.toeplitz and not scaled)
+    assert found.structure == case.structure and (found.bandwidth, found.reading.signed) == (
+        case.bandwidth,
+        case.signed,
+    )
+    assert found.reading.monotone == case.monotone and (found.toeplitz is not None) == (case.toeplitz and not scaled)
     computed = case.structure in ("buffered", "state_space", "blt", "inverse_banded_toeplitz", "redrawn")
-    assert found.computed == computed
+    assert found.reading.computed == computed
     factors = [Fraction(s) if scaled else Fraction(1) for s in SCALE]
     whole = [[x * f for x, f in zip(row, factors, strict=True)] for row in fractions(case.whole)]
     columns = list(zip(*whole, strict=True))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize import parse_spec, solvers
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
-from factorize.checker.structures import tree as trees
+from factorize.checker.structures.tree import TreeReading
 from factorize.errors import CorruptObject, TooLarge
 from factorize.structures.tree import TreeMatrix
 
@@ -32,13 +32,16 @@ def random_tree(seed: int) -> TreeMatrix:
     return TreeMatrix(nodes, restart)
 
 
+def read_tree(nodes: np.ndarray, restart: np.ndarray, n: int) -> TreeReading:
+    return TreeReading.read({"tree.nodes": nodes, "tree.restart": restart}, n)
+
+
 @given(st.integers(0, 300))
 def test_columns_norms_and_reach_are_those_of_the_whole_matrix(seed: int) -> None:
     matrix = random_tree(seed)
-    tree = trees.read(matrix.nodes, np.array([float(matrix.restart)]), matrix.n)
+    tree = read_tree(matrix.nodes, np.array([float(matrix.restart)]), matrix.n)
     dense = matrix.dense()
-    assert np.array_equal(tree.whole(), dense)
-    assert np.array_equal(tree.columns(np.arange(matrix.n)), dense)
+    assert np.array_equal(tree.entries_of(np.arange(matrix.n)), dense)
     norms, gram = tree.column_norms(), gram_in_fractions(dense)
     for j, value in enumerate(norms.values.tolist()):
         assert abs(Fraction(value) - gram[j][j]) <= Fraction(norms.off) * gram[j][j]
@@ -50,7 +53,7 @@ def test_columns_norms_and_reach_are_those_of_the_whole_matrix(seed: int) -> Non
 def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
     """Two leaves, (p, 0 / 3 q, 2 p) with powers of two: norms p^2 + 9 q^2 and 4 p^2."""
     nodes = np.array([np.ldexp([1.0, 2.0], power), np.ldexp([0.0, 3.0], of_nodes)])
-    norms, p, q = trees.read(nodes, np.array([2.0]), 2).column_norms(), Fraction(2) ** power, Fraction(2) ** of_nodes
+    norms, p, q = read_tree(nodes, np.array([2.0]), 2).column_norms(), Fraction(2) ** power, Fraction(2) ** of_nodes
     for value, true in zip(norms.values.tolist(), (p**2 + 9 * q**2, 4 * p**2), strict=True):
         assert abs(Fraction(value) - true) <= Fraction(norms.off) * true
 
@@ -65,7 +68,7 @@ def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: p
     whole = [squared_sensitivity(Strategy("tree", tensors, n), participation) for participation in asked]
     monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 0)
     long = Strategy("tree", tensors, n)
-    assert long.array is None and long.signed == bool((matrix.nodes < 0).any())
+    assert long.reading.array is None and long.reading.signed == bool((matrix.nodes < 0).any())
     assert [squared_sensitivity(long, participation) for participation in asked] == whole
 
 
@@ -105,8 +108,8 @@ def test_tensors_that_are_no_tree() -> None:
         (nodes, np.array([1.0, 1.0]), "tree.restart"),
     ):
         with pytest.raises(CorruptObject, match=message):
-            trees.read(wrong, other, n)
+            read_tree(wrong, other, n)
     spoilt = nodes.copy()
     spoilt[1, 0] = 1e-300
     with pytest.raises(CorruptObject, match="no block of that size"):
-        trees.read(spoilt, restart, n)
+        read_tree(spoilt, restart, n)

@@ -17,10 +17,11 @@ from specs import solved
 from whole_bounds import by_strategy, by_vectors
 
 from factorize import parse_spec, solvers
-from factorize.checker import check, check_factor_file, stored, utility
+from factorize.checker import check, stored, utility
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file
 from factorize.checker.doubles import nuclear_norms, whole
 from factorize.checker.file import read_factor_file
 from factorize.checker.losses import balls
@@ -150,7 +151,7 @@ def test_losses_hold_those_of_fractions(workload: dict[str, Any], objective: dic
         (Strategy("scaled", {"coefficients": column, "column_scale": scale}, 12), None),
     ]
     for strategy, lower in cases:
-        rows = fractions(array if strategy.series is None else toeplitz) if lower is None else fractions(lower)
+        rows = fractions(array if strategy.reading.series is None else toeplitz) if lower is None else fractions(lower)
         factors = [Fraction(1)] * 12 if strategy.scale is None else [Fraction(float(each)) for each in scale]
         exact = [[entry * f for entry, f in zip(row, factors, strict=True)] for row in rows]
         ends = utility_of(strategy, workload, objective).losses()

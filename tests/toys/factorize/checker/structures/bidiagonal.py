@@ -22,7 +22,8 @@ class BidiagonalReading(StoredReading):
     parts = frozenset({"diagonal", "below"})
 
     def __init__(self, bands: np.ndarray) -> None:
-        self.n, self._bands = bands.shape[1], bands
+        self.n, self._bands, self.diagonal = bands.shape[1], bands, bands[0]
+        self.signed, self.bandwidth = bool((bands < 0).any()), 2 if bands[1].any() else 1
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
@@ -33,21 +34,6 @@ class BidiagonalReading(StoredReading):
         if below[0] != 0:
             raise InvalidStrategy("an entry stands before the first column")
         return cls(np.stack([diagonal, np.append(below[1:], 0.0)]))
-
-    @property
-    def diagonal(self) -> np.ndarray:
-        """The diagonal."""
-        return self._bands[0]
-
-    @property
-    def signed(self) -> bool:
-        """Whether an entry is negative."""
-        return bool((self._bands < 0).any())
-
-    @property
-    def bandwidth(self) -> int:
-        """Two, or one."""
-        return 2 if self._bands[1].any() else 1
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""
