@@ -1,4 +1,4 @@
-"""Participations from their documents, one class per kind: which patterns of steps are allowed.
+"""Participations from their documents, one function per kind: which patterns of steps are allowed.
 
 The rest of the checker asks these; a kind that is not here is refused.
 """
@@ -6,8 +6,7 @@ The rest of the checker asks these; a kind that is not here is refused.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from factorize.errors import InvalidParticipation
@@ -23,81 +22,47 @@ class Allowed(NamedTuple):
     periodic: bool
 
 
-class AllowedKind(ABC):
-    """What is asked of the documents of one kind."""
+def _single(_given: Document, n: int | None) -> Allowed:
+    return Allowed(n or 1, 1, False)
 
-    @abstractmethod
-    def allowed(self, given: Document, n: int) -> Allowed | None:
-        """Return the patterns among n steps, or None where its numbers do not fit n."""
 
-    def endless(self, given: Document) -> Allowed | None:
-        """Return the patterns where there is no last step, or None where nothing bounds them."""
+def _fixed_epochs(given: Document, n: int | None) -> Allowed | None:
+    epochs = given["epochs"]
+    return Allowed(n // epochs, epochs, True) if n is not None and epochs >= 1 and n % epochs == 0 else None
+
+
+def _min_sep(given: Document, n: int | None) -> Allowed | None:
+    apart, most = given["min_sep"], given.get("max_participations")
+    fit = most if n is None else math.ceil(n / apart) if 1 <= apart <= n else None
+    if fit is None or apart < 1 or (most is not None and most < 1):
         return None
+    return Allowed(apart, fit if most is None else min(fit, most), False)
 
 
-class _Single(AllowedKind):
-    def allowed(self, given: Document, n: int) -> Allowed:
-        return Allowed(n, 1, False)
-
-    def endless(self, given: Document) -> Allowed:
-        return Allowed(1, 1, False)
-
-
-class _FixedEpochs(AllowedKind):
-    def allowed(self, given: Document, n: int) -> Allowed | None:
-        epochs = given["epochs"]
-        return Allowed(n // epochs, epochs, True) if epochs >= 1 and n % epochs == 0 else None
+KINDS: dict[str, Callable[[Document, int | None], Allowed | None]] = {
+    "single": _single,
+    "fixed_epochs": _fixed_epochs,
+    "min_sep": _min_sep,
+}
+"""What reads each kind: the patterns among n steps, or without a last step, or None where the numbers do not fit."""
 
 
-class _MinSep(AllowedKind):
-    def allowed(self, given: Document, n: int) -> Allowed | None:
-        apart, most = given["min_sep"], given.get("max_participations")
-        if not 1 <= apart <= n or (most is not None and most < 1):
-            return None
-        fit = math.ceil(n / apart)
-        return Allowed(apart, fit if most is None else min(fit, most), False)
-
-    def endless(self, given: Document) -> Allowed | None:
-        apart, most = given["min_sep"], given.get("max_participations")
-        return None if most is None or most < 1 or apart < 1 else Allowed(int(apart), int(most), False)
-
-
-KINDS: dict[str, AllowedKind] = {"single": _Single(), "fixed_epochs": _FixedEpochs(), "min_sep": _MinSep()}
-"""Every kind that this checker knows."""
-
-
-def allowed(participation: Document, n: int) -> Allowed:
+def allowed(participation: Document, n: int | None) -> Allowed:
     """Read a participation in n steps.
 
-    Raises:
-        InvalidParticipation: unknown, or it does not fit n. A count below 1 would allow no step, and C any sensitivity.
-    """
-    known = _known(participation)
-    found = known.allowed(participation, n) if known else None
-    if found is None:
-        raise InvalidParticipation(
-            f"participation {_text(participation)} does not fit n={n}; this checker knows {', '.join(KINDS)}"
-        )
-    return found
-
-
-def allowed_endless(participation: Document) -> Allowed:
-    """Read a participation where there is no last step.
+    Args:
+        participation: its document.
+        n: None where there is no last step.
 
     Raises:
-        InvalidParticipation: unknown, or nothing bounds how often one takes part.
+        InvalidParticipation: unknown, or it does not fit n, or nothing bounds how often one takes part. A count below 1
+            would allow no step, and C any sensitivity.
     """
-    known = _known(participation)
-    found = known.endless(participation) if known else None
-    if found is None:
-        raise InvalidParticipation(f"participation {_text(participation)} has no finite sensitivity without end")
-    return found
-
-
-def _known(participation: Document) -> AllowedKind | None:
     kind = participation["kind"]
-    return KINDS.get(kind) if isinstance(kind, str) else None
-
-
-def _text(participation: Document) -> str:
-    return str(dict(participation))[:80]
+    found = KINDS[kind](participation, n) if isinstance(kind, str) and kind in KINDS else None
+    if found is None:
+        text = f"participation {str(dict(participation))[:80]}"
+        if n is None:
+            raise InvalidParticipation(f"{text} has no finite sensitivity without end")
+        raise InvalidParticipation(f"{text} does not fit n={n}; this checker knows {', '.join(KINDS)}")
+    return found

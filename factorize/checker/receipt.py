@@ -18,7 +18,7 @@ from factorize.checker.arithmetic.machine import check_mode
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.moment_pairs import check_moments
-from factorize.checker.participation import allowed, allowed_endless
+from factorize.checker.participation import allowed
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
@@ -274,7 +274,7 @@ def _check_counts(report: Report, receipt: _Document, n: int | None) -> None:
         binned = "bins" in receipt["calibration"]
         require(binned and steps["separation"] is None, "the receipt does not say how often an example took part")
         return
-    form = allowed_endless(participation) if n is None else allowed(participation, n)
+    form = allowed(participation, n)
     most = integer(steps, "participations", 0, 1 << 53)
     apart = None if steps["separation"] is None else integer(steps, "separation", 1, 1 << 53)
     require(

@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import TINY, Near, share
-from factorize.checker.participation import Allowed, allowed, allowed_endless
+from factorize.checker.participation import Allowed, allowed
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
@@ -101,7 +101,7 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
         InvalidParticipation: nothing bounds how often one takes part.
         TooLarge: it cannot be enclosed at this size.
     """
-    separation, most, _ = allowed_endless(participation)
+    separation, most, _ = allowed(participation, None)
     if structure not in ENDLESS_READINGS:
         raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
     if not all(np.isfinite(part).all() for part in parts.values()):

@@ -144,17 +144,13 @@ def _two_decays(document: Document) -> Program:
             Change(
                 EXACT_PARTICIPATIONS,
                 "KINDS: dict",
-                """class _Halves(AllowedKind):
-    def allowed(self, given: Document, n: int) -> Allowed | None:
-        return Allowed(n // 2, 2, True) if n % 2 == 0 else None
-
-    def canonical(self, given: Document, n: int | None) -> bool:
-        return n is not None and n % 2 == 0
+                """def _halves(_given: Document, n: int | None) -> Allowed | None:
+    return Allowed(n // 2, 2, True) if n is not None and n % 2 == 0 else None
 
 
 """,
             ),
-            Change(EXACT_PARTICIPATIONS, '"single": _Single()', '"halves": _Halves(), '),
+            Change(EXACT_PARTICIPATIONS, '    "single": _single', '    "halves": _halves,\n'),
         ),
         (),
     ),

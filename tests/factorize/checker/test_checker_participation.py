@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from factorize.checker.participation import KINDS, allowed, allowed_endless
+from factorize.checker.participation import KINDS, allowed
 from factorize.errors import InvalidParticipation
 
 MISSING = object()
@@ -41,7 +41,7 @@ def test_patterns_that_are_not() -> None:
         assert str(reason.value) == f"participation {str(given)[:80]} does not fit n=12; {known}"
     for given in (epochs(2), min_sep(3), min_sep(3, None), min_sep(3, 0), min_sep(0, 3), other):
         with pytest.raises(InvalidParticipation) as reason:
-            allowed_endless(given)
+            allowed(given, None)
         assert str(reason.value) == f"participation {str(given)[:80]} has no finite sensitivity without end"
 
 
@@ -51,6 +51,6 @@ def test_patterns_that_are_allowed() -> None:
     assert allowed(min_sep(5), 12) == (5, 3, False) and allowed(min_sep(4), 12) == (4, 3, False)
     assert allowed(min_sep(5, 2), 12) == (5, 2, False) and allowed(min_sep(5, 9), 12) == (5, 3, False)
     assert allowed(min_sep(12, 1), 12) == (12, 1, False) and allowed(min_sep(1), 1) == (1, 1, False)
-    assert allowed_endless(SINGLE) == (1, 1, False)
-    assert allowed_endless(min_sep(1, 1)) == (1, 1, False) and allowed_endless(min_sep(7, 3)) == (7, 3, False)
+    assert allowed(SINGLE, None) == (1, 1, False)
+    assert allowed(min_sep(1, 1), None) == (1, 1, False) and allowed(min_sep(7, 3), None) == (7, 3, False)
     assert sorted(KINDS) == ["fixed_epochs", "min_sep", "single"]
