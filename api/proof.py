@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from factorize.api.workers.worker_process import Tell
-    from factorize.checker import Report
+    from factorize.checker.report import Report
     from factorize.factorization import Factorization
 
 Document = dict[str, Any]
@@ -133,7 +133,7 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
 
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
     """Run the checker."""
-    from factorize.checker import check_factor_file, undecided
+    from factorize.checker.check import check_factor_file, undecided
 
     try:
         return check_factor_file(data, user=user)

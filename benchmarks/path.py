@@ -231,7 +231,7 @@ def _posted_again(report: Report, host: str) -> None:
 def _proofs(report: Report) -> None:
     """The exact checker on files of dense optima, everything proved that can be."""
     report.heading("The whole proof of a dense file, in this process")
-    from factorize.checker import check_factor_file
+    from factorize.checker.check import check_factor_file
     from factorize.solvers import solve
     from factorize.spec import parse_spec
 

@@ -191,7 +191,7 @@ def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, ou
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
     from factorize.api.proof import prove
-    from factorize.checker import read_array
+    from factorize.checker.file import read_array
 
     array = read_array(strategy)
     asked = read_spec(spec)

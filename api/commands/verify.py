@@ -23,7 +23,7 @@ from factorize.api.terminal.text import describe_certificate, explained
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:
-    from factorize.checker import Report
+    from factorize.checker.report import Report
     from factorize.checker.sampling.calibrations import CalibrationReport
     from factorize.factorization import Factorization
 
@@ -112,7 +112,7 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
     Raises:
         CorruptObject: the bytes are not accounted for.
     """
-    from factorize.checker import check_factor_file, undecided
+    from factorize.checker.check import check_factor_file, undecided
 
     own = factorization.spec.user_matrices().get("workload")
     user = {} if own is None else {str(own.sha256): own.array}
@@ -139,7 +139,8 @@ def verify_strategy(path: Path, participation: str | None, claim: float, output:
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
         typer.Exit: with 4 where the claim is not supported, after the report.
     """
-    from factorize.checker import check_strategy, read_array
+    from factorize.checker.check import check_strategy
+    from factorize.checker.file import read_array
 
     if participation is None:
         raise InvalidParameter(

@@ -14,13 +14,13 @@ from specs import spec_of
 from store_cases import factorization, overwrite, toeplitz
 
 import factorize
-import factorize.checker
 from factorize import solvers
 from factorize.api import proof
 from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect, prove
 from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
+from factorize.checker import check
 from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest
 from factorize.storage.objects import STAGING
@@ -157,7 +157,7 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
     def refuse(data, *, user):
         raise TooLarge("n=9000 is above 8192")
 
-    monkeypatch.setattr(factorize.checker, "check_factor_file", refuse)
+    monkeypatch.setattr(check, "check_factor_file", refuse)
     factorization(4).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert not found["failed"]

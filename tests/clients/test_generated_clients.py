@@ -15,7 +15,7 @@ import pytest
 from servers import LiveService, serving
 
 from factorize.api.settings import Settings
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.format.manifest import check_manifest
 
 PREFIX = {"workload": {"kind": "prefix", "n": 6}}

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.errors import CorruptObject
 

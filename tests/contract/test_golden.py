@@ -12,7 +12,7 @@ import pytest
 from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, WRITTEN, row_digest
 from safetensors.numpy import load_file
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.encoding import json_digest
 from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest

@@ -28,7 +28,7 @@ from frozen_answers import changes
 from scipy.linalg import solve_triangular
 
 from factorize import solvers
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.workloads import UserMatrix
 

@@ -19,7 +19,7 @@ from factorize.accounting.joint_moments import (
     calibrate_moments,
     moment_sensitivity,
 )
-from factorize.checker import check_moments
+from factorize.checker.moment_pairs import check_moments
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 

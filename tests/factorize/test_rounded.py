@@ -12,7 +12,7 @@ from command_line import CommandLine
 from servers import LiveService
 from specs import solved, spec_of
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.client import Service, fetch
 from factorize.client import load as load_factors
 from factorize.client.noise_source import ComputedRows, source_of

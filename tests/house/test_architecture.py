@@ -34,7 +34,6 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "factorize/checker/__init__.py",
     "api/jobs/database.py",
     "api/proof.py",
     "api/workers/solver.py",
@@ -108,10 +107,9 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
-    import factorize.checker
     from factorize.api.workers.worker import PROVER, SOLVER
 
-    homes = {home for room in (factorize, factorize.accounting, factorize.checker) for home in room._HOMES.values()}
+    homes = {home for room in (factorize, factorize.accounting) for home in room._HOMES.values()}
     homes |= {SOLVER, PROVER}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 

@@ -15,7 +15,7 @@ from structure_cases import strategies
 
 from factorize import Spec, parse_spec, solvers
 from factorize.certificate.sensitivity import SERVED, sensitivity_of
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
 from factorize.checker.participation import allowed

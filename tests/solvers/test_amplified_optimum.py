@@ -10,7 +10,7 @@ from factorize import parse_spec, solvers
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.errors import InvalidSpec, UnsupportedProblem
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Reporter

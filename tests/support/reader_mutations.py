@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from factorize.api.results import RowBlocks
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable, source_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest

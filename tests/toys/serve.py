@@ -12,7 +12,7 @@ import numpy as np
 import factorize
 from factorize import certify, parse_spec, solvers
 from factorize.auditor import ParticipationAuditor
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.client import load
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation

@@ -364,7 +364,7 @@ def test_verify_ends_with_that_code_where_the_sensitivity_is_undecided(
     def undecided(*_arguments: object, **_options: object) -> None:
         raise TooLarge("n is above the limit")
 
-    monkeypatch.setattr("factorize.checker.check_factor_file", undecided)
+    monkeypatch.setattr("factorize.checker.check.check_factor_file", undecided)
     done = within("verify", filled.home / "dense.safetensors", "--output", "json")
     document = done.json()
     assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}

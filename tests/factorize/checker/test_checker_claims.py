@@ -14,7 +14,7 @@ from checker_files import claim, file_of, parts, random_result, sealed
 from safetensors.numpy import save
 from specs import solved
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.participation import allowed
 from factorize.checker.report import Report
 from factorize.encoding import tensor_digest

@@ -13,12 +13,13 @@ from flint import arb
 from scipy.optimize import minimize_scalar
 from specs import solved
 
-from factorize.checker import Report, check_factor_file
 from factorize.checker.arithmetic.balls import nearest, of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import classes
+from factorize.checker.check import check_factor_file
 from factorize.checker.doubles import band_bound
 from factorize.checker.participation import allowed
+from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.factorization import Factorization

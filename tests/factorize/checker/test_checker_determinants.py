@@ -12,11 +12,11 @@ from specs import spec_of
 from whole_bounds import by_vectors
 
 from factorize import parse_spec, solvers
-from factorize.checker import check_factor_file
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import determinants
 from factorize.checker.bounds.determinant_kernels import determinant
 from factorize.checker.bounds.evidence import sum_above
+from factorize.checker.check import check_factor_file
 from factorize.checker.spec import program_of
 from factorize.checker.spec.programs import X
 from factorize.checker.strategy import Strategy

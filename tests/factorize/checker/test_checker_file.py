@@ -12,8 +12,8 @@ import pytest
 from checker_files import file_of, parts, random_result, sealed
 from safetensors.numpy import save
 
-from factorize.checker import check_factor_file, read_array
-from factorize.checker.file import read_factor_file
+from factorize.checker.check import check_factor_file
+from factorize.checker.file import read_array, read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.manifest import manifest_digest

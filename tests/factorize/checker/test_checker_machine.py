@@ -12,9 +12,10 @@ import pytest
 from checker_files import parts, random_result, sealed
 from flushing import flushed
 
-from factorize.checker import check_factor_file, check_strategy, noising
+from factorize.checker import noising
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError

@@ -10,7 +10,7 @@ import pytest
 from checker_files import parts, random_result, sealed
 from specs import solved
 
-from factorize.checker import check_factor_file, undecided
+from factorize.checker.check import check_factor_file, undecided
 from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
 from factorize.errors import CorruptObject

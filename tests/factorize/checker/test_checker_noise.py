@@ -12,8 +12,8 @@ from specs import solved
 
 from factorize import parse_spec, solvers
 from factorize.certificate.added_noise import claim_of_encoder
-from factorize.checker import check_factor_file
 from factorize.checker.arithmetic import series
+from factorize.checker.check import check_factor_file
 from factorize.errors import CorruptObject
 from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows

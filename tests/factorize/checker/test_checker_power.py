@@ -16,7 +16,7 @@ import pytest
 from checker_files import claim, file_of, parts, random_result, sealed, true_squares
 from checker_mutations import MUTATIONS
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import square_root_up
 from factorize.errors import CorruptObject, FactorizeError
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.checker import check_factor_file
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy

@@ -13,8 +13,9 @@ from safetensors.numpy import save
 from specs import solved
 
 from factorize import parse_spec, solvers
-from factorize.checker import check_factor_file, check_strategy, sensitivity
+from factorize.checker import sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import buffered

@@ -18,8 +18,9 @@ from hypothesis.extra.numpy import arrays
 from structure_cases import strategies
 
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.checker import check_strategy, sensitivity
+from factorize.checker import sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_strategy
 from factorize.checker.sensitivity import (
     Allowed,
     Bracket,

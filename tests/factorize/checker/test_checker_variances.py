@@ -9,8 +9,8 @@ import pytest
 from checker_files import parts, sealed
 from specs import solved, spec_of
 
-from factorize.checker import check_factor_file
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file
 from factorize.checker.losses import variances
 from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy

@@ -23,10 +23,11 @@ from checker_files import (
 )
 from specs import solved, spec_of
 
-from factorize.checker import check_factor_file, check_strategy, read_array
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.file import read_array
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec import weighing_of

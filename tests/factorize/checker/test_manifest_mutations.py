@@ -16,7 +16,7 @@ from checker_files import parts, sealed
 from manifest_mutations import Mutation, mutations
 from specs import solved
 
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.file import read_factor_file
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sampling.calibrations import check_calibration

@@ -10,7 +10,7 @@ from specs import solved
 
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import Streamable, noise_source

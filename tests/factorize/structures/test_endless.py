@@ -15,7 +15,8 @@ from factorize.api.results import Results
 from factorize.api.terminal.text import describe_certificate
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.certificate.stated_claims import compare
-from factorize.checker import Report, check_factor_file
+from factorize.checker.check import check_factor_file
+from factorize.checker.report import Report
 from factorize.checker.sensitivity import squared_limit
 from factorize.client import load as client_load
 from factorize.errors import (

@@ -10,7 +10,7 @@ from checker_files import SOLVER, parts, sealed
 from structure_cases import strategies
 
 from factorize import parse_spec
-from factorize.checker import check_factor_file
+from factorize.checker.check import check_factor_file
 from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
