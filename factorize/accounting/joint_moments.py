@@ -7,7 +7,7 @@ units of the clip norm and of its square. |h| <= |g|^2 <= 1, so that whatever th
     |pair|^2 <= s1^2 + w^2 s2^2
 
 for zero_out, with the certified sensitivities s1, s2. It is attained by the same first unit vector in all steps where
-one pattern attains both. Under replace_one the two differences cannot both be large: docs/privacy.md derives it.
+one pattern attains both. Under replace_one the two differences cannot both be large: docs/notes/checker.md derives it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sensitivity of first and second moments that are released together, from the bytes of both strategies.
 
 It shares no code with `factorize.accounting.joint_moments`: both squared sensitivities are bracketed by
-rationals, and the pair's is derived from them by the theorem in docs/privacy.md.
+rationals, and the pair's is derived from them by docs/notes/checker.md, "First and second moments".
 """
 
 from __future__ import annotations
