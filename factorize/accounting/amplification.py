@@ -6,7 +6,7 @@ run is as private as ceil(n / b) steps of a Poisson-sampled Gaussian mechanism w
 (Choquette-Choo et al. 2023, theorem 4). A C with as many bands as steps is refused: other accountants are known for it
 (Choquette-Choo et al. 2024, "Privacy amplification for matrix mechanisms"), and none of them is here.
 
-The accounting is dp_accounting's (privacy loss distributions); it is imported on first use.
+The privacy loss distribution is the checker's, rounded up (theorem 10), so that what is found here is also proved.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem, extras_named
+from factorize.checker.sampling.allocation import CELLS, Losses
+from factorize.checker.sampling.poisson import losses_of_samples
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.falling import descend, descend_near
-from factorize.numbers.gaussian import check_delta, mu_of, rho_of
+from factorize.numbers.gaussian import check_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -31,12 +34,11 @@ from factorize.privacy_question import GivenNoise
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 
-_GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
 SMALLEST_DELTA = 1e-14
-"""Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
+"""Tails that the grid leaves out count as lost, so that at a smaller delta no epsilon is finite."""
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _TOLERANCE = 1e-4
-_COARSE, _NEAR, _STEP = 10, 0.1, 0.01  # how coarse the grid of the first search is, and logarithms of multipliers
+_COARSE, _NEAR, _STEP = 4, 0.1, 0.01  # cells of the first search, and logarithms of multipliers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +82,8 @@ class AmplifiedCalibration(Calibration):
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        sampling = {"sampling": self.sampling, "sampling_probability": self.sampling_probability}
-        return {**super().document(), **sampling, "groups": self.groups, "compositions": self.compositions}
+        names = ("sampling", "sampling_probability", "groups", "compositions", "largest_column")
+        return {**super().document(), **{name: getattr(self, name) for name in names}}
 
 
 def amplified_multiplier(epsilon: float, delta: float, *, probability: float, compositions: int) -> float:
@@ -98,7 +100,6 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
 
     Raises:
         InvalidParameter: a value outside its range, or a target that no multiplier up to 10^6 reaches.
-        UnsupportedProblem: dp_accounting is not installed.
     """
     target = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
     _check_delta(delta)
@@ -106,17 +107,18 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
 
-    def excess_on(grid: float) -> Callable[[float], float]:
+    def excess_on(cells: int) -> Callable[[float], float]:
         """By how much the epsilon of the multiplier e^x is above the target, as a part of it."""
 
         @cache
         def excess(x: float) -> float:
-            return min(_epsilon(math.exp(x), delta, probability, compositions, grid) / target, 100.0) - 1.0
+            losses = _losses(1.0, math.exp(x), probability, compositions, cells)
+            most = _unsampled(math.exp(x), delta, compositions)
+            return min(_epsilon(losses, delta, most) / target, 100.0) - 1.0
 
         return excess
 
-    grid = _GRID * min(1.0, target)
-    coarse, fine = excess_on(_COARSE * grid), excess_on(grid)
+    coarse, fine = excess_on(_COARSE), excess_on(CELLS)
     try:
         near = _root(coarse, target, _COARSE * _TOLERANCE)
         slope = (coarse(near + _STEP) - coarse(near)) / _STEP
@@ -153,16 +155,15 @@ def amplified_epsilon(multiplier: float, delta: float, *, probability: float, co
     """Return an epsilon that a Poisson-sampled Gaussian mechanism has at delta; see `amplified_multiplier`."""
     noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
     _check_delta(delta)
-    coarse = _epsilon(noise, delta, probability, compositions, _GRID)
-    return min(coarse, _epsilon(noise, delta, probability, compositions, _GRID * min(1.0, max(coarse, 1e-3))))
+    losses = _losses(1.0, noise, probability, compositions)
+    return _epsilon(losses, delta, _unsampled(noise, delta, compositions))
 
 
 def amplified_delta(multiplier: float, epsilon: float, *, probability: float, compositions: int) -> float:
     """Return a delta that a Poisson-sampled Gaussian mechanism has at epsilon; see `amplified_multiplier`."""
     noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
     level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
-    accountant = _accountant(noise, probability, compositions, _GRID * min(1.0, max(level, 1e-3)))
-    return min(1.0, float(accountant.get_delta(level)))
+    return _delta(_losses(1.0, noise, probability, compositions), level)
 
 
 @extras_named("an amplified calibration")
@@ -197,7 +198,6 @@ def calibrate_amplified(
         ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
         UnsupportedAdjacency: another adjacency.
         InvalidParameter: a value outside its range.
-        UnsupportedProblem: dp_accounting is not installed.
 
     Reference:
         Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), theorem 4 and algorithm 2.
@@ -221,12 +221,21 @@ def calibrate_amplified(
         at, held = level.epsilon, level.delta
         z = _remembered(at, held, probability, compositions)
         noise = math.nextafter(z * clip * largest * (1 + 4 * np.finfo(float).eps), math.inf)
+        while _delta(_losses(largest, multiplier_of(noise, clip_norm=clip), probability, compositions), at) > held:
+            noise *= 1 + _TOLERANCE / 4  # cells move with the noise, and delta with the cells
         within_scale("sigma", noise)
     else:
         given = GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
-        noise, z = given.sigma, multiplier_of(given.sigma, clip_norm=clip, sensitivity=largest)
-        steps: dict[str, Any] = {"probability": probability, "compositions": compositions}
-        at, held = given.level(lambda d: amplified_epsilon(z, d, **steps), lambda e: amplified_delta(z, e, **steps))
+        noise, scale = given.sigma, multiplier_of(given.sigma, clip_norm=clip)
+
+        def epsilon_at(delta: float) -> float:
+            _check_delta(delta)
+            most = _unsampled(scale / largest, delta, compositions)
+            return _epsilon(_losses(largest, scale, probability, compositions), delta, most)
+
+        at, held = given.level(
+            epsilon_at, lambda level: _delta(_losses(largest, scale, probability, compositions), level)
+        )
     unamplified = multiplier_of(noise, clip_norm=clip, sensitivity=sensitivity.value)
     return AmplifiedCalibration(
         noise_multiplier=unamplified,
@@ -305,28 +314,36 @@ def _largest_column(strategy: Matrix) -> float:
     return single.value
 
 
-def _epsilon(multiplier: float, delta: float, probability: float, compositions: int, grid: float) -> float:
-    return float(_accountant(multiplier, probability, compositions, grid).get_epsilon(delta))
-
-
-def _accountant(multiplier: float, probability: float, compositions: int, grid: float) -> Any:
-    """Return dp_accounting's of the composed mechanism under zero-out, which it calls REPLACE_SPECIAL.
-
-    Raises:
-        UnsupportedProblem: dp_accounting is not installed.
-    """
+@lru_cache(maxsize=32)
+def _losses(largest: float, scale: float, probability: float, compositions: int, cells: int = CELLS) -> Losses | None:
+    """Return the losses of steps that move the largest column, None where there is so little noise that none are."""
     try:
-        import dp_accounting
-        from dp_accounting import pld
-    except ModuleNotFoundError:
-        raise UnsupportedProblem(
-            "amplification by sampling is accounted by dp_accounting, which is not installed; install dp-accounting, "
-            "or the extra 'accounting' of factorize"
-        ) from None
-    event: Any = dp_accounting.GaussianDpEvent(multiplier)
-    if probability < 1:
-        event = dp_accounting.PoissonSampledDpEvent(probability, event)
-    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    accountant = pld.PLDAccountant(relation, value_discretization_interval=grid)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(event, compositions))
-    return accountant
+        return losses_of_samples(Fraction(largest) ** 2, scale, probability, compositions, cells)
+    except InvalidParameter:
+        return None
+
+
+def _unsampled(multiplier: float, delta: float, compositions: int) -> float:
+    """Return the epsilon of the steps without sampling, which is above that with it."""
+    return gaussian_epsilon(delta, min(max(math.sqrt(compositions) / multiplier * (1 + 1e-12), 1e-8), 1e8))
+
+
+def _delta(losses: Losses | None, epsilon: float) -> float:
+    """Return delta at epsilon, as the checker finds it, and a part in 10^6 for another machine's last bits."""
+    if losses is None:
+        return 1.0
+    both = losses.removal(epsilon), losses.addition(epsilon)
+    return min(1.0, max(float(each.upper()) for each in both) * (1 + 1e-6))
+
+
+def _epsilon(losses: Losses | None, delta: float, most: float) -> float:
+    """Return the smallest epsilon at most `most` at which losses have delta; `most` where they have it nowhere."""
+    low, high = 0.0, most
+    if losses is None or _delta(losses, high) > delta:
+        return most
+    if _delta(losses, 0.0) <= delta:
+        return 0.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _delta(losses, middle) <= delta else (middle, high)
+    return high

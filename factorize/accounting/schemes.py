@@ -76,7 +76,7 @@ class CyclicScheme(SamplingScheme):
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
-        """Return the noise by dp_accounting's privacy loss distributions."""
+        """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
         if asked.dataset_size is None or asked.batch_size is None:
             raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
@@ -185,7 +185,6 @@ def calibrate_sampling(
         InvalidParameter: an unknown scheme, one that has no accountant here, or what it needs is missing or not used.
         ConditionNotMet: a C that the scheme does not cover.
         UnsupportedAdjacency: an adjacency that the scheme does not cover.
-        UnsupportedProblem: dp_accounting is needed and not installed.
     """
     scheme = scheme_of(sampling)
     if steps is not None:

@@ -22,7 +22,8 @@ from factorize.checker.participation import allowed
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
-from factorize.checker.sampling.star_claim import ClaimRefused, integer, require
+from factorize.checker.sampling.poisson import losses_of_samples
+from factorize.checker.sampling.star_claim import ClaimRefused, double_below, integer, require
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.encoding import json_digest, read_json
@@ -44,7 +45,7 @@ _CALIBRATION = {
 _BINS = {"bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"}
 _SAMPLED = {
     "fixed": set[str](),
-    "cyclic_poisson": {"sampling_probability", "groups", "compositions"},
+    "cyclic_poisson": {"sampling_probability", "groups", "compositions", "largest_column"},
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
 }
@@ -218,10 +219,35 @@ def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fra
         wrong = f"({float(epsilon):g}, {float(delta):g}) is not reached: at this noise delta is above"
         report.require(_gaussian_delta(epsilon, mu) <= delta, told, wrong, of=PRIVACY)
     elif sampling == "cyclic_poisson":
-        text = "epsilon under Poisson sampling: the accountant's word; what is proved is mu without the sampling"
-        report.leave(text, of=[PRIVACY])
+        _check_samples(report, stated, file)
     else:
         _check_bins(report, stated, file, mu)
+
+
+def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
+    """Prove epsilon where each step samples from one group of examples after the other, each example for itself."""
+    entry, n = file.manifest["matrices"]["C"], _steps(file)
+    require(
+        n is not None and stated["adjacency"] == "zero_out", "Poisson sampling is for runs with an end, and zero_out"
+    )
+    groups, number = (integer(stated, name, 1, 1 << 53) for name in ("groups", "compositions"))
+    require(number * groups >= int(n or 0), f"{number} steps of {groups} groups are fewer than n={n}")
+    probability, largest = _positive(stated, "sampling_probability"), _positive(stated, "largest_column")
+    require(probability <= 1, f"the sampling probability {float(probability)!r} is above 1")
+    columns = squared_sensitivity(Strategy(entry["structure"], file.matrices["C"], int(n or 0)), {"kind": "single"})
+    require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
+    scale = double_below(_positive(stated, "sigma_of_sums") / _positive(stated, "clip_norm"))
+    losses = losses_of_samples(largest**2, scale, float(probability), number)
+    epsilon, delta = float(stated["epsilon"]), _number(stated, "delta")
+    above = max(ends(bound(epsilon))[1] for bound in (losses.removal, losses.addition))
+    report.require(
+        above <= delta,
+        f"delta at epsilon {epsilon:g} is at most {float(above):.6g}, by the loss distribution on a grid",
+        f"delta {float(delta)!r} at epsilon {epsilon:g} is not proved: the loss distribution gives {float(above):.6g}",
+        of=PRIVACY,
+    )
+    text = f"the sampling: that each step draws each example of its group with probability {float(probability):.6g}"
+    report.leave(f"{text}, independently and in secret, is the job's word")
 
 
 def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:

@@ -29,7 +29,7 @@ SCHEMA = "factorize.receipt/1"
 _STATED = (
     *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
     *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
-    *("sampling_probability", "groups", "compositions"),
+    *("sampling_probability", "groups", "compositions", "largest_column"),
     *("bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"),
     *("second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"),
 )

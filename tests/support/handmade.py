@@ -20,6 +20,10 @@ class Handmade:
     digest: str = "handmade"
 
     @property
+    def manifest(self) -> dict[str, Any]:
+        return {"digest": self.digest}
+
+    @property
     def steps(self) -> int:
         return int(self.strategy.finite().n)
 

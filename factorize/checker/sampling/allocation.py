@@ -60,32 +60,18 @@ class GridLaw(NamedTuple):
 
 
 class Losses:
-    """K independent blocks of b steps.
+    """At least the law of the likelihood ratio of a run, where the example takes no part.
 
     Args:
-        square: at least the largest squared entry of C.
-        scale: at most sigma of an entry for contributions of norm 1.
-        bins: b.
-        blocks: k.
-
-    Raises:
-        InvalidParameter: there is so little noise that nothing is private.
+        law: at least that of the product of all blocks, times a constant.
+        mean: its logarithmic mean, which is that constant.
+        shift: by which roundings of places may move the logarithm.
     """
 
-    def __init__(self, square: Fraction, scale: float, bins: int, blocks: int) -> None:
-        exact = square / Fraction(scale) ** 2
-        if exact > LARGEST_VARIANCE:
-            raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
-        width = max(math.sqrt(exact), LEAST_WIDTH)
-        while Fraction(width) ** 2 < exact:
-            width = math.nextafter(width, math.inf)
-        one = power(_normal_law(width), bins, _sum, lambda m: _deviation(width, m))
-        alone = _deviation(width, bins)
-        law = power(one._replace(mean=0.0), blocks, _product, lambda m: alone * math.sqrt(m))
+    def __init__(self, law: GridLaw, mean: float, shift: float) -> None:
         places = np.arange(law.first, law.first + len(law.masses))
-        self._masses, self._lost = law.masses, law.lost
-        self._losses = law.step * places - blocks * one.mean
-        self._shift = _SHIFT * blocks * (2 * bins.bit_length() + 8 + width * width)
+        self._masses, self._lost, self._shift = law.masses, law.lost, shift
+        self._losses = law.step * places - mean
 
     def removal(self, epsilon: float) -> arb:
         """Return at least the mean of (L - e^epsilon)_+."""
@@ -106,6 +92,45 @@ class Losses:
     def _upper(self, total: float) -> arb:
         rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * _UNIT
         return arb(total) * rounded + self._lost
+
+
+def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int) -> Losses:
+    """Return the law of k independent blocks of b steps (theorem 9).
+
+    Args:
+        square: at least the largest squared entry of C.
+        scale: at most sigma of an entry for contributions of norm 1.
+        bins: b.
+        blocks: k.
+
+    Raises:
+        InvalidParameter: there is so little noise that nothing is private.
+    """
+    width = width_of(square, scale)
+    one = power(_normal_law(width), bins, _sum, lambda m: _deviation(width, m))
+    alone = _deviation(width, bins)
+    law = power(one._replace(mean=0.0), blocks, product, lambda m: alone * math.sqrt(m))
+    return Losses(law, blocks * one.mean, shift_of(blocks, bins, width))
+
+
+def width_of(square: Fraction, scale: float) -> float:
+    """Return at least the root of a square over a scale.
+
+    Raises:
+        InvalidParameter: there is so little noise that nothing is private.
+    """
+    exact = square / Fraction(scale) ** 2
+    if exact > LARGEST_VARIANCE:
+        raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+    width = max(math.sqrt(exact), LEAST_WIDTH)
+    while Fraction(width) ** 2 < exact:
+        width = math.nextafter(width, math.inf)
+    return width
+
+
+def shift_of(blocks: int, bins: int, width: float) -> float:
+    """Return what places may be off by in all, in the logarithm of the product of all blocks."""
+    return _SHIFT * blocks * (2 * bins.bit_length() + 8 + width * width)
 
 
 def power(
@@ -183,7 +208,7 @@ def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
     return _trimmed(GridLaw(times * lowest, masses, step, mean, one.lost + other.lost))
 
 
-def _product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
+def product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
     """Return the law of the product of two independent numbers, on a coarser grid where the product allows it."""
     while one.step != other.step:
         one, other = (_coarser(one), other) if one.step < other.step else (one, _coarser(other))

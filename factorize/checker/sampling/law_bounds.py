@@ -111,7 +111,7 @@ class AllocationBounds(Bounds):
 
     @cached_property
     def _losses(self) -> allocation.Losses:
-        return allocation.Losses(self._square, self.claim.scale, self.claim.bins, self._number)
+        return allocation.losses_of_blocks(self._square, self.claim.scale, self.claim.bins, self._number)
 
     @property
     def _number(self) -> int:

@@ -109,7 +109,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     require(delta < 1, f"delta {delta!r} is not below 1")
     epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
     require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
-    scale = _down(Fraction(sigma) / Fraction(clip))
+    scale = double_below(Fraction(sigma) / Fraction(clip))
     found = Claim(given, epsilons[0], delta, sigma, scale, n, bins, epsilons[1])
     try:
         digest = hashlib.sha256(found.canonical).hexdigest()
@@ -203,6 +203,7 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
     return value
 
 
-def _down(value: Fraction) -> float:
+def double_below(value: Fraction) -> float:
+    """Return the largest double that is not above a value."""
     found = float(value)
     return math.nextafter(found, 0.0) if Fraction(found) > value else found

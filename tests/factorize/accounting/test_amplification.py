@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from handmade import handmade
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from specs import solved
 
 from factorize.accounting.amplification import (
+    amplified_delta,
     amplified_epsilon,
     amplified_multiplier,
     calibrate_amplified,
     sampling_probability,
 )
+from factorize.checker.sampling.allocation import CELLS
+from factorize.checker.sampling.poisson import losses_of_samples
 from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.factor_file import load as open_whole
@@ -64,6 +73,48 @@ def test_no_multiplier_much_smaller_keeps_the_target(
         for times in (1.0, 1 - 3e-4)
     )
     assert kept <= epsilon * (1 + 5e-5) < broken  # `amplified_epsilon` chooses a grid of its own
+
+
+@pytest.mark.parametrize(
+    ("probability", "multiplier", "steps", "epsilon"),
+    [(0.01, 1.0, 1000, 2.0), (0.1, 2.0, 100, 2.0), (0.5, 5.0, 64, 2.0), (1.0, 4.0, 16, 1.0), (1e-3, 0.7, 500, 1.0)],
+)
+def test_delta_is_above_that_of_dp_accounting_and_near_it(
+    probability: float, multiplier: float, steps: int, epsilon: float
+) -> None:
+    """Its optimistic estimate is below the truth, its pessimistic one above."""
+    found = amplified_delta(multiplier, epsilon, probability=probability, compositions=steps)
+    theirs = [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            multiplier, sampling_prob=probability, value_discretization_interval=2e-4, pessimistic_estimate=above
+        )
+        .self_compose(steps)
+        .get_delta_for_epsilon(epsilon)
+        for above in (False, True)
+    ]
+    assert theirs[0] <= found <= 1.03 * theirs[1]
+
+
+@given(probability=st.floats(1e-4, 1.0), multiplier=st.floats(0.3, 30.0), epsilon=st.floats(0.0, 5.0))
+@settings(max_examples=30, deadline=None)
+def test_one_step_has_the_closed_form(probability: float, multiplier: float, epsilon: float) -> None:
+    """E (1 - q + q X - T)_+ is q times that of X at (T - 1 + q) / q, and the other direction likewise."""
+    losses = losses_of_samples(Fraction(1), multiplier, probability, 1)
+    over, under = ((math.exp(sign * epsilon) - 1 + probability) / probability for sign in (1, -1))
+    mu = mpmath.mpf(1) / multiplier
+
+    def call(strike: float) -> float:
+        """E (X - strike)_+ for X = exp(mu Z - mu^2 / 2)."""
+        if strike <= 0:
+            return 1.0 - strike
+        level = mpmath.log(strike) / mu
+        return float(mpmath.ncdf(mu / 2 - level) - strike * mpmath.ncdf(-mu / 2 - level))
+
+    cell = min(math.sqrt(math.log1p(probability**2 * math.expm1(multiplier**-2))), 0.25) / CELLS
+    removal = probability * call(over)
+    addition = math.exp(epsilon) * probability * (call(under) - (1 - under))
+    for found, exact in ((losses.removal(epsilon), removal), (losses.addition(epsilon), addition)):
+        assert exact * (1 - 1e-9) <= float(found) + 1e-15 and float(found) <= exact + cell
 
 
 def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:

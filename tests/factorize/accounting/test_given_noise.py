@@ -82,7 +82,7 @@ def test_a_fixed_order_has_the_exact_curve(base: Factorization) -> None:
         assert found.delta == pytest.approx(1e-6, rel=1e-8) and found.rho >= 0.999999 * there.rho
 
 
-def test_poisson_sampling_answers_from_dp_accounting() -> None:
+def test_poisson_sampling_answers_all_three_questions() -> None:
     plain = solved(ROOT, mechanism="identity", participation="single")
     given: dict[str, Any] = {"sampling": "poisson", "dataset_size": 640, "batch_size": 10}
     sigma = 2 * amplified_multiplier(2.0, 1e-5, probability=1 / 64, compositions=64)

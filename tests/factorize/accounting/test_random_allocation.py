@@ -18,7 +18,7 @@ from specs import solved
 from factorize.accounting import calibrate_bins, loss_distribution
 from factorize.accounting.allocation_law import AllocationLaw
 from factorize.checker.sampling import allocation
-from factorize.checker.sampling.allocation import Losses
+from factorize.checker.sampling.allocation import losses_of_blocks
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.factorization import Factorization
@@ -58,7 +58,7 @@ def exact(bins: int, blocks: int, variance: float, level: float) -> tuple[float,
 @pytest.mark.parametrize(("bins", "blocks"), [(2, 1), (3, 1), (2, 2)])
 @pytest.mark.parametrize(("sigma", "level"), [(0.7, 1.0), (1.5, 0.3), (3.0, 0.05)])
 def test_both_directions_are_just_above_quadrature(bins: int, blocks: int, sigma: float, level: float) -> None:
-    checked = Losses(Fraction(1), sigma, bins, blocks)
+    checked = losses_of_blocks(Fraction(1), sigma, bins, blocks)
     removal, _ = exact(bins, blocks, sigma**-2, level)
     _, addition = exact(bins, blocks, sigma**-2, -level)
     bounds = AllocationLaw(bins * blocks, bins, 1.0, signed=False).bounds(sigma, level)
@@ -83,13 +83,13 @@ def convolved(bins: int, sigma: float, level: float, step: float, *, up: bool) -
 @pytest.mark.parametrize(("sigma", "level", "step"), [(4.74, 0.1, 2.0**-12), (1.1, 1.0, 2.0**-9), (0.8, 0.3, 2.0**-8)])
 def test_many_steps_agree_with_convolutions_of_an_even_grid(sigma: float, level: float, step: float) -> None:
     down, up = (convolved(60, sigma, level, step, up=up) for up in (False, True))
-    checked = Losses(Fraction(1), sigma, 60, 1)
+    checked = losses_of_blocks(Fraction(1), sigma, 60, 1)
     assert down[0] < float(checked.removal(level)) < 1.02 * up[0]
     assert up[1] < float(checked.addition(level)) < 1.02 * down[1]
 
 
 def test_one_step_to_choose_from_is_the_gaussian_mechanism() -> None:
-    checked = Losses(Fraction(1), 2.0, 1, 9)
+    checked = losses_of_blocks(Fraction(1), 2.0, 1, 9)
     for value in (checked.removal(1.0), checked.addition(1.0)):
         assert gaussian_delta(1.0, 1.5) * (1 - 1e-9) <= float(value) <= 1.002 * gaussian_delta(1.0, 1.5)
 
@@ -100,7 +100,7 @@ def test_each_choice_of_steps_as_likely_as_any_other_leaks_no_more() -> None:
     mass = reduce(np.multiply.outer, [weights / weights.sum()] * 4)
     terms = np.exp(grid / 1.2 - 0.5 / 1.2**2)
     chosen = np.mean([terms[i] * terms[j] for i, j in itertools.combinations(range(4), 2)], axis=0)
-    checked = Losses(Fraction(1), 1.2, 2, 2)
+    checked = losses_of_blocks(Fraction(1), 1.2, 2, 2)
     assert float((mass * np.maximum(chosen - math.e, 0)).sum()) < float(checked.removal(1.0))
     assert float((mass * np.maximum(1 - math.e * chosen, 0)).sum()) < float(checked.addition(1.0))
 
@@ -111,19 +111,19 @@ def test_small_epsilons_need_no_more_than_poisson_sampling(epochs: int, most: fl
     sigma = AllocationLaw(60 * epochs, 60, 1.0, signed=False).sigma(0.1, 1e-6)
     assert 0.94 * most < sigma < most
     for less, holds in ((1.0, True), (0.999, False)):
-        checked = Losses(Fraction(1), sigma * less, 60, epochs)
+        checked = losses_of_blocks(Fraction(1), sigma * less, 60, epochs)
         assert (max(checked.removal(0.1), checked.addition(0.1)) <= 1e-6) == holds
 
 
 def test_more_noise_than_the_grid_is_for_counts_as_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocation, "LEAST_WIDTH", 0.25)
-    much, less = (Losses(Fraction(1), sigma, 3, 1) for sigma in (1e30, 4.0))
+    much, less = (losses_of_blocks(Fraction(1), sigma, 3, 1) for sigma in (1e30, 4.0))
     assert float(much.removal(0.1)) == float(less.removal(0.1)) > 0
 
 
 def test_so_little_noise_that_nothing_is_private() -> None:
     with pytest.raises(InvalidParameter, match="so little noise"):
-        Losses(Fraction(1), 0.099, 60, 1)
+        losses_of_blocks(Fraction(1), 0.099, 60, 1)
     assert AllocationLaw(60, 60, 1.0, signed=False).removal(0.099, 1.0).log_delta == 0.0
 
 

@@ -126,7 +126,7 @@ def sampled_by_poisson(folder: Path) -> Run:
     return taken(folder, [factors], calibration, auditor, [[step % 2] for step in range(12)])
 
 
-PROVED = [in_fixed_order, with_others, apart, in_bins, drawn_anew, of_both_moments]
+PROVED = [in_fixed_order, with_others, apart, in_bins, drawn_anew, sampled_by_poisson, of_both_moments]
 
 
 @pytest.fixture(scope="module", params=PROVED, ids=lambda make: make.__name__)
@@ -146,12 +146,6 @@ def test_the_receipt_of_a_run_is_proved(run: Run) -> None:
     assert report.unseen == []
     assert {name: run.document[name] for name in GUARANTEED} == GUARANTEED
     assert run.document["steps"]["processes"] == [[0, 12]]
-
-
-def test_epsilon_under_poisson_sampling_is_said_to_be_the_accountants(tmp_path: Path) -> None:
-    made = sampled_by_poisson(tmp_path)
-    report = check_receipt(made.text, made.files)
-    assert report.supported and report.unseen == ["receipt.privacy"]
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
