@@ -16,13 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.checker.sampling.allocation import CELLS, Losses
-from factorize.checker.sampling.poisson import losses_of_samples
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.falling import descend, descend_near
@@ -34,11 +32,15 @@ from factorize.privacy_question import GivenNoise
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 
+if TYPE_CHECKING:
+    from factorize.checker.sampling.allocation import Losses
+
 SMALLEST_DELTA = 1e-14
 """Tails that the grid leaves out count as lost, so that at a smaller delta no epsilon is finite."""
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _TOLERANCE = 1e-4
-_COARSE, _NEAR, _STEP = 4, 0.1, 0.01  # cells of the first search, and logarithms of multipliers
+_COARSE, _FINE = 4, 16  # cells of the first search, and of the checker
+_NEAR, _STEP = 0.1, 0.01  # logarithms of multipliers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
 
         return excess
 
-    coarse, fine = excess_on(_COARSE), excess_on(CELLS)
+    coarse, fine = excess_on(_COARSE), excess_on(_FINE)
     try:
         near = _root(coarse, target, _COARSE * _TOLERANCE)
         slope = (coarse(near + _STEP) - coarse(near)) / _STEP
@@ -315,8 +317,10 @@ def _largest_column(strategy: Matrix) -> float:
 
 
 @lru_cache(maxsize=32)
-def _losses(largest: float, scale: float, probability: float, compositions: int, cells: int = CELLS) -> Losses | None:
+def _losses(largest: float, scale: float, probability: float, compositions: int, cells: int = _FINE) -> Losses | None:
     """Return the losses of steps that move the largest column, None where there is so little noise that none are."""
+    from factorize.checker.sampling.poisson import losses_of_samples  # needs python-flint, which auditors do without
+
     try:
         return losses_of_samples(Fraction(largest) ** 2, scale, probability, compositions, cells)
     except InvalidParameter:
