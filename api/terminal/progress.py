@@ -18,7 +18,6 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.terminal.output import ExitCode
 from factorize.api.terminal.text import describe_seconds, state_text
 
 if TYPE_CHECKING:
@@ -308,4 +307,4 @@ def _end() -> None:
     if sys.stderr.isatty():
         os.write(2, _SHOW_CURSOR + b"\n")
     os.write(2, b"interrupted inside a numerical routine; what is finished is stored\n")
-    os._exit(ExitCode.INTERRUPTED)
+    os._exit(128 + signal.SIGINT)
