@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from factorize.accounting.bins_calibration import BinsCalibration, bounded_deltas, calibrate_bins
 from factorize.accounting.gram_matrix import LARGEST_BINS
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.format.claims import CertifiedFactors
@@ -13,6 +12,9 @@ from factorize.participation import Participation
 from factorize.privacy import Calibration
 from factorize.privacy_question import Question
 from factorize.structures.base import Matrix
+
+if TYPE_CHECKING:
+    from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint, as all claims
 
 
 class BinsScheme(SamplingScheme):
@@ -38,6 +40,8 @@ class BinsScheme(SamplingScheme):
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
+        from factorize.accounting.bins_calibration import calibrate_bins
+
         return calibrate_bins(
             factorization,
             **level_of(target, self.name),
@@ -53,6 +57,8 @@ class BinsScheme(SamplingScheme):
         self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
     ) -> list[float]:
         """Return them by the bounds."""
+        from factorize.accounting.bins_calibration import bounded_deltas
+
         ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
         return bounded_deltas(held, sampling=self.name, sigma=sigma, epsilons=epsilons, **ratio)
 
@@ -62,6 +68,8 @@ class BinsScheme(SamplingScheme):
 
     def method(self, found: Calibration) -> str:
         """Return the calibration's own."""
+        from factorize.accounting.bins_calibration import BinsCalibration
+
         assert isinstance(found, BinsCalibration)
         return found.method
 

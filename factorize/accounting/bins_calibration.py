@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from factorize.accounting.allocation_law import AllocationLaw
 from factorize.accounting.bins_law import BinsLaw
@@ -13,6 +13,7 @@ from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law
+from factorize.accounting.sampling_scheme import Method
 from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.gaussian import mu_of, rho_of
@@ -20,8 +21,6 @@ from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, question_of
 from factorize.structures.endless import AnyStrategy
-
-Method = Literal["verified", "deterministic"]
 
 
 class OpenedFactors(CertifiedFactors, Protocol):

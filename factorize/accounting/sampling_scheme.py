@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from factorize.accounting.bins_calibration import Method
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, Question
 from factorize.structures.base import Matrix
+
+Method = Literal["verified", "deterministic"]
+"""What a claim under bins may rest on: bets as well, or closed forms and bounds alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.binned_schemes import AllocationScheme, BinsScheme
-from factorize.accounting.bins_calibration import Method, bins_of
-from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.sampling_scheme import Method, SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.participation import Participation
@@ -192,6 +191,8 @@ def calibrate_sampling(
 
         whole = certified(factorization).opened()
         if isinstance(scheme, BinsScheme) and bins is None:
+            from factorize.accounting.bins_calibration import bins_of
+
             bins = bins_of(whole)
         factorization = first_steps(whole, steps, least=bins or 1)
     asked = SamplingOptions(
