@@ -22,8 +22,10 @@ from factorize.errors import InvalidParameter
 from factorize.solvers import solve
 from factorize.training.receipt import Receipt
 
-# Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
+# Of torch about how Opacus hooks in, of Opacus about its own generator, which is not used here, and of optax about
+# what jax_privacy calls.
+SAID = ("Full backward hook is firing", "Secure RNG", "optax.global_norm is deprecated")
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in SAID]
 
 EXAMPLES, SIZE, EPOCHS, SECRET = 44, 8, 3, 1 << 120
 N = EPOCHS * (EXAMPLES // SIZE)
