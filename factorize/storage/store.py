@@ -108,16 +108,17 @@ class Store:
             if proof["digest"] != digest:
                 message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
                 raise CorruptObject(message)
-            with self.objects.lock(MARKER, exclusive=False):
-                self.matrices.put_those_of(factorization)
-            return self.put_checked(staged, proof)
+            return self.put_checked(staged, proof, factorization)
 
-    def put_checked(self, staged: Staged, proof: Mapping[str, Any]) -> dict[str, Any]:
+    def put_checked(
+        self, staged: Staged, proof: Mapping[str, Any], factorization: Factorization | None = None
+    ) -> dict[str, Any]:
         """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
 
         Args:
             staged: the file.
             proof: what the checker answered: `digest` and `sha256` of what it has read, and what it has checked.
+            factorization: that is in the file, with the numbers of users' matrices that the store may not have yet.
 
         Raises:
             CorruptObject: the bytes are not those that were checked.
@@ -136,7 +137,10 @@ class Store:
         with ExitStack() as opened:
             entries = self._entries(SpecEntry.of(inner), opened)
             opened.enter_context(self.objects.lock(MARKER, exclusive=False))
-            self.matrices.named_by(inner["spec"])
+            if factorization is None:
+                self.matrices.named_by(inner["spec"])
+            else:
+                self.matrices.put_those_of(factorization)
             stated = {"proof": proof} if proof else {}
             manifest = {**inner, "files": [{**file, **stated}], "created": now()}
             digest, name = inner["digest"], file["sha256"]

@@ -42,7 +42,7 @@ def exact_column(noising: np.ndarray, n: int) -> list[Fraction]:
 @pytest.mark.parametrize("noising", [noising_coefficients(5, 0.0), RISING, np.array([1.0, -1.0]), np.ones(1)], ids=str)
 def test_coefficients_are_enclosed(noising):
     strategy, true = InverseBandedToeplitz(noising, 60), exact_column(noising, 60)
-    values, off = Strategy(strategy.structure, strategy.tensors(), 60).near_series
+    values, off = Strategy(strategy.structure, strategy.tensors(), 60).reading.near_series
     for plain, value, exact in zip(strategy.dense()[:, 0], values, true, strict=True):
         assert abs(Fraction(float(value)) - exact) <= Fraction(off) * exact and off <= 2e-14
         assert abs(Fraction(float(plain)) - exact) <= exact / 10**13
