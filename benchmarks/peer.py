@@ -304,7 +304,7 @@ def _epochs(report: Report, interpreter: Path, cap: float) -> None:
 
 def _banded(report: Report, interpreter: Path, cap: float) -> None:
     from factorize.solvers.banded.banded_optimum import (
-        search,  # without the bound over all matrices, which the peer does not give
+        solve as search,  # without the bound over all matrices, which the peer does not give
     )
 
     report.heading("jax_privacy, prefix sums, banded (its default stop: 100 steps)")

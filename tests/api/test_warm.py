@@ -44,7 +44,7 @@ FAMILIES = [
 ]
 PART = [
     {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "toeplitz"}},
-    {"workload": {"kind": "prefix", "n": 642}},
+    {"workload": {"kind": "prefix", "n": 130}},
 ]
 OF_PART = [
     {"workload": {"kind": "prefix", "n": 40}, "mechanism": {"kind": "toeplitz"}},
