@@ -269,7 +269,7 @@ def _removed_text(found: Removed, url: str) -> str:
     return "\n".join(lines)
 
 
-audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log.")
+audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log; or attack a claim of privacy.")
 Expect = Annotated[
     str | None,
     typer.Option(
@@ -279,6 +279,44 @@ Expect = Annotated[
         show_default=False,
     ),
 ]
+
+
+@audit.command()
+def scores(
+    path: Annotated[Path, argument(metavar="SCORES.csv", help="With the columns score and member (1 or 0).")],
+    epsilon: Annotated[float, option("--epsilon", help="Claimed.")],
+    delta: Annotated[float, option("--delta", help="Claimed; default 0.")] = 0.0,
+    confidence: Annotated[float, option("--confidence", help="Of the answer; default 0.95.")] = 0.95,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Say whether an attack's scores on one trained job, anybody's, refute the privacy that is claimed for it.
+
+    A fair coin for each example has to have decided whether it was trained on. Exits with 4 where the claim is refuted.
+    """
+    import csv
+    from dataclasses import asdict
+
+    from factorize.training.one_run import audit_scores
+
+    with path.open(newline="") as stream:
+        rows = csv.DictReader(stream)
+        if not {"score", "member"} <= set(rows.fieldnames or ()):
+            raise InvalidParameter(f"{path} has no columns score and member; name them in its first line", field="path")
+        try:
+            pairs = [(float(row["score"]), int(row["member"])) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise InvalidParameter(f"{path} holds a score or member that is no number: {error}", field="path") from None
+    report = audit_scores(*zip(*pairs, strict=True), epsilon=epsilon, delta=delta, confidence=confidence)
+    document = {**asdict(report), "refuted": report.refutes}
+    lines = [
+        f"{'refuted' if report.refutes else 'not refuted'}: ({report.claimed_epsilon:g}, {report.delta:g})",
+        f"guesses       {report.correct} of {report.guesses} correct, of {report.examples} examples",
+        f"probability   at most {report.p_value:.3g} of so many, if the claim is true",
+        f"epsilon       at least {report.epsilon:.4g} at this delta, with confidence {report.confidence:g}",
+    ]
+    emit(output, document, "\n".join(lines))
+    if report.refutes:
+        raise typer.Exit(ExitCode.VERIFICATION_FAILED)
 
 
 @audit.command()

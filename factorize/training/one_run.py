@@ -1,0 +1,133 @@
+"""An audit of one trained job, anybody's: is an attack's success on it possible under a claimed (epsilon, delta)?
+
+Each of m examples was put into the training data or left out by a fair coin of its own. The attack gives every example
+a score, larger where it looks trained on; it sees the model, and not the coins. The largest k / 2 scores are guessed to
+be in, the smallest k / 2 to be out. Of W correct guesses under an (epsilon, delta)-private algorithm
+
+    P[W >= v] <= beta + m delta max_i (2 / i) P[v > B >= v - i],    beta = P[B >= v],
+
+with B binomial of k and e^epsilon / (1 + e^epsilon) (Steinke, Nasr, Jagielski 2023, "Privacy auditing with one (1)
+training run", theorem 5.2). The relation is that of one example added or removed, which zero-out is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, extras_named
+from factorize.numbers.scalars import finite_real
+
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the examples, that are guessed
+_LARGEST = 100.0
+"""Of an epsilon that an audit may find: no number of examples that fits into memory shows more."""
+
+
+@dataclass(frozen=True)
+class OneRunReport:
+    """What an attack on one job shows.
+
+    Attributes:
+        examples: m.
+        guesses: k, of the number of guesses that shows most.
+        correct: of these.
+        p_value: of so many correct guesses or more under the claim, at most; times the numbers of guesses tried.
+        epsilon: that the algorithm has at least at delta, with the confidence, to 1e-4; 0 where the attack shows none.
+        claimed_epsilon: of the claim.
+        delta: of the claim.
+        confidence: of `epsilon`, and with which a true claim is not refuted.
+    """
+
+    examples: int
+    guesses: int
+    correct: int
+    p_value: float
+    epsilon: float
+    claimed_epsilon: float
+    delta: float
+    confidence: float
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the claim is false, with the confidence."""
+        return self.p_value <= 1 - self.confidence
+
+
+@extras_named("an audit")
+def audit_scores(
+    scores: Sequence[float] | np.ndarray,
+    members: Sequence[int] | np.ndarray,
+    *,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.95,
+) -> OneRunReport:
+    """Test a claim by an attack's scores.
+
+    Args:
+        scores: of each example, larger where it looks trained on; minus its loss, say.
+        members: 1 for those that a fair coin put into the data, 0 for those that it left out.
+        epsilon: claimed.
+        delta: claimed.
+        confidence: see `OneRunReport`.
+
+    Raises:
+        InvalidParameter: other numbers, fewer than 20 examples, or coins that were not fair.
+    """
+    claimed = finite_real("epsilon", epsilon, strict=False, remedy="give the epsilon of the claim")
+    if not 0 <= delta < 1 or not 0.5 <= confidence < 1:
+        raise InvalidParameter(
+            f"delta={delta!r} or confidence={confidence!r} is not in [0, 1), [0.5, 1)", field="delta"
+        )
+    held, coins = np.asarray(scores, dtype=float), np.asarray(members)
+    if held.ndim != 1 or held.shape != coins.shape or len(held) < 20 or np.isnan(held).any():
+        raise InvalidParameter("give one score and one coin for each of 20 examples or more, no NaN", field="scores")
+    if not np.isin(coins, (0, 1)).all():
+        raise InvalidParameter("members are 1 for what was put in, 0 for what was left out", field="members")
+    _check_fair(coins)
+    order = np.argsort(held, kind="stable")
+    half_counts = sorted({max(1, int(share * len(held)) // 2) for share in _SHARES})
+    tried = [(2 * half, int(coins[order[-half:]].sum() + half - coins[order[:half]].sum())) for half in half_counts]
+
+    def p_value(level: float) -> tuple[float, int, int]:
+        values = [(_p_value(k, v, level, len(held), delta), k, v) for k, v in tried]
+        least, k, v = min(values)
+        return min(1.0, least * len(tried)), k, v
+
+    found, guesses, correct = p_value(claimed)
+    low, high = 0.0, _LARGEST
+    if p_value(0.0)[0] > 1 - confidence:
+        high = 0.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if p_value(middle)[0] <= 1 - confidence else (low, middle)
+    return OneRunReport(len(held), guesses, correct, found, low, claimed, delta, confidence)
+
+
+def _check_fair(coins: np.ndarray) -> None:
+    """Refuse coins of which so many are alike that none are fair."""
+    from scipy.stats import binom
+
+    fewer = int(min(coins.sum(), len(coins) - coins.sum()))
+    if binom.cdf(fewer, len(coins), 0.5) < 1e-9:
+        raise InvalidParameter(
+            f"{int(coins.sum())} of {len(coins)} examples are members: no fair coin for each decided that, and nothing "
+            "follows from the scores; train with examples that coins chose",
+            field="members",
+        )
+
+
+def _p_value(guesses: int, correct: int, epsilon: float, examples: int, delta: float) -> float:
+    """Return at least the probability of so many correct guesses or more."""
+    from scipy.stats import binom
+
+    law = binom(guesses, 1 / (1 + math.exp(-epsilon)))
+    beta = float(law.sf(correct - 1))
+    if delta == 0:
+        return beta
+    below = np.arange(1, correct + 1)
+    between = law.cdf(correct - 1) - law.cdf(correct - below - 1)
+    return min(1.0, beta + examples * delta * float((2 / below * between).max(initial=0.0)))

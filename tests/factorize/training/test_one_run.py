@@ -1,0 +1,86 @@
+"""Audits of one job: true claims stand, false ones fall, and the bound is the theorem's, summed by hand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb, log
+
+import numpy as np
+import pytest
+from command_line import CommandLine
+
+from factorize.errors import InvalidParameter
+from factorize.numbers.gaussian import gaussian_epsilon
+from factorize.training.one_run import _p_value, audit_scores
+
+M, DELTA = 2000, 1e-6
+
+
+def attacked(mu: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and coins where each example is released for itself, by the Gaussian mechanism of mu."""
+    rng = np.random.default_rng(seed)
+    coins = rng.integers(0, 2, M)
+    return mu * coins + rng.standard_normal(M), coins
+
+
+def test_a_true_claim_stands_and_a_much_smaller_one_falls() -> None:
+    mu = 2.0
+    epsilon = gaussian_epsilon(DELTA, mu)
+    reports = [audit_scores(*attacked(mu, seed), epsilon=epsilon, delta=DELTA) for seed in range(12)]
+    assert not any(report.refutes or report.epsilon > epsilon for report in reports)
+    assert min(report.epsilon for report in reports) > 1.5
+    false = audit_scores(*attacked(mu, 1), epsilon=1.0, delta=DELTA)
+    assert false.refutes and false.p_value < 1e-3 and false.epsilon > 1.0
+    assert false.correct > false.guesses / 2
+
+
+def test_chance_shows_nothing() -> None:
+    reports = [audit_scores(*attacked(0.0, seed), epsilon=0.0, delta=0.0) for seed in range(40)]
+    assert sum(report.refutes for report in reports) <= 4  # 2 at most are expected
+    assert np.mean([report.epsilon for report in reports]) < 0.05
+
+
+@pytest.mark.parametrize(("guesses", "correct"), [(10, 9), (30, 22), (30, 30)])
+def test_the_bound_is_that_of_the_theorem(guesses: int, correct: int) -> None:
+    chance, delta, examples = Fraction(3, 4), Fraction(1, 1000), 40
+
+    def least(v: int) -> Fraction:
+        """P[B >= v]."""
+        first = max(v, 0)
+        return sum(
+            (comb(guesses, i) * chance**i * (1 - chance) ** (guesses - i) for i in range(first, guesses + 1)),
+            Fraction(0),
+        )
+
+    alpha = max(Fraction(2, i) * (least(correct - i) - least(correct)) for i in range(1, examples + 1))
+    exact = min(Fraction(1), least(correct) + examples * delta * alpha)
+    assert _p_value(guesses, correct, log(3), examples, float(delta)) == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scores", "members", "match"),
+    [
+        ([1.0] * 19, [0, 1] * 9 + [0], "20 examples"),
+        ([1.0] * 20, [0, 2] * 10, "members are 1"),
+        ([float("nan")] * 20, [0, 1] * 10, "no NaN"),
+        ([1.0] * 100, [1] * 100, "no fair coin"),
+    ],
+)
+def test_what_is_no_audit_is_refused(scores: list[float], members: list[int], match: str) -> None:
+    with pytest.raises(InvalidParameter, match=match):
+        audit_scores(scores, members, epsilon=1.0, delta=0.0)
+
+
+def test_the_command_reads_a_table(tmp_path) -> None:
+    factorize = CommandLine(tmp_path)
+    scores, coins = attacked(2.0, 1)
+    table = "\n".join(
+        ["member,score", *(f"{coin},{score!r}" for coin, score in zip(coins, scores.tolist(), strict=True))]
+    )
+    (factorize.home / "scores.csv").write_text(table)
+    run = factorize("audit", "scores", "scores.csv", "--epsilon", "1", "--delta", "1e-6")
+    assert run.code == 4 and "refuted" in run.out
+    run = factorize("audit", "scores", "scores.csv", "--epsilon", "12", "--delta", "1e-6", "--output", "json")
+    assert run.code == 0 and run.json()["refuted"] is False
+    (factorize.home / "scores.csv").write_text("a,b\n1,2\n")
+    assert "columns score and member" in factorize("audit", "scores", "scores.csv", "--epsilon", "1").error(2)
