@@ -206,8 +206,10 @@ def test_a_service_that_ends_leaves_no_process_behind(tmp_path: Path, number: in
     with serving_apart(tmp_path / "store") as (client, process):
         client.solve(document_of(5, "identity"))
         processes = psutil.Process(process.pid).children(recursive=True)
-        assert len(processes) == 2, "a solver and a prover"
+        assert len(processes) >= 2, (
+            "a solver and a prover; and where the machine's pace is measured anew, who does that"
+        )
         process.send_signal(number)
         process.wait(600)
         gone, alive = psutil.wait_procs(processes, 60)
-        assert len(gone) == 2 and not alive
+        assert len(gone) == len(processes) and not alive
