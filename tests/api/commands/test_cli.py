@@ -57,7 +57,7 @@ COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "estimate", "
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
     "keys": ("create", "list", "show", "revoke"),
-    "audit": ("verify",),
+    "audit": ("scores", "verify"),
 }
 GROUPS["spec"] = ("show", "digest", "explain", "fields")
 HEAVY = {"cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy"}
