@@ -700,7 +700,8 @@ def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
         _, rest = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in rest and "interrupted" in rest
     items = factorize("batch", "specs.jsonl", "--dry-run", "--output", "json").json()["items"]
-    assert [item["state"] for item in items][:2] == ["cached", "to_solve"]  # a small spec may pass a long one
+    states = [item["state"] for item in items]
+    assert "cached" in states and states[1] == "to_solve"  # two at a time: either small spec may be the first
     assert factorize("fsck").code == 0
 
 
