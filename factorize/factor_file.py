@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from factorize.certificate.certificate import Certificate
-from factorize.errors import CertificateError, CorruptObject
+from factorize.errors import CertificateError, CorruptObject, StoreUnavailable
 from factorize.factorization import Expanded, Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.manifest import check_manifest
@@ -34,6 +35,21 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
         CorruptObject: not a factor file, a tensor is missing, or bytes and manifest disagree.
     """
     return from_container(Container(path), matrices=matrices)
+
+
+def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return `digest` and `sha256` of a factor file that was just written, compared with its bytes; see `load`.
+
+    Raises:
+        CorruptObject: see `load`.
+        StoreUnavailable: it cannot be read.
+    """
+    try:
+        digest = load(path, matrices=matrices).digest
+        with path.open("rb") as stream:
+            return {"digest": digest, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
 def from_bytes(data: bytes, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:

@@ -329,7 +329,7 @@ def _losses(largest: float, scale: float, probability: float, compositions: int,
 
 def _unsampled(multiplier: float, delta: float, compositions: int) -> float:
     """Return the epsilon of the steps without sampling, which is above that with it."""
-    return gaussian_epsilon(delta, min(max(math.sqrt(compositions) / multiplier * (1 + 1e-12), 1e-8), 1e8))
+    return gaussian_epsilon(delta, max(math.sqrt(compositions) / multiplier * (1 + 1e-12), 1e-8))
 
 
 def _delta(losses: Losses | None, epsilon: float) -> float:

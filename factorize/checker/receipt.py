@@ -23,11 +23,11 @@ from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
 from factorize.checker.sampling.poisson import losses_of_samples
-from factorize.checker.sampling.star_claim import ClaimRefused, double_below, integer, require
+from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, double_below, integer, require
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.encoding import json_digest, read_json
-from factorize.errors import CertificateError, FactorizeError, InvalidParticipation, MalformedJson
+from factorize.errors import CorruptObject, FactorizeError, TooLarge
 
 SCHEMA = "factorize.receipt/1"
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER = (
@@ -80,13 +80,13 @@ def check_receipt(text: bytes, files: Sequence[bytes]) -> Report:
         _check_counts(report, receipt, _steps(opened[0]))
         _check_together(report, receipt, mu)
         _say_what_is_left(report, receipt)
-    except (ClaimRefused, MalformedJson, CertificateError, InvalidParticipation) as reason:
-        report.refute(str(reason))
     except NotEnclosed as reason:
         report.leave(str(reason), of=report.stated)
+    except (TooLarge, CorruptObject):
+        raise
+    except (ClaimRefused, FactorizeError) as reason:
+        report.refute(str(reason))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
-        if isinstance(error, FactorizeError):
-            raise
         report.refute(f"the receipt is none: {type(error).__name__}: {str(error)[:200]}")
     return report
 
@@ -96,7 +96,7 @@ def _read(text: bytes) -> dict[str, Any]:
     receipt = read_json(text)
     require(isinstance(receipt, dict), "the receipt is no JSON object")
     require(receipt.get("schema") == SCHEMA, f"the schema {str(receipt.get('schema'))[:40]!r} is not {SCHEMA}")
-    _check_keys(receipt, _KEYS, "the receipt")
+    check_keys(receipt, _KEYS, "the receipt")
     own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
     require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {str(receipt['digest'])[:80]!r}")
     calibration = receipt["calibration"]
@@ -105,10 +105,10 @@ def _read(text: bytes) -> dict[str, Any]:
         raise ClaimRefused(f"the sampling {str(calibration['sampling'])[:40]!r} is none of {', '.join(_SAMPLED)}")
     pair = _MOMENTS if len(receipt["factors"]) == 2 else set[str]()
     require(not (pair and sampled), "two moments have noise of their own in a fixed order only")
-    _check_keys(calibration, _CALIBRATION | sampled | pair, "its calibration")
-    _check_keys(receipt["data"], {"examples", "used"}, "its data")
-    _check_keys(receipt["noise"], {"generator", "dtype", "ranks"}, "its noise")
-    _check_keys(receipt["steps"], {"processes", "ended", "unpublished", "participations", "separation"}, "its steps")
+    check_keys(calibration, _CALIBRATION | sampled | pair, "its calibration")
+    check_keys(receipt["data"], {"examples", "used"}, "its data")
+    check_keys(receipt["noise"], {"generator", "dtype", "ranks"}, "its noise")
+    check_keys(receipt["steps"], {"processes", "ended", "unpublished", "participations", "separation"}, "its steps")
     integer(receipt["data"], "used", 1, integer(receipt["data"], "examples", 1, 1 << 53))
     integer(receipt["noise"], "ranks", 1, 1 << 20)
     require(receipt["noise"]["dtype"] in ("float32", "float64"), "the noise is neither in float32 nor in float64")
@@ -124,7 +124,7 @@ def _check_files(report: Report, receipt: _Document, files: Sequence[FactorFile]
         f"the receipt is of {len(stated)} factor files, and {len(files)} are given",
     )
     for entry, file in zip(stated, files, strict=True):
-        _check_keys(entry, {"digest", "spec"}, "an entry of its factors")
+        check_keys(entry, {"digest", "spec"}, "an entry of its factors")
         own = file.manifest["digest"]
         require(entry["digest"] == own, f"the receipt is of the factors {str(entry['digest'])[:80]}, the file is {own}")
         require(entry["spec"] == file.manifest["spec"], f"the receipt states another spec than the file {own}")
@@ -182,9 +182,10 @@ def _check_sensitivity(report: Report, stated: _Document, file: FactorFile) -> N
             require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
         participation = stated["participation"]
         if participation["kind"] == "random_allocation":  # among the choices of as many of all steps
-            _check_keys(participation, {"kind", "bins", "epochs"}, "its participation")
+            check_keys(participation, {"kind", "bins", "epochs"}, "its participation")
             require(
-                (participation["bins"], participation["epochs"]) == (stated["bins"], stated["epochs"]), "other bins"
+                (participation["bins"], participation["epochs"]) == (stated["bins"], stated["epochs"]),
+                "its participation has other bins",
             )
             participation = {"kind": "min_sep", "min_sep": 1, "max_participations": stated["epochs"]}
             kind = None
@@ -272,7 +273,10 @@ def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fractio
 def _check_steps(report: Report, stated: _Document, n: int | None) -> None:
     """Count the steps of all processes: each once, or the job's word that what was taken twice was not seen."""
     processes, taken = stated["processes"], 0
-    require(isinstance(stated["ended"], bool) and isinstance(stated["unpublished"], bool), "its steps are malformed")
+    require(
+        isinstance(stated["ended"], bool) and isinstance(stated["unpublished"], bool),
+        "ended and unpublished are true or false",
+    )
     for first, last in processes:
         whole = all(isinstance(step, int) and not isinstance(step, bool) for step in (first, last))
         require(whole and 0 <= first < last, f"a process took steps {first!r} to {last!r}, which are none")
@@ -324,10 +328,10 @@ def _check_together(report: Report, receipt: _Document, mu: Fraction) -> None:
         return
     require(receipt["calibration"]["sampling"] == "fixed", "runs compose by mu in a fixed order only")
     report.stated = (*report.stated, TOGETHER)
-    _check_keys(together, {"mu", "epsilon", "delta"}, "together")
+    check_keys(together, {"mu", "epsilon", "delta"}, "together")
     squares = mu**2
     for other in others:
-        _check_keys(other, {"name", "mu"}, "another run")
+        check_keys(other, {"name", "mu"}, "another run")
         squares += _positive(other, "mu") ** 2
     all_of_it, delta = _positive(together, "mu"), _number(together, "delta")
     report.require(
@@ -362,13 +366,6 @@ def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
         above = ((e / m - m / 2) / root).erfc() / 2
         below = ((e / m + m / 2) / root).erfc() / 2
         return ends(above - e.exp() * below)[1]
-
-
-def _check_keys(given: _Document, known: set[str], name: str) -> None:
-    require(isinstance(given, dict), f"{name} is no JSON object")
-    require(
-        set(given) == known, f"{name} has other keys than {', '.join(sorted(known))}: {sorted(set(given) ^ known)[:5]}"
-    )
 
 
 def _number(given: _Document, name: str) -> Fraction:

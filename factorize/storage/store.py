@@ -17,7 +17,6 @@ lock meanwhile, together with other puts; `gc` holds it alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,7 @@ import numpy as np
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.factor_file import from_tensors, load
+from factorize.factor_file import from_tensors, read_back
 from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import StoredFile, steps_of
@@ -104,7 +103,7 @@ class Store:
         plain.manifest = lasting(factorization.manifest)
         with self.objects.stage() as staged:
             staged.produce(plain.save)
-            proof = (check or partial(_read_back, spec=plain.spec))(staged.path)
+            proof = (check or partial(read_back, matrices=bound_matrices(plain.spec)))(staged.path)
             if proof["digest"] != digest:
                 message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
                 raise CorruptObject(message)
@@ -390,15 +389,6 @@ def open_store(
         store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
-
-
-def _read_back(path: Path, spec: Spec) -> dict[str, str]:
-    """Return digest and sha256 of a written file, compared with its bytes."""
-    try:
-        digest = load(path, matrices=bound_matrices(spec)).digest
-        return {"digest": digest, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
 def _bucket(url: str) -> Objects:

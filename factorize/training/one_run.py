@@ -80,13 +80,20 @@ def audit_scores(
     claimed = finite_real("epsilon", epsilon, strict=False, remedy="give the epsilon of the claim")
     if not 0 <= delta < 1 or not 0.5 <= confidence < 1:
         raise InvalidParameter(
-            f"delta={delta!r} or confidence={confidence!r} is not in [0, 1), [0.5, 1)", field="delta"
+            f"delta={delta!r} has to be in [0, 1), and confidence={confidence!r} in [0.5, 1); give the delta of the "
+            "claim, and 0.95, say",
+            field="delta",
         )
     held, coins = np.asarray(scores, dtype=float), np.asarray(members)
     if held.ndim != 1 or held.shape != coins.shape or len(held) < 20 or np.isnan(held).any():
-        raise InvalidParameter("give one score and one coin for each of 20 examples or more, no NaN", field="scores")
+        raise InvalidParameter(
+            f"scores have shape {held.shape}, members {coins.shape}: give one of each for 20 examples or more, no NaN",
+            field="scores",
+        )
     if not np.isin(coins, (0, 1)).all():
-        raise InvalidParameter("members are 1 for what was put in, 0 for what was left out", field="members")
+        other = coins[~np.isin(coins, (0, 1))][0]
+        message = f"members holds {str(other)[:20]!r}; give 1 for what was put in, 0 for what was left out"
+        raise InvalidParameter(message, field="members")
     _check_fair(coins)
     order = np.argsort(held, kind="stable")
     half_counts = sorted({max(1, int(share * len(held)) // 2) for share in _SHARES})

@@ -81,10 +81,10 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     given = dict(document if inner is None else inner)
     protocol = given.get("protocol")
     require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
-    _check_keys(given, _KEYS, "the claim")
+    check_keys(given, _KEYS, "the claim")
     mechanism = _part(given, "mechanism")
-    _check_keys(mechanism, _MECHANISM, "mechanism")
-    _check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
+    check_keys(mechanism, _MECHANISM, "mechanism")
+    check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
     sampling = given["sampling"]
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
     if known is None:
@@ -95,7 +95,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
         require(rule in known, f"{direction}.rule is {rule!r}; {sampling} has {sorted(known)}")
-        _check_keys(part, rules[rule], direction)
+        check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
     integer(given, "attempt", 1, 16)
@@ -154,7 +154,14 @@ def _same(stated: object, value: object) -> bool:
     return type(stated) in kinds and stated == value
 
 
-def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
+def check_keys(given: object, known: set[str], name: str) -> None:
+    """Refuse what is no JSON object with these keys and no other.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    if not isinstance(given, Mapping):
+        raise ClaimRefused(f"{name} is not a JSON object")
     if set(given) != known:
         raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; the protocol has {sorted(known)}")
 

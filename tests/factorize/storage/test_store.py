@@ -14,11 +14,11 @@ import pytest
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, put_checked, recording
 
+from factorize import factor_file
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.spec import parse_spec
-from factorize.storage import store as store_module
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index
@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
     def refuse(path, matrices):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
 
-    monkeypatch.setattr(store_module, "load", refuse)
+    monkeypatch.setattr(factor_file, "load", refuse)
     with pytest.raises(StoreUnavailable, match="cannot be read back"):
         store.put(factorization())
     assert not list(store.objects.list("tmp"))

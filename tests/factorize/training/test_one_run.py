@@ -61,7 +61,7 @@ def test_the_bound_is_that_of_the_theorem(guesses: int, correct: int) -> None:
     ("scores", "members", "match"),
     [
         ([1.0] * 19, [0, 1] * 9 + [0], "20 examples"),
-        ([1.0] * 20, [0, 2] * 10, "members are 1"),
+        ([1.0] * 20, [0, 2] * 10, "members holds '2'"),
         ([float("nan")] * 20, [0, 1] * 10, "no NaN"),
         ([1.0] * 100, [1] * 100, "no fair coin"),
     ],
