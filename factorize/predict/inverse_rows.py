@@ -16,17 +16,16 @@ _BLOCK_BYTES = 1 << 23
 
 
 def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
-    """Yield blocks of consecutive rows of C^-1.
+    """Return the blocks of consecutive rows of C^-1, each read when its turn comes.
 
     Raises:
-        TooLarge: more than `MAX_STEPS` of them.
+        TooLarge: more than `MAX_STEPS` rows; before any is read.
     """
     n = inverse.shape("C_inv")[0]
     if n > MAX_STEPS:
         raise TooLarge(f"n={n} rows of n numbers are too many to read for a prediction; the limit is n={MAX_STEPS}")
     step = max(1, _BLOCK_BYTES // (8 * n))
-    for start in range(0, n, step):
-        yield inverse.rows("C_inv", start, min(start + step, n))
+    return (inverse.rows("C_inv", start, min(start + step, n)) for start in range(0, n, step))
 
 
 def decayed_blocks(blocks: Iterator[np.ndarray], decay: float) -> Iterator[np.ndarray]:

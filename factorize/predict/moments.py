@@ -50,6 +50,7 @@ class ExactRun(ScaledNoise):
 
         Raises:
             InvalidParameter: `initial` has neither one entry nor one per eigenvalue.
+            TooLarge: see `inverse_blocks`.
         """
         count = len(self.eigenvalues)
         if len(self.initial) not in (1, count):
@@ -58,10 +59,11 @@ class ExactRun(ScaledNoise):
                 field="/initial",
             )
         n = inverse.shape("C_inv")[0]
-        signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
         strategy = getattr(inverse, "strategy", None)
         toeplitz = strategy is not None and strategy.finite().time_invariant
+        # The noise first: it refuses a number of rows that would also be a long path.
         noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum, decay)
+        signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
         return signal**2, self.scaled_sigma(inverse) ** 2 * noise
 
     def _path(self, start: np.ndarray, n: int, momentum: float) -> np.ndarray:

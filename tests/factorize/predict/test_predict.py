@@ -174,16 +174,18 @@ def test_hypotheses_that_fail_are_named(change: dict[str, Any], pointer: str | N
     assert pointer is None or raised.value.field == pointer
 
 
-def test_too_many_rows_are_refused_before_they_are_read() -> None:
+@pytest.mark.parametrize("steps", [16_385, 10**13], ids=["one too many", "beyond any memory"])
+@pytest.mark.parametrize("kind", ["quadratic", "stochastic_regression"])
+def test_too_many_rows_are_refused_before_anything_is_computed(kind: str, steps: int) -> None:
     class Long:
         def shape(self, name: str) -> tuple[int, int]:
-            return 16_385, 16_385
+            return steps, steps
 
         def rows(self, name: str, start: int, stop: int) -> np.ndarray:
             raise AssertionError("no row is needed to know that there are too many")
 
     with pytest.raises(TooLarge, match="16384"):
-        ask(example("quadratic"), Long())
+        ask(example(kind), Long())
 
 
 def test_every_kind_is_on_the_page() -> None:
