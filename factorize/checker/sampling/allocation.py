@@ -188,7 +188,9 @@ def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
     nearest, farthest = other.first - one.first - len(one.masses) + 1, other.first + len(other.masses) - 1 - one.first
     apart = np.arange(nearest, farthest + 1)
     sums = 1 + exponentials(np.maximum(-h * np.abs(apart), LEAST_EXPONENT))  # over the larger of the two
-    ends = exponentials(step * np.arange(math.ceil(0.7 / step) + 2))
+    least, largest = (math.floor(math.log(each) / step) for each in (sums.min(), sums.max()))
+    base = max(least - 1, 0)
+    ends = exponentials(step * np.arange(base, largest + 3))  # below and above all sums
     left = np.searchsorted(ends, sums, side="right") - 1
     shares = np.clip((sums - ends[left]) / (ends[left + 1] - ends[left]), 0.0, 1.0)
     lowest = max(one.first, other.first)
@@ -205,7 +207,7 @@ def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
         masses[at + 1 : end + 1 : times] += share * pairs
     masses *= 1 + (2 * len(apart) + 8) * _UNIT
     mean = max(one.mean, other.mean) + math.log1p(math.exp(-abs(one.mean - other.mean)))
-    return _trimmed(GridLaw(times * lowest, masses, step, mean, one.lost + other.lost))
+    return _trimmed(GridLaw(times * lowest + base, masses, step, mean, one.lost + other.lost))
 
 
 def product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:

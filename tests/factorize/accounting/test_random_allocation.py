@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 from functools import partial, reduce
 from pathlib import Path
@@ -119,6 +120,19 @@ def test_more_noise_than_the_grid_is_for_counts_as_less(monkeypatch: pytest.Monk
     monkeypatch.setattr(allocation, "LEAST_WIDTH", 0.25)
     much, less = (losses_of_blocks(Fraction(1), sigma, 3, 1) for sigma in (1e30, 4.0))
     assert float(much.removal(0.1)) == float(less.removal(0.1)) > 0
+
+
+def test_much_noise_takes_no_more_memory() -> None:
+    """The grid has steps of about 2^-27 here; no array has an entry for each place below log 2."""
+    tracemalloc.start()
+    try:
+        law = losses_of_blocks(Fraction(1), 1e5, bins=4096, blocks=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 22
+    # A sum of 4,096 likelihood ratios is nearly normal: one Gaussian step with a deviation of 1 / (64 sigma).
+    assert float(law.removal(0.0)) == pytest.approx(1 / (64e5 * math.sqrt(2 * math.pi)), rel=1e-2)
 
 
 def test_so_little_noise_that_nothing_is_private() -> None:
