@@ -125,6 +125,10 @@ class ParticipationAuditor:
         if self.on_step is not None:
             self.on_step(self.step - 1)
 
+    def refusal(self, index: int) -> str | None:
+        """Return why an example may not take part in the step that comes next; None if it may."""
+        return self._reason_of(index) if index < len(self._last) else None
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; restore it together with the noise."""
         plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}

@@ -49,6 +49,7 @@ _SAMPLED = {
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
 }
+_STEPS = {"processes", "ended", "unpublished", "participations", "separation"}
 _MOMENTS = {"second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"}
 _FACTOR = {"zero_out": 1, "replace_one": 2}
 _Document = Mapping[str, Any]
@@ -108,7 +109,7 @@ def _read(text: bytes) -> dict[str, Any]:
     check_keys(calibration, _CALIBRATION | sampled | pair, "its calibration")
     check_keys(receipt["data"], {"examples", "used"}, "its data")
     check_keys(receipt["noise"], {"generator", "dtype", "ranks"}, "its noise")
-    check_keys(receipt["steps"], {"processes", "ended", "unpublished", "participations", "separation"}, "its steps")
+    check_keys(receipt["steps"], _STEPS | {"refused"} & set(receipt["steps"]), "its steps")
     integer(receipt["data"], "used", 1, integer(receipt["data"], "examples", 1, 1 << 53))
     integer(receipt["noise"], "ranks", 1, 1 << 20)
     require(receipt["noise"]["dtype"] in ("float32", "float64"), "the noise is neither in float32 nor in float64")
@@ -293,6 +294,9 @@ def _check_steps(report: Report, stated: _Document, n: int | None) -> None:
         f"{taken} steps were taken, and the guarantee covers {n}",
         of=STEPS,
     )
+    for reason in stated.get("refused", {}):
+        count = integer(stated["refused"], reason, 1, 1 << 53)
+        report.leave(f"that {count} contributions were refused ({reason[:40]}) and count as zeros: the job's word")
     if not stated["ended"]:
         report.leave("steps after those of the receipt: the run has not ended")
 

@@ -44,6 +44,9 @@ class Receipt:
         unpublished: of a run that continues from a checkpoint: nobody has seen what earlier processes released after
             it. Without this, steps that were taken twice refute the receipt.
 
+    Attributes:
+        refused: numbers of contributions that a server refused, by reason; None where nothing is refused.
+
     Raises:
         InvalidParameter: a mu that is no positive number.
     """
@@ -54,9 +57,16 @@ class Receipt:
         self.path, self.unpublished = Path(path), unpublished
         remedy = "give the mu that the calibration of that run states"
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
+        self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None
         self._next = -1  # the step that continues what this process has taken
         self._auditor: ParticipationAuditor | BinsAuditor | None = None
+
+    @property
+    def taken(self) -> int:
+        """Steps that the receipt has counted, those of earlier processes too."""
+        processes = [] if self._document is None else self._document["steps"]["processes"]
+        return max((last for _, last in processes), default=0)
 
     def begin(
         self,
@@ -138,6 +148,8 @@ class Receipt:
         assert self._document is not None
         counts = {"participations": getattr(self._auditor, "most", None)}
         self._document["steps"] |= counts | {"separation": getattr(self._auditor, "closest", None)}
+        if self.refused is not None:
+            self._document["steps"]["refused"] = dict(self.refused)
         part = self.path.with_name(self.path.name + ".part")
         part.write_bytes(canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n")
         os.replace(part, self.path)

@@ -1,0 +1,377 @@
+"""Rounds of federated training with correlated noise: who may take part, what is summed, what is released, once.
+
+One adapter for each framework drives `FederatedRounds`: admit clients, add their updates, close the round. The unit of
+privacy is a client. Nothing here is random but the noise, and no secrecy of the choice of clients is counted on.
+docs/federated.md says what holds after a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import random
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from factorize.adapters.statement import PrivacyStatement
+from factorize.auditor import ParticipationAuditor
+from factorize.client.noise import NoiseGenerator
+from factorize.client.noise_source import source_of
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.gaussian import gaussian_epsilon
+from factorize.privacy import Adjacency, PrivacyTarget, calibrate
+from factorize.training.receipt import Receipt
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
+
+SHRUNK = 1 - 2.0**-40
+"""What clipped updates are multiplied by, for the roundings of norms, factors and products in float64."""
+
+Arrays = Sequence[np.ndarray]
+_VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+def clipped(update: Arrays, clip_norm: float) -> np.ndarray | None:
+    """Return an update as one vector of norm `clip_norm` at most, float64; None where it is not finite.
+
+    Args:
+        update: arrays, whose norm is that of all together.
+        clip_norm: the bound.
+    """
+    flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
+    largest = float(np.abs(flat).max(initial=0.0))
+    if not math.isfinite(largest):
+        return None
+    if largest == 0.0:
+        return flat
+    norm = largest * float(np.linalg.norm(flat / largest))  # squares of large entries would overflow
+    return flat * min(1.0, clip_norm * SHRUNK / norm)
+
+
+class FederatedRounds:
+    """The server's part of federated training under one guarantee, in a file that survives the server.
+
+    A round: `choose` or `admit`, then `add` for each answer, then `close`. What is released is the noisy sum of clipped
+    updates over the planned number of clients. That number is fixed: dividing by the number of answers would tell how
+    many there were, and would scale the noise that later rounds count on.
+
+    Args:
+        path: of the state. Where there is one, the run continues: the next round has the noise of its own row.
+        factors: of C; its participation says how often and how far apart a client may take part.
+        target: the privacy asked for.
+        model: arrays of the shapes and types of an update.
+        clients: clients of the fleet, for the statement.
+        clients_a_round: the planned number, and the fixed divisor.
+        clip_norm: bound on a client's update over all arrays together.
+        adjacency: `zero_out` (a client's updates against zeros in every round) or `replace_one`.
+        seed: secret; a restarted server must give the same. It is not in the state.
+        receipt: written before each release.
+
+    Attributes:
+        calibration: scale and guarantee.
+        statement: of the guarantee, for a log.
+        step: rounds that were released.
+        steps: n; no round is released after them.
+        refused: number of refusals by reason. What is counted depends on the clients' data: it is the operator's.
+
+    Raises:
+        InvalidParameter: a state of another run, model or seed; a damaged one; or one older than the receipt.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        factors: CertifiedFactors,
+        target: PrivacyTarget,
+        model: Arrays,
+        *,
+        clients: int,
+        clients_a_round: int,
+        clip_norm: float,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        seed: int,
+        receipt: Receipt | None = None,
+    ) -> None:
+        held = certified(factors)
+        if held.steps is None:
+            raise InvalidParameter("a run without end has no budget of rounds; give factors with n", field="factors")
+        if not 1 <= clients_a_round <= clients:
+            message = f"clients_a_round={clients_a_round} is not between 1 and the {clients} clients"
+            raise InvalidParameter(message, field="clients_a_round")
+        self._parts = [(part.shape, np.dtype(part.dtype).str) for part in model]
+        if not self._parts or any(np.dtype(kind).kind != "f" for _, kind in self._parts):
+            raise InvalidParameter("a model is one floating-point array or more; give those trained", field="model")
+        self.calibration = calibrate(
+            held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
+        )
+        size = sum(math.prod(shape) for shape, _ in self._parts)
+        self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
+        self._auditor = ParticipationAuditor.of(self.calibration, held.steps)
+        self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
+        self.statement = PrivacyStatement(self.calibration, held.digest, self.steps, clients, clients, "fixed", "user")
+        self.refused: Counter[str] = Counter()
+        self._numbers: dict[str, int] = {}  # of clients, in the order of their first round
+        self._open: set[str] = set()  # clients admitted to the open round
+        self._answered: set[str] = set()
+        self._sum = np.zeros(size)
+        self._kept: tuple[np.ndarray, np.ndarray] | None = None
+        self._broken = False
+        self._unlock = self._locked()
+        if self.path.exists():
+            self._load()
+        self._begin(receipt, held)
+
+    @property
+    def step(self) -> int:
+        """Rounds that were released."""
+        return self._auditor.step
+
+    @property
+    def last(self) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+        """The model that the last closed round was given and the mean that it released, for a restarted server."""
+        return None if self._kept is None else (self._shaped(self._kept[0]), self._shaped(self._kept[1]))
+
+    def eligible(self, clients: Iterable[str]) -> list[str]:
+        """Return the clients that may take part in this round, in an order of their own."""
+        if self.step >= self.steps:
+            return []
+        return [client for client in sorted(set(clients)) if client in self._open or not self._early(client)]
+
+    def choose(self, clients: Iterable[str]) -> list[str]:
+        """Admit as many of these clients as are planned, at random, and return them; see `admit`.
+
+        After a crash within the round its admitted clients are asked again, and as many more as are missing.
+        """
+        able = self.eligible(clients)
+        again = [client for client in able if client in self._open]
+        others = [client for client in able if client not in self._open]
+        missing = min(len(others), max(0, self.clients_a_round - len(self._open)))
+        return self.admit([*again, *random.sample(others, missing)])
+
+    def admit(self, clients: Iterable[str]) -> list[str]:
+        """Let clients take part in this round, and return those that may; the others are refused by name.
+
+        The timer of a client starts here, whether or not it answers: whether somebody else has the place must not
+        depend on what the client's data did. The state is written before this returns.
+
+        Raises:
+            InvalidParticipation: all rounds were taken.
+        """
+        self._refuse_past()
+        before, admitted = len(self._open), []
+        for client in clients:
+            early = None if client in self._open else self._early(client)
+            if early:
+                self._refuse(client, "too early", early)
+            else:
+                self._open.add(client)
+                admitted.append(client)
+        if len(self._open) > before:
+            self._save()
+        return admitted
+
+    def add(self, client: str, update: Arrays) -> bool:
+        """Add a client's clipped update to the sum of this round, and say whether it counts.
+
+        What is refused counts as zeros, and the round goes on: an update of a client that was not admitted, a second
+        one, one of other shapes or with entries that are not finite.
+        """
+        if client not in self._open:
+            return self._refuse(client, "not admitted", "it was not admitted to this round")
+        if client in self._answered:
+            return self._refuse(client, "twice", "it has answered in this round")
+        self._answered.add(client)
+        shapes = [np.shape(part) for part in update]
+        if shapes != [shape for shape, _ in self._parts]:
+            return self._refuse(client, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
+        if any(np.asarray(part).dtype.kind != "f" for part in update):
+            return self._refuse(client, "type", "its arrays are no floating-point numbers")
+        vector = clipped(update, self.calibration.clip_norm)
+        if vector is None:
+            return self._refuse(client, "not finite", "it has entries that are NaN or infinite")
+        self._sum += vector
+        return True
+
+    def close(self, model: Arrays | None = None) -> list[np.ndarray]:
+        """Return the noisy mean of this round, after the state and the receipt that say so are on the disk.
+
+        A server that is killed before has released nothing, and takes the round again with other answers. One that is
+        killed after finds in `last` what was released, and can neither release the round again nor use its noise twice.
+
+        Args:
+            model: that the clients were given, public; kept for a restart. Zeros by default.
+
+        Raises:
+            InvalidParticipation: all rounds were taken.
+        """
+        self._refuse_past()
+        self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
+        noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
+        mean = noisy.astype(np.float64) / self.clients_a_round
+        given = np.zeros(len(mean)) if model is None else np.concatenate([np.ravel(part) for part in model])
+        self._kept = given.astype(np.float64), mean
+        for client in sorted(self._open):
+            self._numbers.setdefault(client, len(self._numbers))
+        taken = [self._numbers[client] for client in sorted(self._open)]
+        self._open, self._answered, self._sum = set(), set(), np.zeros(len(mean))
+        self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
+        self._broken = False
+        return self._shaped(mean)
+
+    def epsilon_so_far(self, run: Factorization, delta: float | None = None) -> float:
+        """Return epsilon of the rounds that were released, where the run stops before its last round.
+
+        Args:
+            run: the whole run's factorization, opened from its file.
+            delta: of the guarantee; the statement's by default.
+
+        Raises:
+            InvalidParameter: another factorization, or no delta.
+        """
+        from factorize.first_steps import first_steps
+
+        delta = self.calibration.delta if delta is None else delta
+        if run.digest != self.statement.digest or delta is None:
+            message = f"this run is of {self.statement.digest} and states delta {self.calibration.delta}; give both"
+            raise InvalidParameter(message, field="run")
+        if self.step == 0:
+            return 0.0
+        part = first_steps(run, self.step).sensitivity.value / self.calibration.sensitivity.value
+        return gaussian_epsilon(delta, self.calibration.mu * min(1.0, part * (1 + 2.0**-50)))
+
+    def stop(self) -> None:
+        """Let another process go on with this run; nothing may be called after."""
+        self._broken = True
+        self._unlock()
+
+    def _locked(self) -> weakref.finalize:
+        """Lock the state, and return what unlocks it: two servers in the same rounds would use their noise twice.
+
+        Raises:
+            InvalidParameter: another server has it.
+        """
+        lock = os.open(self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise InvalidParameter(f"another server has {self.path}; one run has one server", field="path") from None
+        return weakref.finalize(self, os.close, lock)
+
+    def _early(self, client: str) -> str | None:
+        """Return why a client may not take part in this round."""
+        number = self._numbers.get(client)
+        return None if number is None else self._auditor.refusal(number)
+
+    def _refuse(self, client: str, reason: str, why: str) -> bool:
+        self.refused[reason] += 1
+        _log.warning("round %d refuses client %r: %s", self.step, client, why)
+        return False
+
+    def _refuse_past(self) -> None:
+        if self._broken:
+            raise InvalidParticipation("the last round could not be written; begin again from the state on the disk")
+        if self.step >= self.steps:
+            raise InvalidParticipation(
+                f"round {self.step + 1} is past n={self.steps}, which spends the whole budget; stop here"
+            )
+
+    def _shaped(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Return the arrays of a model from one vector."""
+        ends = np.cumsum([math.prod(shape) for shape, _ in self._parts])
+        parts = zip(np.split(vector, ends[:-1]), self._parts, strict=True)
+        return [part.reshape(shape).astype(kind) for part, (shape, kind) in parts]
+
+    def _begin(self, receipt: Receipt | None, held: CertifiedFactors) -> None:
+        """Begin or continue the receipt, so that each round is in the state before it is in the receipt.
+
+        Raises:
+            InvalidParameter: the receipt has rounds that the state does not know, or lacks more than the last.
+        """
+        told = None
+        if receipt is not None:
+            receipt.refused = self.refused
+            receipt.begin(self.statement, [held], self._auditor, generator="sfc64", dtype="float32")
+            told = self._auditor.on_step
+            behind = self.step - receipt.taken
+            if behind == 1 and told is not None:  # the server was killed between the two writes
+                told(self.step - 1)
+            elif behind:
+                raise InvalidParameter(
+                    f"the receipt has {receipt.taken} rounds and the state {self.step}: going on would use "
+                    "noise twice; restore the newest state",
+                    field="path",
+                )
+
+        def commit(step: int) -> None:
+            self._save()
+            if told is not None:
+                told(step)
+
+        self._auditor.on_step = commit
+
+    def _save(self) -> None:
+        """Replace the state as a whole, on the disk when this returns."""
+        counted = self._auditor.state_dict()
+        arrays = {"last": counted.pop("last"), "count": counted.pop("count")}
+        if self._kept is not None:
+            arrays["model"], arrays["mean"] = self._kept
+        plain = {
+            "version": _VERSION,
+            "parts": [[list(shape), kind] for shape, kind in self._parts],
+            "auditor": counted,
+            "noise": self._noise.state_dict(arrays=False),
+            "clients": list(self._numbers),
+            "open": sorted(self._open),
+            "refused": dict(self.refused),
+        }
+        body = save(arrays, metadata={"state": json.dumps(plain)})
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("wb") as file:
+            file.write(hashlib.sha256(body).digest() + body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _load(self) -> None:
+        """Go on from the state in the file.
+
+        Raises:
+            InvalidParameter: it is damaged, or of another model, seed, scale or factorization.
+        """
+        data = self.path.read_bytes()
+        if hashlib.sha256(data[32:]).digest() != data[:32]:
+            raise InvalidParameter(f"{self.path} is damaged; restore the newest whole state", field="path")
+        size = int.from_bytes(data[32:40], "little")
+        kept = json.loads(json.loads(data[40 : 40 + size])["__metadata__"]["state"])
+        parts = [(tuple(shape), kind) for shape, kind in kept["parts"]]
+        if kept["version"] != _VERSION or parts != self._parts:
+            message = (
+                f"{self.path} is the state of a model with arrays {str(parts)[:120]}, not {str(self._parts)[:120]}"
+            )
+            raise InvalidParameter(message, field="model")
+        arrays = load(data[32:])
+        self._auditor.load_state_dict({**kept["auditor"], "last": arrays["last"], "count": arrays["count"]})
+        self._noise.load_state_dict(kept["noise"])
+        self._numbers = {client: number for number, client in enumerate(kept["clients"])}
+        self._open, self.refused = set(kept["open"]), Counter(kept["refused"])
+        if "mean" in arrays:
+            self._kept = arrays["model"], arrays["mean"]

@@ -1,0 +1,329 @@
+"""Rounds of federated training: who is refused, what is added, and what a killed server leaves."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize import Factorization, Spec, solvers
+from factorize.adapters import federated
+from factorize.adapters.federated import FederatedRounds, clipped
+from factorize.checker.receipt import check_receipt
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.participation import read_participation
+from factorize.privacy import PrivacyTarget
+from factorize.training.receipt import Receipt
+
+N, SEPARATION, TIMES, PLANNED = 12, 3, 4, 5
+PARTICIPATION = {"kind": "min_sep", "min_sep": SEPARATION, "max_participations": TIMES}
+FLEET = [f"phone-{i}" for i in range(20)]
+MODEL = [np.zeros((2, 3), np.float32), np.zeros(4, np.float32)]
+SEED = 1 << 100
+
+
+def solved(n: int = N, mechanism: str = "blt", **options: Any) -> Factorization:
+    about: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "participation": PARTICIPATION}
+    return solvers.solve(Spec.model_validate({**about, "mechanism": {"kind": mechanism, **options}}))
+
+
+@pytest.fixture(scope="module")
+def factors() -> Factorization:
+    return solved(buffers=2)
+
+
+def rounds_in(folder: Path, factors: Factorization, **options: Any) -> FederatedRounds:
+    settings: dict[str, Any] = {"clients": len(FLEET), "clients_a_round": PLANNED, "clip_norm": 0.5, "seed": SEED}
+    target = PrivacyTarget(epsilon=4.0, delta=1e-5)
+    return FederatedRounds(folder / "state", factors, target, **{"model": MODEL, **settings, **options})
+
+
+def answer(client: str, step: int) -> list[np.ndarray]:
+    rng = np.random.default_rng([step, FLEET.index(client)])
+    return [rng.standard_normal(part.shape).astype(np.float32) for part in MODEL]
+
+
+def one_round(rounds: FederatedRounds, chosen: list[str] | None = None) -> list[np.ndarray]:
+    turn = FLEET[rounds.step % 4 * PLANNED :][:PLANNED] if chosen is None else chosen
+    for client in rounds.admit(turn):
+        rounds.add(client, answer(client, rounds.step))
+    return rounds.close()
+
+
+def bits(released: list[np.ndarray]) -> bytes:
+    return b"".join(part.tobytes() for part in released)
+
+
+def assert_proved(folder: Path, factors: Factorization) -> Any:
+    factors.save(folder / "factors.safetensors")
+    text = (folder / "receipt.json").read_bytes()
+    report = check_receipt(text, [(folder / "factors.safetensors").read_bytes()])
+    assert report.supported and not report.unseen, (report.failed, report.unseen)
+    return report
+
+
+def test_a_run_is_proved_and_stops_at_its_budget(tmp_path: Path, factors: Factorization) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    rounds = rounds_in(tmp_path, factors, receipt=receipt)
+    for _ in range(N):
+        one_round(rounds)
+    assert rounds.eligible(FLEET) == []
+    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+        rounds.admit(FLEET)
+    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+        rounds.close()
+    receipt.close()
+    assert_proved(tmp_path, factors)
+
+
+def test_the_mean_is_of_the_planned_number_of_clients(tmp_path: Path, factors: Factorization) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    chosen = rounds.admit(FLEET[:PLANNED])
+    for client in chosen[:2]:  # the others drop out
+        assert rounds.add(client, answer(client, 0))
+    mean = np.concatenate([part.ravel() for part in rounds.close()])
+    noise = factors_noise(factors, rounds)
+    total = sum((clipped(answer(client, 0), 0.5) for client in chosen[:2]), np.zeros(10))
+    assert np.allclose(mean, (total + noise) / PLANNED, rtol=0, atol=1e-6)
+    assert rounds.eligible(FLEET) == sorted(FLEET[PLANNED:]), "who was admitted waits, answer or not"
+
+
+def factors_noise(factors: Factorization, rounds: FederatedRounds) -> np.ndarray:
+    from factorize.client.noise import NoiseGenerator
+    from factorize.client.noise_source import source_of
+    from factorize.format.claims import certified
+
+    return NoiseGenerator(source_of(certified(factors)), rounds.calibration, 10, seed=SEED, precision="float64").next()
+
+
+def test_what_is_wrong_is_refused_and_the_round_goes_on(
+    tmp_path: Path, factors: Factorization, caplog: pytest.LogCaptureFixture
+) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    rounds = rounds_in(tmp_path, factors, receipt=receipt)
+    one_round(rounds)
+    assert rounds.admit(["phone-0", "phone-7", "phone-8", "phone-9", "phone-10", "phone-11"]) == [
+        *("phone-7", "phone-8", "phone-9", "phone-10", "phone-11"),
+    ]
+    good = answer("phone-7", 1)
+    assert rounds.add("phone-7", good) and not rounds.add("phone-7", good)
+    assert not rounds.add("phone-0", good) and not rounds.add("nobody", good)
+    assert not rounds.add("phone-8", [np.full((2, 3), np.nan), MODEL[1]])
+    assert not rounds.add("phone-9", [np.full((2, 3), -np.inf), MODEL[1]])
+    assert not rounds.add("phone-10", [MODEL[0].T, MODEL[1]])
+    assert not rounds.add("phone-11", [MODEL[0].astype(np.int64), MODEL[1]])
+    assert not rounds.add("phone-8", good), "a second try is a second contribution"
+    alone = bits(rounds.close())
+    reasons = {"too early": 1, "twice": 2, "not admitted": 2, "not finite": 2, "shape": 1, "type": 1}
+    assert rounds.refused == reasons
+    assert all(f"'{name}'" in caplog.text for name in ("phone-0", "nobody", "phone-8", "phone-10"))
+    receipt.close()
+    assert json.loads((tmp_path / "receipt.json").read_bytes())["steps"]["refused"] == reasons
+    assert sum("were refused" in sentence for sentence in assert_proved(tmp_path, factors).not_checked) == 6
+    other = tmp_path / "other"
+    other.mkdir()
+    again = rounds_in(other, factors)
+    one_round(again)
+    assert again.admit(["phone-7"]) and again.add("phone-7", good) and bits(again.close()) == alone
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("killed", range(0, 4 * N, 5))
+def test_a_killed_server_goes_on_with_the_same_bits(
+    tmp_path: Path, factors: Factorization, killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever replacement of a file is the last, before or after it."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir(), broken.mkdir()
+    rounds = rounds_in(whole, factors)
+    expected = [bits(one_round(rounds)) for _ in range(N)]
+    replace, left = os.replace, [killed // 2]
+
+    def dying(*paths: Any) -> None:
+        left[0] -= 1
+        if left[0] == -1 and killed % 2:
+            raise Killed
+        replace(*paths)
+        if left[0] == -1:
+            raise Killed
+
+    receipt = Receipt(broken / "receipt.json")
+    released: dict[int, bytes] = {}
+    rounds = None
+    monkeypatch.setattr(os, "replace", dying)
+    try:
+        rounds = rounds_in(broken, factors, receipt=receipt)
+        while True:
+            released[rounds.step - 1] = bits(one_round(rounds))
+    except Killed:
+        pass
+    monkeypatch.setattr(os, "replace", replace)
+    receipt = rounds = None
+    gc.collect()  # the lock goes with the process
+    receipt = Receipt(broken / "receipt.json")
+    rounds = rounds_in(broken, factors, receipt=receipt)
+    if rounds.last is not None:
+        assert released.setdefault(rounds.step - 1, bits(rounds.last[1])) == bits(rounds.last[1])
+    while rounds.step < N:
+        released[rounds.step - 1] = bits(one_round(rounds))
+    assert [released[step] for step in sorted(released) if step >= 0] == expected
+    receipt.close()
+    assert_proved(broken, factors)
+
+
+def test_a_round_that_was_not_written_is_not_gone_on_with(
+    tmp_path: Path, factors: Factorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    one_round(rounds)
+
+    def full(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        rounds.close()
+    monkeypatch.undo()
+    for act in (lambda: rounds.admit(FLEET), rounds.close):
+        with pytest.raises(InvalidParticipation, match="begin again from the state on the disk"):
+            act()
+    rounds.stop()
+    assert rounds_in(tmp_path, factors).step == 1
+
+
+def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    rounds = rounds_in(tmp_path, factors, receipt=receipt)
+    one_round(rounds)
+    old = (tmp_path / "state").read_bytes()
+    one_round(rounds)
+    with pytest.raises(InvalidParameter, match="another server has"):
+        rounds_in(tmp_path, factors)
+    rounds.stop()
+    for change, told in (
+        ({"model": MODEL[:1]}, "state of a model with arrays"),
+        ({"model": [part.astype(np.float64) for part in MODEL]}, "state of a model with arrays"),
+        ({"seed": 5}, "seed"),
+        ({"clip_norm": 1.0}, "sigma"),
+    ):
+        with pytest.raises(InvalidParameter, match=told):
+            rounds_in(tmp_path, factors, **change)
+    (tmp_path / "state").write_bytes(old)
+    with pytest.raises(InvalidParameter, match="the receipt has 2 rounds and the state 1"):
+        rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    (tmp_path / "state").write_bytes(old[:-1])
+    with pytest.raises(InvalidParameter, match="is damaged"):
+        rounds_in(tmp_path, factors)
+
+
+@pytest.mark.parametrize(
+    "change", [{"clients_a_round": 0}, {"clients_a_round": 21}, {"model": []}, {"model": [np.zeros(2, int)]}]
+)
+def test_settings_that_make_no_run(tmp_path: Path, factors: Factorization, change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        rounds_in(tmp_path, factors, **change)
+    assert not (tmp_path / "state").exists()
+
+
+def test_adversarial_check_ins_never_break_the_participation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 rounds of fleets that come all at once, too early, twice, at random, and servers that restart."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # 30,000 of them are not what is tested
+    monkeypatch.setattr(federated._log, "disabled", True)
+    steps, taken, solutions = 250, 0, {}
+    for apart, most in [(1, 3), (2, 125), (7, 5), (50, 5), (249, 2)]:
+        participation = {"kind": "min_sep", "min_sep": apart, "max_participations": most}
+        about = {"workload": {"kind": "prefix", "n": steps}, "participation": participation}
+        solutions[apart] = solvers.solve(Spec.model_validate({**about, "mechanism": {"kind": "identity"}}))
+    for case in range(40):
+        rng = random.Random(case)
+        apart = rng.choice(list(solutions))
+        factors = solutions[apart]
+        participation = factors.spec.participation.document()
+        folder = tmp_path / str(case)
+        folder.mkdir()
+        rounds = rounds_in(folder, factors, model=[np.zeros(1)])
+        seen: dict[str, list[int]] = {}
+        while rounds.step < steps:
+            coming = FLEET if rng.random() < 0.3 else rng.choices(FLEET, k=rng.randrange(12))
+            admitted = [*rounds.choose(coming), *(rounds.admit(coming) if rng.random() < 0.5 else [])]
+            if rng.random() < 0.02:  # killed after it has asked
+                rounds.stop()
+                rounds = rounds_in(folder, factors, model=[np.zeros(1)])
+                admitted += rounds.choose(coming)
+            for client in [*admitted, *rng.choices(FLEET, k=2)]:
+                if rounds.add(client, [np.ones(1)]):
+                    seen.setdefault(client, []).append(rounds.step)
+            rounds.close()
+        allowed, taken = read_participation(participation), taken + steps
+        for turns in seen.values():
+            assert allowed.violation(steps, np.diff(turns), len(turns)) is None
+        assert apart > 100 or max(map(len, seen.values())) > 1
+    assert taken == 10_000
+
+
+def test_what_the_server_adds_has_the_covariance_of_the_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 500 seeds, whitened: entries of the mean of w w^T lie within 3 standard errors as often as normals do."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    steps, size, seeds = 6, 40, 500
+    about = {"workload": {"kind": "prefix", "n": steps}, "participation": {"kind": "min_sep", "min_sep": 2}}
+    factors = solvers.solve(Spec.model_validate({**about, "mechanism": {"kind": "banded", "bands": 2}}))
+    total = np.zeros((steps, steps))
+    for seed in range(seeds):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        rounds = rounds_in(folder, factors, model=[np.zeros(size)], seed=seed)
+        added = np.array([rounds.close()[0] for _ in range(steps)]) * PLANNED
+        rounds.stop()
+        total += added @ added.T
+    c = np.array(list(factors.matrix.whole()))
+    sigma = rounds.calibration.sigma_of_sums
+    expected = sigma**2 * np.linalg.inv(c) @ np.linalg.inv(c).T
+    error = np.sqrt((expected**2 + np.outer(np.diag(expected), np.diag(expected))) / (seeds * size))
+    assert (np.abs(total / (seeds * size) - expected) <= 3 * error).all()
+
+
+def test_a_run_that_stops_early_states_the_epsilon_of_its_rounds(tmp_path: Path, factors: Factorization) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    stated = [rounds.epsilon_so_far(factors)]
+    for _ in range(N):
+        one_round(rounds)
+        stated.append(rounds.epsilon_so_far(factors))
+    assert stated[0] == 0.0 < stated[1] < stated[4] and stated == sorted(stated)
+    assert stated[-1] == pytest.approx(4.0, rel=1e-9)
+    single = factors.matrix.whole()[0, 0] / rounds.calibration.sensitivity.value
+    from factorize.numbers.gaussian import gaussian_epsilon
+
+    assert stated[1] == pytest.approx(gaussian_epsilon(1e-5, rounds.calibration.mu * single), rel=1e-9)
+    with pytest.raises(InvalidParameter, match="this run is of"):
+        rounds.epsilon_so_far(solved(mechanism="identity"))
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-200, 1e-3, 1.0, 1e30, 1e200, 1.7e308])
+def test_clipping_bounds_the_norm_of_all_arrays_together(scale: float) -> None:
+    update = [np.full(3, scale), np.full((2, 2), -scale)]
+    vector = clipped(update, 0.75)
+    assert vector is not None and vector.shape == (7,)
+    assert float(np.linalg.norm(vector)) <= 0.75
+    if scale < 0.2:
+        assert np.array_equal(vector, np.concatenate([part.ravel() for part in update]))
+    elif scale < 1e200:
+        assert float(np.linalg.norm(vector)) == pytest.approx(0.75)
+
+
+def test_the_lock_goes_with_the_process(tmp_path: Path, factors: Factorization) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    rounds.stop()
+    with pytest.raises(InvalidParticipation, match="begin again"):
+        rounds.close()
+    assert rounds_in(tmp_path, factors).step == 0 and federated.SHRUNK < 1
