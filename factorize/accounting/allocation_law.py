@@ -8,27 +8,25 @@ one step of each block of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from copy import copy
-from typing import Self
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from factorize.accounting.allocation_losses import AllocationLosses, allocation_losses
-from factorize.accounting.law import MARGIN, Bound, Law
+from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
 from factorize.certificate.sensitivity import Sensitivity
-from factorize.checker.sampling.allocation import CELLS, LARGEST_VARIANCE, largest_square
+from factorize.checker.sampling.allocation import Losses, largest_square, losses_of_blocks
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.falling import descend_near
 from factorize.numbers.scalars import double_above
 from factorize.structures.endless import AnyStrategy
 
+if TYPE_CHECKING:
+    from flint import arb
+
 LARGEST_BLOCK = 1 << 24
-_COARSE, _NEAR, _STEP = 5, 0.1, 0.01
-"""Cells of the first search; logarithms of multipliers: how far from it the root may be, and a difference."""
-_LOST = 2.0**-38
-"""For each step a part of delta, for each block and level a part of epsilon: more than the checker rounds up by."""
 
 
 class AllocationLaw(Law):
@@ -42,12 +40,11 @@ class AllocationLaw(Law):
     """
 
     name = "random_allocation"
-    tolerance = 1e-4  # places move with the multiplier, and delta is not smooth on a finer scale
+    tolerance = 2e-4  # places move with the multiplier, and delta is not smooth on a finer scale
 
     def __init__(self, steps: int, bins: int, square: float, *, signed: bool) -> None:
         super().__init__(steps, bins, math.sqrt(square * (steps // bins)) * (1 + MARGIN), signed=signed)
         self._square = square
-        self._cells = CELLS
 
     @classmethod
     def of(cls, matrix: AnyStrategy, bins: int) -> Self:
@@ -81,39 +78,44 @@ class AllocationLaw(Law):
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound by the losses where the example takes part."""
-        return self._bound(multiplier, epsilon, AllocationLosses.log_removal)
+        losses = self._losses(multiplier)
+        return _bound(None if losses is None else losses.removal(epsilon))
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound by the losses where the example is left out."""
-        return self._bound(multiplier, epsilon, AllocationLosses.log_addition)
+        losses = self._losses(multiplier)
+        return _bound(None if losses is None else losses.addition(epsilon))
 
     def sigma(self, epsilon: float, delta: float) -> float:
-        """Return an s that gives (epsilon, delta); see `Law.sigma`. Most of the search is on coarse grids."""
-        if self._cells <= _COARSE:
-            return super().sigma(epsilon, delta)
-        coarse = copy(self)
-        coarse._cells = _COARSE
-        near, target = math.log(coarse.sigma(epsilon, delta)), math.log(delta)
-        slope = (coarse.log_delta(math.exp(near + _STEP), epsilon) - coarse.log_delta(math.exp(near), epsilon)) / _STEP
+        """Return an s that gives (epsilon, delta); see `Law.sigma`."""
+        target = math.log(delta)
 
         def excess(x: float) -> float:
             return self.log_delta(math.exp(x), epsilon) - target
 
-        root = descend_near(excess, near, slope, tolerance=self.tolerance / 4, reach=_NEAR) if slope < 0 else None
-        if root is None or excess(root + self.tolerance / 2) > 0:
-            return super().sigma(epsilon, delta)
-        return math.exp(root + self.tolerance / 2)
+        about = math.sqrt(self._square) * multiplier_about(epsilon, delta, self.epochs, 1 / self.bins)
+        found = descend_near(excess, math.log(about), 2 * target, tolerance=self.tolerance, reach=1.0)
+        return super().sigma(epsilon, delta) if found is None else math.exp(found[0])
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
         """Return that of all choices of steps that the law allows."""
         pattern = {"kind": self.name, "bins": self.bins, "epochs": self.epochs}
         return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern)
 
-    def _bound(self, multiplier: float, epsilon: float, log_delta: Callable[[AllocationLosses, float], float]) -> Bound:
-        variance = self._square / multiplier / multiplier * (1 + MARGIN)
-        if variance > LARGEST_VARIANCE:
-            return Bound("loss_distribution", 0.0)
-        losses = allocation_losses(variance, self.bins, self.epochs, self._cells)
-        level = epsilon - _LOST * self.epochs * (2 * math.log2(self.bins) + 8 + variance)
-        value = log_delta(losses, level)
-        return Bound("loss_distribution", value + MARGIN * (1 + abs(value)) + _LOST * self.steps)
+    def _losses(self, multiplier: float) -> Losses | None:
+        return _losses(self._square, multiplier, self.bins, self.epochs)
+
+
+@lru_cache(maxsize=32)
+def _losses(square: float, multiplier: float, bins: int, blocks: int) -> Losses | None:
+    """Return the checker's law, None where there is so little noise that nothing is private."""
+    try:
+        return losses_of_blocks(Fraction(square), multiplier, bins, blocks)
+    except InvalidParameter:
+        return None
+
+
+def _bound(delta: arb | None) -> Bound:
+    """Return the logarithm of a delta, a little more than that."""
+    value = 0.0 if delta is None else math.log(float(delta.upper()))
+    return Bound("loss_distribution", min(value + MARGIN * (1 + abs(value)), 0.0))

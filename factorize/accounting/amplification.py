@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from factorize.accounting.law import multiplier_about
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
@@ -40,7 +41,6 @@ SMALLEST_DELTA = 1e-14
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _TOLERANCE = 1e-4
 _COARSE, _FINE = 4, 16  # cells of the first search, and of the checker
-_NEAR, _STEP = 0.1, 0.01  # logarithms of multipliers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,29 +110,22 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
         raise InvalidParameter(message, field="probability")
 
     def excess_on(cells: int) -> Callable[[float], float]:
-        """By how much the epsilon of the multiplier e^x is above the target, as a part of it."""
+        """By how much the logarithm of delta at the multiplier e^x is above the one asked for."""
 
         @cache
         def excess(x: float) -> float:
-            losses = _losses(1.0, math.exp(x), probability, compositions, cells)
-            most = _unsampled(math.exp(x), delta, compositions)
-            return min(_epsilon(losses, delta, most) / target, 100.0) - 1.0
+            return math.log(_delta(_losses(1.0, math.exp(x), probability, compositions, cells), target) / delta)
 
         return excess
 
     coarse, fine = excess_on(_COARSE), excess_on(_FINE)
-    try:
-        near = _root(coarse, target, _COARSE * _TOLERANCE)
-        slope = (coarse(near + _STEP) - coarse(near)) / _STEP
-        point = descend_near(fine, near, slope, tolerance=_TOLERANCE / 4, reach=_NEAR) if slope < 0 else None
-    except InvalidParameter:  # the coarse grid has no answer
-        point = None
-    if point is None or fine(point + _TOLERANCE / 2) > 0:
-        return math.exp(_root(fine, target, _TOLERANCE))
-    return math.exp(point + _TOLERANCE / 2)
+    about = multiplier_about(target, delta, compositions, probability**2)
+    near = descend_near(coarse, math.log(about), 2 * math.log(delta), tolerance=_TOLERANCE, reach=1.0)
+    found = near and descend_near(fine, *near, tolerance=_TOLERANCE, reach=1.0)
+    return math.exp(_root(fine, target) if found is None else found[0])
 
 
-def _root(excess: Callable[[float], float], epsilon: float, tolerance: float) -> float:
+def _root(excess: Callable[[float], float], epsilon: float) -> float:
     """Return the logarithm of the smallest multiplier that reaches epsilon, or of 0.01 if that does.
 
     It goes down by halves, since the distribution of losses grows with the square of one over the noise.
@@ -150,7 +143,7 @@ def _root(excess: Callable[[float], float], epsilon: float, tolerance: float) ->
             )
     while high > math.log(_SMALLEST) and excess(high - half) <= 0:
         high -= half
-    return high if high <= math.log(_SMALLEST) else descend(excess, high - half, high, tolerance=tolerance)
+    return high if high <= math.log(_SMALLEST) else descend(excess, high - half, high, tolerance=_TOLERANCE)
 
 
 def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
@@ -259,7 +252,7 @@ def calibrate_amplified(
 
 @lru_cache(maxsize=64)
 def _remembered(epsilon: float, delta: float, probability: float, compositions: int) -> float:
-    """Return `amplified_multiplier`, which takes a second and is the same for every C of as many bands."""
+    """Return `amplified_multiplier`, which is the same for every C of as many bands."""
     return amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
 
 

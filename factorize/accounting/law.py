@@ -137,6 +137,19 @@ class Law(ABC):
         return math.log(gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)))
 
 
+def multiplier_about(epsilon: float, delta: float, copies: int, chance: float) -> float:
+    """Return nearly the s of a run of steps, or blocks, whose losses were as those of one Gaussian mechanism.
+
+    Args:
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        copies: k, independent.
+        chance: p, where the likelihood ratio of each has the variance p (e^(1 / s^2) - 1).
+    """
+    each = noise_multiplier_for_epsilon(epsilon, delta) ** -2 / copies
+    return float(math.log1p(math.expm1(min(each, 500.0)) / chance) ** -0.5)
+
+
 def _excess(log_delta: Callable[[float], float], delta: float) -> Callable[[float], float]:
     target = math.log(check_delta(delta))
     return lambda point: log_delta(point) - target

@@ -279,7 +279,7 @@ class StarEstimate:
             # a Gaussian tail e^(-s^2 c), as delta is, has this slope
             found = descend_near(excess, math.log(near), 2 * target, tolerance=tolerance, reach=_NEAR)
             if found is not None:
-                return math.exp(found)
+                return math.exp(found[0])
         high = math.log(self.law.sigma(epsilon, delta))
         low = high - 0.25
         while lower(low) <= 0:

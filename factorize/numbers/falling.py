@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _STEPS = 200
-_SECANTS = 6
+_SECANTS = 8
+_SMOOTH = 8.0  # tolerances, on whose scale a difference says the slope
 
 
 def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-7) -> float:
@@ -30,27 +31,28 @@ def descend(excess: Callable[[float], float], low: float, high: float, *, tolera
 
 def descend_near(
     excess: Callable[[float], float], near: float, slope: float, *, tolerance: float, reach: float
-) -> float | None:
-    """Return where a falling function crosses 0, by secants from a good guess; None where they do not lead there.
+) -> tuple[float, float] | None:
+    """Return a point within a tolerance above where a falling function crosses 0, and the slope there, by secants.
 
-    The last step, which is within the tolerance, is taken and not looked at.
+    The function was seen at most 0 at the point. Where secants do not lead there, the answer is None.
 
     Args:
         excess: the function.
-        near: the guess.
+        near: a guess.
         slope: of the function there, about; negative.
-        tolerance: of the last step.
+        tolerance: of the point; the function need not be smooth on that scale.
         reach: from the guess; what is beyond is not looked for.
     """
     point, value = near, excess(near)
     for _ in range(_SECANTS):
-        step = -value / slope
+        if slope * tolerance <= value <= 0:
+            return point, slope
+        step = tolerance / 2 - value / slope
         if abs(point + step - near) > reach:
             return None
-        if abs(step) <= tolerance:
-            return point + step
         there = excess(point + step)
-        slope = (there - value) / step
+        if abs(step) > _SMOOTH * tolerance:
+            slope = (there - value) / step
         if not slope < 0:
             return None
         point, value = point + step, there

@@ -66,11 +66,11 @@ def test_a_small_epsilon_is_accounted_on_a_finer_grid() -> None:
 def test_no_multiplier_much_smaller_keeps_the_target(
     epsilon: float, delta: float, probability: float, compositions: int
 ) -> None:
-    """The search begins on a coarse grid; what it returns is the smallest of the fine one."""
+    """The search begins on a coarse grid and ends on the fine one, where delta jumps by what 3e-4 of noise gain."""
     found = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
     kept, broken = (
         amplified_epsilon(times * found, delta, probability=probability, compositions=compositions)
-        for times in (1.0, 1 - 3e-4)
+        for times in (1.0, 1 - 6e-4)
     )
     assert kept <= epsilon * (1 + 5e-5) < broken  # `amplified_epsilon` chooses a grid of its own
 
