@@ -13,8 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
 CLIENTS := .venv-clients
+FEDERATED := .venv-federated
 
-.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -55,6 +56,10 @@ slow-tests: $(STAMP)
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(SIDE_BY_SIDE)
+
+# The adapters against the real Flower and NVFlare.
+test-federated: $(FEDERATED)/.installed
+	$(FEDERATED)/bin/python -m pytest tests/federated
 
 # The five papers' systems: their tests, and the quick form of every reproduction and of the leaderboard.
 papers: $(STAMP)
@@ -145,6 +150,12 @@ $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --no-compile -r requirements-frameworks.txt
 	touch $(FRAMEWORKS)/.installed
 
+$(FEDERATED)/.installed: $(STAMP) requirements-federated.txt
+	test -x $(FEDERATED)/bin/python || $(BIN)/python -m venv --without-pip $(FEDERATED)
+	$(call SEES_THE_LOCK,$(FEDERATED))
+	$(FEDERATED)/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-federated.txt
+	touch $(FEDERATED)/.installed
+
 $(CLIENTS)/.installed: $(STAMP) requirements-clients.txt
 	test -x $(CLIENTS)/bin/python || $(BIN)/python -m venv --without-pip $(CLIENTS)
 	$(call SEES_THE_LOCK,$(CLIENTS))
@@ -171,4 +182,4 @@ lock:
 	$(subst pyproject.toml,--group docs,$(LOCK)) --constraint requirements-dev.lock --output-file requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(SITE) $(CLIENTS) .demo build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) $(SITE) $(CLIENTS) $(FEDERATED) .demo build dist *.egg-info

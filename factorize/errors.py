@@ -248,6 +248,8 @@ EXTRAS = {
     "opentelemetry": "otel",
     "opacus": "torch",
     "transformers": "huggingface",
+    "flwr": "flower",
+    "nvflare": "nvflare",
     "optax": "jax",
     "msgpack": "cluster",
     "psutil": "cluster",

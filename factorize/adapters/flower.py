@@ -1,0 +1,141 @@
+"""A strategy of Flower around another one: correlated noise on what the clients' updates release together.
+
+It wraps a strategy as Flower's own `DifferentialPrivacyServerSideFixedClipping` does. The wrapped strategy sees one
+reply in each round, the model with the noisy mean update, so that whatever it computes of it has the guarantee.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from factorize.adapters.federated import FederatedRounds
+from factorize.errors import InvalidParameter
+
+_log = logging.getLogger(__name__)
+
+
+class CorrelatedNoise(Strategy):
+    """Client-level differential privacy with correlated noise around a strategy that averages models.
+
+    Clients are chosen by the timers of `rounds`, among all connected nodes; the sampling of the wrapped strategy is
+    switched off. What clients measure is not covered, so their metrics are dropped and no client evaluates: give
+    `start` an `evaluate_fn`.
+
+    Args:
+        strategy: `FedAvg`, or one derived from it whose replies are arrays: `FedProx`, `FedAvgM`, `FedAdam`.
+        rounds: of the run; made for the arrays of the model, in their order.
+
+    Raises:
+        InvalidParameter: a strategy that is not derived from `FedAvg`.
+    """
+
+    def __init__(self, strategy: Strategy, rounds: FederatedRounds) -> None:
+        if not isinstance(strategy, FedAvg):
+            message = (
+                f"{type(strategy).__name__} is not derived from FedAvg, whose replies are models; wrap one that is"
+            )
+            raise InvalidParameter(message, field="strategy")
+        self.strategy, self.rounds = strategy, rounds
+        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = 1.0, 0, 0
+        self._arrays = ArrayRecord()
+
+    def resumed(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the model to go on with: that of the last released round, or these arrays before the first.
+
+        Give it to `start` as `initial_arrays`, and the rounds that are left. It is what `FedAvg` and `FedProx` had; of
+        a strategy with a state of its own, as the moments of `FedAdam`, keep the model and the state yourself.
+        """
+        if self.rounds.last is None:
+            return arrays
+        model, mean = self.rounds.last
+        return _record(arrays, [old + step for old, step in zip(model, mean, strict=True)])
+
+    def summary(self) -> None:
+        """Log the guarantee and the wrapped strategy."""
+        _log.info("%s", self.rounds.statement)
+        self.strategy.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the clients whose timers allow it.
+
+        Raises:
+            InvalidParticipation: the round would exceed the budget.
+        """
+        self._arrays = arrays
+        chosen = self.rounds.choose(str(node) for node in grid.get_node_ids())
+        return self.strategy.configure_train(
+            server_round, arrays, config, _Chosen(grid, [int(node) for node in chosen])
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what the wrapped strategy makes of the noisy mean update; wrong replies count as zeros."""
+        current = self._arrays.to_numpy_ndarrays()
+        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+            if not reply.has_error():
+                self.rounds.add(str(reply.metadata.src_node_id), self._update(reply, current))
+        mean = self.rounds.close(current)
+        content = RecordDict(
+            {
+                self.strategy.arrayrecord_key: _record(
+                    self._arrays, [old + step for old, step in zip(current, mean, strict=True)]
+                ),
+                "metrics": MetricRecord({self.strategy.weighted_by_key: 1.0}),
+            }
+        )
+        arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, 1, MessageType.TRAIN)])
+        return arrays, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: what clients measure has no noise."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing; see `configure_evaluate`."""
+        return None
+
+    def _update(self, reply: Message, current: list[np.ndarray]) -> list[np.ndarray]:
+        """Return a client's model less the one that it was given; nothing where its arrays cannot be read as such."""
+        records = list(reply.content.array_records.values())
+        if len(records) != 1 or list(records[0]) != list(self._arrays):
+            return []
+        try:
+            found = records[0].to_numpy_ndarrays()
+        except (ValueError, TypeError, OSError, EOFError) as reason:
+            _log.warning("arrays of node %d cannot be read: %s", reply.metadata.src_node_id, str(reason)[:200])
+            return []
+        if any(new.dtype.kind != "f" or new.shape != old.shape for new, old in zip(found, current, strict=True)):
+            return found
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
+            return [new.astype(np.float64) - old for new, old in zip(found, current, strict=True)]
+
+
+class _Chosen:
+    """A grid that has the chosen nodes only, so that the wrapped strategy asks all of them."""
+
+    def __init__(self, grid: Grid, nodes: list[int]) -> None:
+        self._grid, self._nodes = grid, nodes
+
+    def get_node_ids(self) -> list[int]:
+        """Return the chosen nodes."""
+        return self._nodes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def _record(like: ArrayRecord, arrays: list[np.ndarray]) -> ArrayRecord:
+    """Return arrays under the names of a record."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in zip(like, arrays, strict=True)})

@@ -1,0 +1,128 @@
+"""Components of NVFlare for correlated noise: an aggregator, a workflow that chooses by timers, a filter that clips.
+
+The server runs `CorrelatedFedAvg(aggregator=CorrelatedAggregator(rounds))`. `ScatterAndGather` takes the aggregator,
+too; it asks every client in every round, and those that are too early are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from factorize.adapters.federated import FederatedRounds, clipped
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+_log = logging.getLogger(__name__)
+
+
+class CorrelatedAggregator(ModelAggregator):
+    """The noisy mean of the clients' weight differences, as a weight difference without metrics.
+
+    Its round is the workflow's: where a server that was killed takes its last released round again, the answers are
+    dropped and the same bits are returned.
+
+    Args:
+        rounds: of the run; made for the arrays of the model.
+        names: of the model's parameters, in that order.
+    """
+
+    def __init__(self, rounds: FederatedRounds, names: list[str]) -> None:
+        super().__init__()
+        self.rounds, self.names = rounds, list(names)
+
+    def accept_model(self, model: FLModel) -> None:
+        """Add the difference of one client; what is wrong counts as zeros."""
+        meta = model.meta or {}
+        client, current = str(meta.get("client_name", "")), model.current_round
+        if current is not None and current != self.rounds.step:
+            _log.warning("round %d drops an answer of client %r to round %d", self.rounds.step, client, current)
+            return
+        self.rounds.admit([client])
+        params = model.params or {}
+        fits = model.params_type == ParamsType.DIFF and set(params) == set(self.names)
+        if not fits:
+            _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
+        self.rounds.add(client, [np.asarray(params[name]) for name in self.names] if fits else [])
+
+    def aggregate_model(self) -> FLModel:
+        """Close the round.
+
+        Raises:
+            InvalidParticipation: the round would exceed the budget, or is neither the next nor the last one.
+        """
+        asked = self._round()
+        if asked == self.rounds.step - 1 and self.rounds.last is not None:
+            mean = self.rounds.last[1]
+        elif asked in (None, self.rounds.step):
+            mean = self.rounds.close()
+        else:
+            raise InvalidParticipation(
+                f"the workflow is in round {asked} and {self.rounds.step} rounds were released; set its start_round to "
+                f"{self.rounds.step}"
+            )
+        return FLModel(params_type=ParamsType.DIFF, params=dict(zip(self.names, mean, strict=True)))
+
+    def reset_stats(self) -> None:
+        """Keep what was added: a round ends with `aggregate_model` alone."""
+
+    def _round(self) -> int | None:
+        return None if self.fl_ctx is None else self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
+
+
+class CorrelatedFedAvg(FedAvg):
+    """Federated averaging that asks the clients whose timers allow it, as many as are planned.
+
+    Args:
+        aggregator: whose rounds are taken.
+        **options: of `FedAvg`. `start_round` is by default the next round, `num_rounds` all that are left; where the
+            server was killed before it saved the model of the last released round, begin one round earlier.
+    """
+
+    def __init__(self, *, aggregator: CorrelatedAggregator, **options: Any) -> None:
+        rounds = aggregator.rounds
+        left = {"start_round": rounds.step, "num_rounds": rounds.steps - rounds.step}
+        super().__init__(num_clients=rounds.clients_a_round, aggregator=aggregator, **{**left, **options})
+        self._rounds = rounds
+
+    def sample_clients(self, num_clients: int | None = None) -> list[str]:
+        """Return the names of clients whose timers allow this round."""
+        return self._rounds.choose(client.name for client in self.engine.get_clients())
+
+
+class ClippedUpdates(DXOFilter):
+    """A client's filter of task results: no weight difference leaves it with a larger norm than the server allows.
+
+    The server clips again, whatever its clients do.
+
+    Args:
+        clip_norm: of all parameters together.
+    """
+
+    def __init__(self, clip_norm: float) -> None:
+        super().__init__(supported_data_kinds=[DataKind.WEIGHT_DIFF], data_kinds_to_filter=[DataKind.WEIGHT_DIFF])
+        self.clip_norm = clip_norm
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
+        """Return the difference, scaled down where it is too long.
+
+        Raises:
+            InvalidParameter: it has entries that are NaN or infinite.
+        """
+        arrays = [np.asarray(array) for array in dxo.data.values()]
+        vector = clipped(arrays, self.clip_norm)
+        if vector is None:
+            raise InvalidParameter("the weight difference has entries that are not finite", field="update")
+        parts = np.split(vector, np.cumsum([array.size for array in arrays])[:-1])
+        shaped = (part.reshape(array.shape).astype(array.dtype) for part, array in zip(parts, arrays, strict=True))
+        dxo.data = dict(zip(dxo.data, shaped, strict=True))
+        return dxo

@@ -1,0 +1,156 @@
+"""The strategy in Flower's own loop: `Strategy.start` over a grid whose nodes answer in this process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from flwr.supercore.task_identity import TaskIdentity
+
+from factorize.adapters.federated import clipped
+from factorize.adapters.flower import CorrelatedNoise
+from factorize.checker.receipt import check_receipt
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as of a server app's process
+Answer = Callable[[int, int, dict[str, np.ndarray]], Any]
+
+
+def record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def honest(node: int, step: int, model: dict[str, np.ndarray]) -> ArrayRecord:
+    return record({name: array + update(node, step)[name] for name, array in model.items()})
+
+
+class Nodes(Grid):
+    """Nodes 1 to 16, who answer at once."""
+
+    def __init__(self, answer: Answer = honest, step: int = 0) -> None:
+        self.answer, self.step, self.asked = answer, step, list[list[int]]()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        given = list(messages)
+        if given:
+            self.asked.append(sorted(message.metadata.dst_node_id for message in given))
+        replies = []
+        for message in given:
+            arrays = next(iter(message.content.array_records.values()))
+            model = dict(zip(arrays, arrays.to_numpy_ndarrays(), strict=True))
+            found = self.answer(message.metadata.dst_node_id, self.step, model)
+            if isinstance(found, Error):
+                replies.append(Message(found, reply_to=message))
+            elif found is not None:
+                metrics = MetricRecord({"num-examples": float(message.metadata.dst_node_id), "loss": 1.0})
+                replies.append(Message(RecordDict({"arrays": found, "metrics": metrics}), reply_to=message))
+        self.step += bool(given)
+        random.shuffle(replies)
+        return replies
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, CLIENTS + 1))
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    run = property(set_run)
+
+    def create_message(self, *given: Any, **more: Any) -> Message:
+        raise NotImplementedError
+
+    push_messages = pull_messages = create_message
+
+
+def trained(strategy: CorrelatedNoise, nodes: Nodes, rounds: int, arrays: ArrayRecord | None = None) -> Any:
+    return strategy.start(nodes, record(MODEL) if arrays is None else arrays, num_rounds=rounds)
+
+
+def test_a_run_keeps_its_timers_and_is_proved(tmp_path: Path) -> None:
+    rounds, receipt = rounds_in(tmp_path)
+    nodes = Nodes()
+    result = trained(CorrelatedNoise(FedAvg(), rounds), nodes, N)
+    assert list(result.arrays) == list(MODEL) and not result.train_metrics_clientapp
+    assert not result.evaluate_metrics_clientapp, "what clients measure has no noise"
+    assert len(nodes.asked) == N
+    for node in nodes.get_node_ids():
+        turns = [step for step, asked in enumerate(nodes.asked) if node in asked]
+        assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
+    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+        trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
+    receipt.close()
+    factors().save(tmp_path / "factors.safetensors")
+    text = (tmp_path / "receipt.json").read_bytes()
+    report = check_receipt(text, [(tmp_path / "factors.safetensors").read_bytes()])
+    assert report.supported and not report.unseen, (report.failed, report.unseen)
+
+
+def test_the_noisy_mean_is_of_equal_weights(tmp_path: Path) -> None:
+    """Flower's averages weight by `num-examples`, which no clip norm bounds."""
+    released = []
+    for name, answer in (("some", honest), ("none", lambda *_: None)):
+        rounds, _ = rounds_in(tmp_path / name)
+        nodes = Nodes(answer)
+        result = trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
+        released.append(np.concatenate([array.ravel() for array in result.arrays.to_numpy_ndarrays()]))
+        if name == "some":
+            total = sum(clipped(list(update(node, 0).values()), CLIP) for node in nodes.asked[0])
+    assert np.allclose(released[0] - released[1], np.asarray(total) / PLANNED, atol=1e-5)
+
+
+@pytest.mark.parametrize("killed", [1, 3, 5])
+def test_a_restarted_server_goes_on_with_the_same_bits(tmp_path: Path, killed: int) -> None:
+    ends = []
+    for parts in ([N], [killed, N - killed]):
+        random.seed(7)
+        arrays, step = record(MODEL), 0
+        for part in parts:
+            rounds, _ = rounds_in(tmp_path / str(len(parts)))
+            strategy = CorrelatedNoise(FedProx(proximal_mu=0.1), rounds)
+            arrays = strategy.resumed(arrays)
+            arrays = trained(
+                strategy, Nodes(lambda node, step, model: honest(1, step, model), step), part, arrays
+            ).arrays
+            step += part
+            assert arrays.to_numpy_ndarrays()[0].tobytes() == strategy.resumed(arrays).to_numpy_ndarrays()[0].tobytes()
+            arrays = record(MODEL)  # the process ended, and the model with it
+            rounds.stop()
+        ends.append([part.tobytes() for part in strategy.resumed(arrays).to_numpy_ndarrays()])
+    assert ends[0] == ends[1]
+
+
+def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
+    wrong: list[Any] = [
+        Error(0, "crashed"),
+        record({"weights": np.full((2, 3), np.nan, np.float32), "bias": MODEL["bias"]}),
+        record({"weights": MODEL["weights"].T.copy(), "bias": MODEL["bias"]}),
+        record({"bias": MODEL["bias"], "weights": MODEL["weights"]}),
+    ]
+    rounds, _ = rounds_in(tmp_path)
+    left = iter(wrong)
+    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: next(left)), 1)
+    assert rounds.refused == {"not finite": 1, "shape": 2} and rounds.step == 1
+    broken = Array("float32", (2, 3), "numpy.ndarray", b"no array")
+    spoilt = ArrayRecord({"weights": broken, "bias": Array(MODEL["bias"])})
+    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: spoilt), 1)
+    assert rounds.refused["shape"] == 2 + PLANNED and rounds.step == 2
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedAvgM])
+def test_other_strategies_see_the_noisy_mean_alone(tmp_path: Path, kind: Any) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    result = trained(CorrelatedNoise(kind(), rounds), Nodes(), 3)
+    assert rounds.step == 3 and all(np.isfinite(array).all() for array in result.arrays.to_numpy_ndarrays())
+
+
+def test_a_strategy_without_models_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="not derived from FedAvg"):
+        CorrelatedNoise(CorrelatedNoise(FedAvg(), rounds_in(tmp_path)[0]), rounds_in(tmp_path / "b")[0])
