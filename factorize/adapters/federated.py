@@ -216,13 +216,18 @@ class FederatedRounds:
 
         Raises:
             InvalidParticipation: all rounds were taken.
+            InvalidParameter: a model of other shapes. Nothing was released.
         """
         self._refuse_past()
+        given = np.zeros(len(self._sum))
+        if model is not None:
+            if [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
+                raise InvalidParameter("the model has other shapes than at the beginning of the run", field="model")
+            given = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
         self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
         noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
-        given = np.zeros(len(mean)) if model is None else np.concatenate([np.ravel(part) for part in model])
-        self._kept = given.astype(np.float64), mean
+        self._kept = given, mean
         for client in sorted(self._open):
             self._numbers.setdefault(client, len(self._numbers))
         taken = [self._numbers[client] for client in sorted(self._open)]
@@ -233,6 +238,9 @@ class FederatedRounds:
 
     def epsilon_so_far(self, run: Factorization, delta: float | None = None) -> float:
         """Return epsilon of the rounds that were released, where the run stops before its last round.
+
+        It holds where the stop did not depend on the data or on what was released: a deadline, a server that is needed
+        elsewhere. A run that stops because its accuracy is good, say, has the statement's epsilon.
 
         Args:
             run: the whole run's factorization, opened from its file.

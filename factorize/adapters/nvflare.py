@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from factorize.adapters.federated import FederatedRounds, clipped
@@ -40,19 +42,43 @@ class CorrelatedAggregator(ModelAggregator):
         super().__init__()
         self.rounds, self.names = rounds, list(names)
 
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """Add the answer of the client that NVFlare has authenticated, whatever name is in its meta data."""
+        self.fl_ctx = fl_ctx
+        client = str(shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, ""))
+        if not client or shareable.get_return_code() != ReturnCode.OK:
+            _log.warning("an answer of client %r has no name, or says that it failed", client)
+            return False
+        try:
+            model = FLModelUtils.from_shareable(shareable, fl_ctx)
+        except (ValueError, TypeError, KeyError, AttributeError) as reason:
+            _log.warning("an answer of client %r is no model: %s", client, str(reason)[:200])
+            model = FLModel(params_type=ParamsType.DIFF, params={"": 0.0})
+        model.current_round = shareable.get_cookie(AppConstants.CONTRIBUTION_ROUND, model.current_round)
+        model.meta = {"client_name": client}
+        return self._add(model)
+
     def accept_model(self, model: FLModel) -> None:
-        """Add the difference of one client; what is wrong counts as zeros."""
+        """Add the difference of one client, whose name the workflow has set; what is wrong counts as zeros."""
+        self._add(model)
+
+    def _add(self, model: FLModel) -> bool:
+        """Add a difference, and say whether it counts."""
         meta = model.meta or {}
         client, current = str(meta.get("client_name", "")), model.current_round
         if current is not None and current != self.rounds.step:
             _log.warning("round %d drops an answer of client %r to round %d", self.rounds.step, client, current)
-            return
+            return False
         self.rounds.admit([client])
-        params = model.params or {}
-        fits = model.params_type == ParamsType.DIFF and set(params) == set(self.names)
-        if not fits:
+        params, update = model.params or {}, list[np.ndarray]()
+        if model.params_type == ParamsType.DIFF and set(params) == set(self.names):
+            try:
+                update = [np.asarray(params[name]) for name in self.names]
+            except (ValueError, TypeError) as reason:
+                _log.warning("parameters of client %r are no arrays: %s", client, str(reason)[:200])
+        else:
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
-        self.rounds.add(client, [np.asarray(params[name]) for name in self.names] if fits else [])
+        return self.rounds.add(client, update)
 
     def aggregate_model(self) -> FLModel:
         """Close the round.

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -27,17 +29,23 @@ def context(step: int) -> FLContext:
 
 
 def answer(client: int, step: int, **changes: Any) -> FLModel:
-    given: dict[str, Any] = {"params": update(client, step), "params_type": ParamsType.DIFF, **changes}
-    return FLModel(current_round=step, meta={"client_name": str(client)}, **given)
+    given: dict[str, Any] = {"params": update(client, step), "params_type": ParamsType.DIFF}
+    return FLModel(current_round=step, **{"meta": {"client_name": str(client)}, **given, **changes})
+
+
+def shareable(client: int, model: FLModel) -> Shareable:
+    """Return an answer as the server gets it: NVFlare knows who sent it, and the round that was asked for."""
+    found = FLModelUtils.to_shareable(model)
+    found.set_peer_props({ReservedKey.IDENTITY_NAME: str(client)})
+    found.add_cookie(AppConstants.CONTRIBUTION_ROUND, model.current_round)
+    return found
 
 
 def aggregated(aggregator: CorrelatedAggregator, step: int, clients: list[int]) -> dict[str, np.ndarray]:
     """Return what a round of NVFlare's scatter and gather makes of answers."""
     aggregator.reset(context(step))
     for client in clients:
-        model = FLModelUtils.from_shareable(FLModelUtils.to_shareable(answer(client, step)))
-        model.meta = {"client_name": str(client)}
-        aggregator.accept_model(model)
+        aggregator.accept(shareable(client, answer(client, step)), context(step))
     dxo = from_shareable(aggregator.aggregate(context(step)))
     assert dxo.data_kind == DataKind.WEIGHT_DIFF
     return dxo.data
@@ -97,6 +105,27 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     aggregator.fl_ctx = context(1)
     aggregator.aggregate_model()
     assert rounds.step == 2
+
+
+def test_a_client_has_the_name_that_nvflare_knows(tmp_path: Path) -> None:
+    aggregator = CorrelatedAggregator(rounds_in(tmp_path)[0], list(MODEL))
+    first, second = answer(1, 0, meta={"client_name": "2"}), answer(1, 0, meta={"client_name": "3"})
+    assert aggregator.accept(shareable(1, first), context(0)) and not aggregator.accept(
+        shareable(1, second), context(0)
+    )
+    failed, nameless = shareable(4, answer(4, 0)), FLModelUtils.to_shareable(answer(5, 0))
+    failed.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
+    assert not aggregator.accept(failed, context(0)) and not aggregator.accept(nameless, context(0))
+    empty = Shareable()
+    empty.set_peer_props({ReservedKey.IDENTITY_NAME: "6"})
+    ragged = shareable(7, answer(7, 0, params={"weights": [[1.0], [1.0, 2.0]], "bias": MODEL["bias"]}))
+    assert not aggregator.accept(empty, context(0)) and not aggregator.accept(ragged, context(0))
+    assert aggregator.rounds.refused == {"twice": 1, "shape": 2} and aggregator.rounds.eligible(["1", "4"]) == [
+        "1",
+        "4",
+    ]
+    aggregator.aggregate(context(0))
+    assert aggregator.rounds.eligible(["1", "2", "4", "6", "7"]) == ["2", "4"]
 
 
 class Workflow(CorrelatedFedAvg):

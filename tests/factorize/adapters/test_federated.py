@@ -321,6 +321,13 @@ def test_clipping_bounds_the_norm_of_all_arrays_together(scale: float) -> None:
         assert float(np.linalg.norm(vector)) == pytest.approx(0.75)
 
 
+def test_a_model_of_other_shapes_releases_nothing(tmp_path: Path, factors: Factorization) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    with pytest.raises(InvalidParameter, match="other shapes"):
+        rounds.close(MODEL[:1])
+    assert rounds.step == 0 and len(rounds.close(MODEL)) == 2
+
+
 def test_the_lock_goes_with_the_process(tmp_path: Path, factors: Factorization) -> None:
     rounds = rounds_in(tmp_path, factors)
     rounds.stop()
