@@ -8,15 +8,15 @@ whoever changes it meanwhile makes balls wider, and never false.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import numpy as np
 from flint import arb_series, ctx
 
 from factorize.checker.arithmetic.balls import Balls, nearest
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.doubles.roundings import TINY, UNIT, outwards
-from factorize.checker.losses.variances import Ends
+from factorize.checker.doubles.roundings import TINY, UNIT
+from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.spec import Weighing
 
 LARGEST = 1 << 20
@@ -99,12 +99,9 @@ def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
     Raises:
         NotEnclosed: restarts are too far apart to be followed.
     """
-    rows = [_ends(guess, error, side) for side in (-1, 1)]
-    total = outwards(_both(np.arange(len(guess), 0, -1) * row for row in rows), _SLACK)
-    last = outwards(_both(rows), _SLACK)  # which is the longest row
-    if weighing.tau is not None:
-        return Ends(total, last, last, _restarted(guess, error, weighing.tau))
-    return Ends(total, last, last, _objective(weighing, rows, total, last))
+    rows = _enclosed(lambda side: np.cumsum(_squares(guess, error, side)))
+    since = None if weighing.tau is None else _since_references(guess, error, weighing.tau)
+    return weighed(rows, weighing, since)
 
 
 def approximate_inverse(column: np.ndarray) -> np.ndarray:
@@ -125,41 +122,29 @@ def approximate_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.asarray(np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[: len(left)])
 
 
-def _ends(guess: np.ndarray, error: float, side: int) -> np.ndarray:
+def _squares(guess: np.ndarray, error: float, side: int) -> np.ndarray:
     """Squares of the coefficients, all too small or all too large."""
     return np.asarray(np.maximum(np.abs(guess) + side * error, 0.0) ** 2)
 
 
-def _both(ends: Iterable[np.ndarray]) -> tuple[float, float]:
-    low, high = map(math.fsum, ends)
-    return low, high
+def _enclosed(sums: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Return ends, shape (2, n), of running sums of squares that are all too small (-1) or all too large (1)."""
+    low, high = sums(-1), sums(1)
+    slack = (len(low) + 8) * UNIT * (1 + _SLACK)
+    return np.stack([np.maximum(low * (1 - slack) - TINY, 0.0), high * (1 + slack) + TINY])
 
 
-def _objective(
-    weighing: Weighing, rows: list[np.ndarray], total: tuple[float, float], last: tuple[float, float]
-) -> tuple[float, float]:
-    n = len(rows[0])
-    if weighing.weights is None:
-        return last
-    if weighing.divisor is not None:
-        return outwards((total[0] / weighing.divisor, total[1] / weighing.divisor), _SLACK)
-    from_here = np.cumsum(weighing.doubles[::-1])[::-1]
-    return outwards(_both(from_here * row for row in rows), n * 2.0**-50)  # of the running sums
-
-
-def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]:
-    """The restart objective: row r + d less row r, r a multiple of tau, has b_0 .. b_{d-1} and b_{k+d} - b_k, k < r."""
+def _since_references(guess: np.ndarray, error: float, tau: int) -> np.ndarray:
+    """Ends for row r + d less row r, r a multiple of tau: it has b_0 .. b_{d-1}, and b_{k+d} - b_k for k < r."""
     n = len(guess)
     if n * tau > LARGEST_RESTARTS:
         raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {LARGEST_RESTARTS}; got n={n}")
-    ends = []
-    for side in (-1, 1):
-        terms = []
+
+    def sums(side: int) -> np.ndarray:
+        rows, fresh = np.empty(n), np.cumsum(_squares(guess, error, side))
         for d in range(1, min(tau, n) + 1):
-            fresh = math.fsum(_ends(guess[:d], error, side))
-            moved = _ends(guess[d:] - guess[:-d], 2 * error, side)
-            sums = np.concatenate([[0.0], np.cumsum(moved)])[: n - d + 1 : tau]
-            weight = 1.0 if d == tau else 1.0 / tau
-            terms.append(weight * (len(sums) * fresh + math.fsum(sums)))
-        ends.append(math.fsum(terms))
-    return outwards((ends[0], ends[1]), n * 2.0**-50 + _SLACK)  # of the running sums
+            moved = np.cumsum(_squares(guess[d:] - guess[:-d], 2 * error, side))
+            rows[d - 1 :: tau] = fresh[d - 1] + np.concatenate([[0.0], moved])[: n - d + 1 : tau]
+        return rows
+
+    return _enclosed(sums)

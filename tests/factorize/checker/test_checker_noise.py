@@ -14,6 +14,7 @@ from factorize import parse_spec, solvers
 from factorize.certificate.added_noise import claim_of_encoder
 from factorize.checker.arithmetic import series
 from factorize.checker.check import check_factor_file
+from factorize.checker.spec import weighing_of
 from factorize.errors import CorruptObject
 from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows
@@ -106,7 +107,7 @@ def test_without_a_stored_b_the_encoder_is_c(monkeypatch: pytest.MonkeyPatch) ->
 def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch) -> None:
     document = {**TOEPLITZ[0], "objective": {"kind": "lambda_tau", "tau": tau}}
     if tau > N:
-        found = series._restarted(np.ones(N), 0.0, tau)
+        found = series.around(np.ones(N), 0.0, weighing_of(document["objective"], N)).objective
         assert found[0] <= N * (N + 1) / 2 / tau <= found[1]
         return
     result = solvers.solve(parse_spec(document))
