@@ -20,7 +20,9 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+from flint import arb, ctx
 
+from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import sum_above, weights_of
 from factorize.checker.spec import Weighing, program_of, weighing_of
@@ -30,10 +32,9 @@ LARGEST = 1 << 14
 _CUTOFF = 1e-12
 _FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
 _TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound
-_UNITS = 160  # binary places of logarithms
+_PLACES = 160  # of logarithms
 _ALIASING = Fraction(1, 10**13)
 _LN2_BELOW = Fraction(693147180559945309417232121458, 10**30)
-_LN2_ABOVE = Fraction(693147180559945309417232121459, 10**30)
 _LOST, _LOST_IN_PIVOTS = 2.0**-94, 2.0**-50  # of a determinant and of a product of pivots, for each step
 _SMALLEST_PIVOT = 1e-140  # and its inverse the largest
 _PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
@@ -131,6 +132,7 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
     return np.where(scaled < _TINIEST, 0.0, scaled), Fraction(2) ** exponent
 
 
+@ctx.workprec(_PLACES)  # in both threads
 def _norm(given: Recursion) -> Fraction:
     """A number not above the nuclear norm."""
     from factorize.checker.bounds.determinant_kernels import determinant
@@ -213,19 +215,4 @@ def _logarithm(high: float, low: float, places: int, *, relative: float) -> Frac
     """Log of (high + low) 2^(400 places) from below, off by a relative error; None for 0."""
     if not high > 0:
         return None
-    value = Fraction(high) + Fraction(low)
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    mantissa = value / Fraction(2) ** exponent  # from 1 to 2, as denominators of doubles are powers of two
-    exponent += 400 * places
-    whole = exponent * (_LN2_BELOW if exponent >= 0 else _LN2_ABOVE) + _series(mantissa) - Fraction(relative)
-    return Fraction(math.floor(whole * 2**_UNITS), 2**_UNITS)
-
-
-def _series(mantissa: Fraction) -> Fraction:
-    """Log of a number from 1 to 2 from below: log q = 2 (z + z^3 / 3 + ...), z = (q - 1) / (q + 1), every term cut."""
-    power = math.floor((mantissa - 1) / (mantissa + 1) * 2**_UNITS)
-    square, total = power * power >> _UNITS, 0
-    for j in range(1, _UNITS, 2):
-        total += power // j
-        power = power * square >> _UNITS
-    return Fraction(2 * total, 2**_UNITS)
+    return ends((arb(high) + arb(low)).log() + 400 * places * arb.const_log2() - relative)[0]
