@@ -75,13 +75,13 @@ def _check_converged(
             f"the file claims to have converged, and its gap {judged!r} is not within the tolerance {tolerance!r}",
             of=CONVERGED,
         )
-    elif is_formula(spec["mechanism"]) and report.status(MECHANISM) is Status.PROVED:
+    elif _is_formula(spec["mechanism"]) and report.status(MECHANISM) is Status.PROVED:
         report.prove(f"converged: {kind} is a formula, and has nothing to optimise", of=CONVERGED)
     else:
         report.record(f"converged rests on the word of the solver of {kind} on its own class", claim=CONVERGED)
 
 
-def is_formula(mechanism: Mapping[str, Any]) -> bool:
+def _is_formula(mechanism: Mapping[str, Any]) -> bool:
     """Return whether a mechanism has no free parameter, and no choice of a normalisation."""
     parameter = GIVEN.get(mechanism["kind"])
     given = parameter is not None and not isinstance(mechanism.get(parameter), str)

@@ -106,6 +106,7 @@ def endless(kind: str = "nu_toeplitz", **mechanism: Any) -> tuple[dict[str, Any]
         "converged": True,
     }
     spec = {"workload": {"kind": "prefix"}, "participation": ONCE, "mechanism": {"kind": kind, **mechanism}}
+    spec["tolerance"] = 1e-9
     return {"spec": spec, "certificate": certificate}, {"nu": np.array([0.5])} if kind == "nu_toeplitz" else dict(BLT)
 
 
@@ -146,7 +147,8 @@ def test_claims_without_end_that_cannot_be() -> None:
     assert false(lambda c: c["sensitivity"].update(kind="about")) == {SENSITIVITY}
     assert false(lambda c: c["sensitivity"].update(participation=several(2, 2))) == {SENSITIVITY}
     for name in ("lower_bound", "class_lower_bound", "relative_gap"):
-        assert false(lambda c, name=name: c.update({name: 1.0})) == set()
+        with pytest.raises(CertificateError, match="a bound is claimed"):
+            false(lambda c, name=name: c.update({name: 1.0}))
     manifest, tensors = endless(nu=0.25)  # of which C, with 1/2, is none
     report = told(manifest, tensors)
     assert report.status(MECHANISM) == "false" and report.status(CONVERGED) == "not_looked_at"
