@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from flint import arb, ctx
+from flint import ctx
 
-from factorize.checker.arithmetic.balls import ball, ends
+from factorize.checker.arithmetic.balls import PLACES, ball, ends
 from factorize.checker.arithmetic.machine import check_mode
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.moment_pairs import check_moments
 from factorize.checker.participation import allowed
@@ -23,7 +23,8 @@ from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
 from factorize.checker.sampling.poisson import losses_of_samples
-from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, double_below, integer, require
+from factorize.checker.sampling.star import gaussian_delta
+from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, integer, require
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.encoding import json_digest, read_json
@@ -33,7 +34,6 @@ SCHEMA = "factorize.receipt/1"
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER = (
     f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together")
 )
-_PLACES = 256
 _KEYS = {
     *("schema", "epsilon", "delta", "overflow_delta", "unit", "calibration", "factors", "data", "noise", "others"),
     *("together", "steps", "digest"),
@@ -363,13 +363,9 @@ def _steps(file: FactorFile) -> int | None:
 
 
 def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
-    """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, from above (Balle, Wang 2018, theorem 8)."""
-    with ctx.workprec(_PLACES):
-        e, m = ball(epsilon), ball(mu)
-        root = arb(2).sqrt()
-        above = ((e / m - m / 2) / root).erfc() / 2
-        below = ((e / m + m / 2) / root).erfc() / 2
-        return ends(above - e.exp() * below)[1]
+    """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, from above."""
+    with ctx.workprec(PLACES):
+        return ends(gaussian_delta(ball(epsilon), ball(mu)))[1]
 
 
 def _number(given: _Document, name: str) -> Fraction:

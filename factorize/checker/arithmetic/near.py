@@ -7,6 +7,8 @@ than `TINY`.
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -96,6 +98,15 @@ class Around:
         low, high = np.maximum(sizes - self.errors, 0.0), sizes + self.errors
         slack = (np.size(sizes) + 16) * U
         return float(low @ low) * (1 - slack) - _ROOT, float(high @ high) * (1 + slack) + _ROOT
+
+
+def double_below(value: Fraction) -> float:
+    """Return the largest double that is not above a number, which is not negative."""
+    try:
+        found = float(value)
+    except OverflowError:
+        return sys.float_info.max
+    return math.nextafter(found, 0.0) if Fraction(found) > value else found
 
 
 def share(*shares: float, roundings: int = 0) -> float:

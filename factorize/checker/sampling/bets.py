@@ -22,8 +22,9 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball
+from factorize.checker.arithmetic.near import double_below
 from factorize.checker.sampling.call import DEEPEST, LEAST_SPREAD, MOST_SPREAD, log_call, log_most
-from factorize.checker.sampling.star import log_moment, square_down
+from factorize.checker.sampling.star import log_moment
 from factorize.checker.sampling.tuples import log_chances, log_mean_exp, picked, sums_of_rows, tables_of
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -121,7 +122,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
     """
     bins = len(gram)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        least = np.nextafter(gram / square_down(scale) * (1 + 8 * UNIT), np.inf)
+        least = np.nextafter(gram / double_below(Fraction(scale) ** 2) * (1 + 8 * UNIT), np.inf)
     if not (np.isfinite(least).all() and least.max() < 1e8):
         raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
     rest, tau = least - shared, 64 * UNIT * bins * float(least.max())

@@ -13,7 +13,6 @@ with c_m = T^(1-m) (m-1)^(m-1) m^-m, a the mean of the diagonal of K and v the m
 from __future__ import annotations
 
 import math
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +20,7 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.near import double_below
 from factorize.checker.sampling.bins import Gram
 from factorize.errors import InvalidParameter
 
@@ -39,20 +39,10 @@ def covariance(gram: Gram, sigma: float) -> np.ndarray:
     if not (np.isfinite(sigma) and sigma > 0):
         raise InvalidParameter(f"sigma is a positive number; got {sigma!r}", field="sigma")
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        found = np.nextafter(gram.high / square_down(sigma), np.inf)
+        found = np.nextafter(gram.high / double_below(Fraction(sigma) ** 2), np.inf)
     if not (np.isfinite(found).all() and found.max() < 1e8):
         raise InvalidParameter(f"sigma {sigma!r} is so small that nothing is private; take a larger one", field="sigma")
     return np.asarray(found)
-
-
-def square_down(value: float) -> float:
-    """Return the largest double that is not above the square, which doubles round far off below the normal numbers."""
-    exact = Fraction(value) ** 2
-    try:
-        found = float(exact)
-    except OverflowError:
-        return sys.float_info.max
-    return math.nextafter(found, 0.0) if Fraction(found) > exact else found
 
 
 @ctx.workprec(PLACES)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from factorize.checker.arithmetic.near import double_below
+
 PROTOCOL = "bins-1"
 SAMPLINGS = {
     "balls_in_bins": {"bet", "star_bound", "closed_form", "gaussian"},
@@ -208,9 +210,3 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
     return value
-
-
-def double_below(value: Fraction) -> float:
-    """Return the largest double that is not above a value."""
-    found = float(value)
-    return math.nextafter(found, 0.0) if Fraction(found) > value else found
