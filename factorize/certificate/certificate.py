@@ -13,7 +13,7 @@ from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.arithmetic.machine import require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
-from factorize.checker.losses.widths import WIDEST, width_of_losses
+from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge, extras_named
 from factorize.mechanisms import Banded

@@ -9,7 +9,7 @@ from typing import Any
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.file import FactorFile
-from factorize.checker.losses.widths import WIDEST, width_of_losses
+from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.mechanism import Contradiction
 from factorize.checker.report import (
     ADDED_NOISE,

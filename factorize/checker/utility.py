@@ -35,8 +35,7 @@ from factorize.checker.doubles.nuclear_norms import (
 from factorize.checker.doubles.triangles import inverse_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses import balls, variances
-from factorize.checker.losses.variances import Ends
-from factorize.checker.losses.widths import WIDEST, width_of_losses
+from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec import toeplitz_column, weighing_of
 from factorize.checker.strategy import Strategy

@@ -7,7 +7,7 @@ losses/variance_kernels.py). No n x n array, and no B: what a job computes as B 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from factorize.checker.spec.programs import Program, X
 from factorize.checker.strategy import Strategy
 
 LARGEST_WORK = 1 << 35
+WIDEST = 1e-9
+"""Relative width of the losses above which they count as not enclosed."""
 _SLACK = 2.0**-44
 
 
@@ -78,3 +80,11 @@ def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = Non
 
 def _outwards(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(ends[0] * (1 - _SLACK), 0.0), ends[1] * (1 + _SLACK)
+
+
+def width_of_losses(ends: Iterable[tuple[float, float]]) -> float:
+    """Return the largest relative width of an enclosure; infinity where one has no end."""
+    ends = list(ends)
+    if not all(math.isfinite(high) for _, high in ends):
+        return math.inf
+    return max((high - low) / high if high else 0.0 for low, high in ends)

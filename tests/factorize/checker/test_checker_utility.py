@@ -25,7 +25,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.doubles import nuclear_norms, whole
 from factorize.checker.file import read_factor_file
 from factorize.checker.losses import balls
-from factorize.checker.losses.widths import WIDEST
+from factorize.checker.losses.variances import WIDEST
 from factorize.checker.report import (
     ADDED_NOISE,
     CLASS_BOUND,
