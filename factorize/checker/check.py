@@ -113,7 +113,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
         if matrix["shape"] != [m if name == "B" else n, n]:
             raise CertificateError(f"{name} is stated to have shape {matrix['shape']}, and the spec asks for n={n}")
     check_known_objective(spec["objective"])
-    strategy = Strategy(entry["structure"], file.matrices["C"], n)
+    strategy = file.strategy()
     report.prove(
         f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}",
         of=STRATEGY,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.checker.strategy import Strategy
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.container import Container
@@ -26,6 +27,21 @@ class FactorFile(NamedTuple):
     manifest: dict[str, Any]
     matrices: dict[str, dict[str, np.ndarray]]
     dual: dict[str, np.ndarray]
+
+    @property
+    def steps(self) -> int | None:
+        """The side of C, or None where the spec has no last step."""
+        endless = self.manifest["spec"]["workload"].get("n") == "unbounded"
+        return None if endless else int(self.manifest["matrices"]["C"]["shape"][1])
+
+    def strategy(self) -> Strategy:
+        """Read C.
+
+        Raises:
+            CorruptObject, InvalidStrategy: see `Strategy`.
+        """
+        entry = self.manifest["matrices"]["C"]
+        return Strategy(entry["structure"], self.matrices["C"], int(entry["shape"][1]))
 
 
 def read_factor_file(data: bytes) -> FactorFile:

@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from factorize.checker.arithmetic.machine import require_mode
-from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.file import read_factor_file
 from factorize.checker.sensitivity import ATTAINED, Bracket, squared_sensitivity
-from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError
 
 
@@ -53,7 +52,7 @@ def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> 
     participation, weight = dict(statement["participation"]), Fraction(float(statement["weight"]))
     if weight <= 0:
         raise CertificateError(f"the weight {statement['weight']!r} is not positive")
-    brackets = [_bracket(file, participation) for file in files]
+    brackets = [squared_sensitivity(file.strategy(), participation) for file in files]
     lower, upper, reason = _pair(brackets[0], brackets[1], weight**2, participation, str(statement["adjacency"]))
     stated = Fraction(float(statement["sensitivity"])) ** 2
     covered = stated >= upper
@@ -65,12 +64,6 @@ def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> 
         f"{statement['sensitivity_kind']}: {'holds' if honest else 'is not proved'}",
     )
     return CheckedMoments(covered and honest, lower, upper, findings)
-
-
-def _bracket(file: FactorFile, participation: Mapping[str, Any]) -> Bracket:
-    entry = file.manifest["matrices"]["C"]
-    strategy = Strategy(entry["structure"], file.matrices["C"], int(entry["shape"][0]))
-    return squared_sensitivity(strategy, participation)
 
 
 def _pair(

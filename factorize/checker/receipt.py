@@ -26,7 +26,6 @@ from factorize.checker.sampling.poisson import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, integer, require
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
-from factorize.checker.strategy import Strategy
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 
@@ -77,8 +76,8 @@ def check_receipt(text: bytes, files: Sequence[bytes]) -> Report:
         _check_files(report, receipt, opened)
         mu = _check_noise(report, receipt, files, opened)
         _check_privacy(report, receipt, opened[0], mu)
-        _check_steps(report, receipt["steps"], _steps(opened[0]))
-        _check_counts(report, receipt, _steps(opened[0]))
+        _check_steps(report, receipt["steps"], opened[0].steps)
+        _check_counts(report, receipt, opened[0].steps)
         _check_together(report, receipt, mu)
         _say_what_is_left(report, receipt)
     except NotEnclosed as reason:
@@ -172,12 +171,13 @@ def _check_noise(report: Report, receipt: _Document, data: Sequence[bytes], file
 
 
 def _check_sensitivity(report: Report, stated: _Document, file: FactorFile) -> None:
-    entry, tensors, kind = file.manifest["matrices"]["C"], file.matrices["C"], stated["sensitivity_kind"]
+    kind = stated["sensitivity_kind"]
     require(kind in ("exact", "upper_bound"), f"a sensitivity of kind {str(kind)[:40]!r} proves nothing")
-    if _steps(file) is None:
-        bracket = squared_limit(entry["structure"], tensors, stated["participation"])
+    if file.steps is None:
+        structure = file.manifest["matrices"]["C"]["structure"]
+        bracket = squared_limit(structure, file.matrices["C"], stated["participation"])
     else:
-        strategy = Strategy(entry["structure"], tensors, int(entry["shape"][1]))
+        strategy = file.strategy()
         if stated["sampling"] == "cyclic_poisson":
             groups = integer(stated, "groups", 1, 1 << 53)
             require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
@@ -228,7 +228,7 @@ def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fra
 
 def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
     """Prove epsilon where each step samples from one group of examples after the other, each example for itself."""
-    entry, n = file.manifest["matrices"]["C"], _steps(file)
+    n = file.steps
     require(
         n is not None and stated["adjacency"] == "zero_out", "Poisson sampling is for runs with an end, and zero_out"
     )
@@ -236,7 +236,7 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
     require(number * groups >= int(n or 0), f"{number} steps of {groups} groups are fewer than n={n}")
     probability, largest = _positive(stated, "sampling_probability"), _positive(stated, "largest_column")
     require(probability <= 1, f"the sampling probability {float(probability)!r} is above 1")
-    columns = squared_sensitivity(Strategy(entry["structure"], file.matrices["C"], int(n or 0)), {"kind": "single"})
+    columns = squared_sensitivity(file.strategy(), {"kind": "single"})
     require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
     scale = double_below(_positive(stated, "sigma_of_sums") / _positive(stated, "clip_norm"))
     losses = losses_of_samples(largest**2, scale, float(probability), number)
@@ -254,9 +254,7 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
 
 def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
     """Test the claim that the calibration rests on."""
-    entry = file.manifest["matrices"]["C"]
-    factors = Factors(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], int(entry["shape"][1]))
-    tested = check_sampled(factors, stated)
+    tested = check_sampled(Factors.of(file), stated)
     for text in tested.checked:
         report.prove(text, of=PRIVACY)
     for text in tested.failed:
@@ -355,11 +353,6 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
         "the noise: that its seed is secret and unguessable, and its normals are independent, is the job's word"
     )
     report.leave("unknown: how hyperparameters were chosen, and what else was released of these data")
-
-
-def _steps(file: FactorFile) -> int | None:
-    n = file.manifest["spec"]["workload"].get("n")
-    return None if n == "unbounded" else int(file.manifest["matrices"]["C"]["shape"][1])
 
 
 def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:

@@ -19,7 +19,7 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.file import read_factor_file
+from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, star
 from factorize.checker.sampling.law_bounds import BOUNDS, Bounds
@@ -66,6 +66,12 @@ class Factors(NamedTuple):
     tensors: Mapping[str, np.ndarray]
     steps: int
 
+    @classmethod
+    def of(cls, file: FactorFile) -> Factors:
+        """Return the C of a file."""
+        entry = file.manifest["matrices"]["C"]
+        return cls(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], entry["shape"][1])
+
 
 def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
     """Check a claim about the amplified privacy of a factor file, from its bytes.
@@ -82,10 +88,7 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
         CorruptObject: the factor file's bytes disagree with their digests.
         TooLarge: C, bins or samples are beyond the limits of this checker.
     """
-    file = read_factor_file(data)
-    entry = file.manifest["matrices"]["C"]
-    factors = Factors(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], entry["shape"][1])
-    report = check_claim(factors, document, fresh=fresh)
+    report = check_claim(Factors.of(read_factor_file(data)), document, fresh=fresh)
     report.checked.insert(0, "every byte of the file belongs to a tensor or the manifest, and every digest agrees")
     return report
 
