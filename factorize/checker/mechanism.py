@@ -199,14 +199,10 @@ def _root_of_prefix(n: int, nu: float) -> np.ndarray:
         return np.cumprod(np.concatenate([[1.0], (1.0 - nu) * (2 * steps - 1) / (2 * steps)]))
 
 
-def _anti_pgd(named: Named) -> str:
-    kept = 1.0 - float(named.mechanism.get("damping") or 0.0)
-    with np.errstate(under="ignore"):
-        return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
-
-
-def _lambda_cgd(named: Named) -> str:
-    kept, ratios = named.mechanism["correlation"], named.ratios
+def _powers(named: Named) -> str:
+    kept, ratios = named.mechanism.get("correlation"), named.ratios
+    if kept is None:
+        kept = 1.0 - float(named.mechanism.get("damping") or 0.0)
     if isinstance(kept, str):
         kept = float(ratios[1]) if len(ratios) > 1 else 0.0
     if not 0 <= kept <= 1 + named.near:
@@ -367,8 +363,8 @@ _RULES: dict[str, Callable[[Named], str]] = {
     "identity": _identity,
     "square_root": _nu_toeplitz,
     "nu_toeplitz": _nu_toeplitz,
-    "anti_pgd": _anti_pgd,
-    "lambda_cgd": _lambda_cgd,
+    "anti_pgd": _powers,
+    "lambda_cgd": _powers,
     "banded_square_root": _banded_square_root,
     "banded_inverse_square_root": _banded_inverse_square_root,
     "banded_inverse_fractional_root": _banded_inverse_fractional_root,
