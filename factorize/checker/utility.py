@@ -28,7 +28,6 @@ from factorize.checker.doubles.nuclear_norms import (
     WeightedTarget,
     guess_by_strategy,
     norm_below,
-    norm_by_strategy,
     norm_by_vectors,
     targets,
 )
@@ -226,5 +225,6 @@ def bound_by_whole(
     if inverse is None:
         norm = norm_by_vectors(weighted, factors)
     else:
-        norm = norm_by_strategy(weighted, factors, guess_by_strategy(weighted, factors, inverse()))
+        blocks = (block for factor in factors for block in targets(factor, weighted))
+        norm = norm_below(blocks, guess_by_strategy(weighted, factors, inverse()))
     return norm**2 / (sum((factor.cost() for factor in factors), start=Fraction(0)) * rows[1])

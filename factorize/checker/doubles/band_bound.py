@@ -15,7 +15,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import Evidence
-from factorize.checker.doubles.nuclear_norms import WeightedTarget, decoder_of_gram
+from factorize.checker.doubles.nuclear_norms import WeightedTarget
 from factorize.checker.doubles.roundings import SLACK, TINY, finite, gamma
 from factorize.checker.doubles.triangles import gram, inverse_of
 
@@ -36,7 +36,7 @@ def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> 
     """
     n = len(inverse)
     with np.errstate(all="ignore"):
-        both = decoder_of_gram(weighted, inverse)
+        both = weighted.guess(inverse @ inverse.T)
         weights = gram(both)
         for d in range(1, min(bands, n)):
             places = np.arange(n - d)

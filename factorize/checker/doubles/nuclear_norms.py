@@ -79,11 +79,6 @@ def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.n
         yield made, norm_of(errors)
 
 
-def decoder_of_gram(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
-    """Return W A N N^T, nearly."""
-    return weighted.guess(inverse @ inverse.T)
-
-
 def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inverse: np.ndarray) -> np.ndarray:
     """Return something near the polar factor of W A F if C is near the optimum, columns in the order of the factors.
 
@@ -91,7 +86,7 @@ def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inv
         NotEnclosed: F is singular, or numbers leave the range of doubles.
     """
     with np.errstate(all="ignore"):
-        rows, parts = decoder_of_gram(weighted, inverse), []
+        rows, parts = weighted.guess(inverse @ inverse.T), []
         for patterns, blocks in factors:
             try:
                 turned = np.linalg.inv(blocks).swapaxes(1, 2)
@@ -122,25 +117,11 @@ def guess_by_vectors(target: np.ndarray) -> np.ndarray:
     return np.asarray(left @ right)
 
 
-def norm_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], guess: np.ndarray) -> Fraction:
-    """Return a number not above the nuclear norm of W A F; W A F is made by columns.
-
-    Args:
-        weighted: W A.
-        factors: F.
-        guess: P, shape (m, columns of F).
-
-    Raises:
-        NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
-    """
-    return norm_below((block for factor in factors for block in targets(factor, weighted)), guess)
-
-
 def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Evidence]) -> Fraction:
-    """Return the same without help from C.
+    """Return a number not above the nuclear norm of W A F, without help from C.
 
     Raises:
-        NotEnclosed: n is too large, or see `norm_by_strategy`.
+        NotEnclosed: n is too large, or see `norm_below`.
     """
     if max(weighted.workload.rows, weighted.workload.columns) > LARGEST_VECTORS:
         raise NotEnclosed(f"singular vectors are computed up to n={LARGEST_VECTORS}")
@@ -161,7 +142,7 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
         guess: P, of the shape of M, at least as many rows as columns.
 
     Raises:
-        NotEnclosed: see `norm_by_strategy`.
+        NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
     """
     with np.errstate(all="ignore"):
         guess = _nearer(guess)

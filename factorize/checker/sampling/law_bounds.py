@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from flint import arb
 
@@ -14,13 +14,6 @@ from factorize.checker.sampling import allocation, bets, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sampling.star_claim import Claim, ClaimRefused, integer, real, require
 from factorize.checker.strategy import Strategy
-
-
-class Shown(NamedTuple):
-    """At least delta in one direction, and by what."""
-
-    delta: arb
-    rule: str
 
 
 class Bounds(ABC):
@@ -44,8 +37,8 @@ class Bounds(ABC):
         """Return at least the largest squared norm of what one example shifts."""
 
     @abstractmethod
-    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
-        """Return the delta that evidence without samples shows in a direction; its rule is not `gaussian`.
+    def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
+        """Return at least delta in a direction by evidence without samples, and by what; its rule is not `gaussian`.
 
         Raises:
             ClaimRefused: a number that the rule does not know.
@@ -76,14 +69,14 @@ class BinBounds(Bounds):
         """Of the largest bin."""
         return Fraction(float(self._gram.high.diagonal().max()))
 
-    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+    def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Theorem 4 or 7."""
         if part["rule"] == "closed_form":
             found = star.addition(self._gram, self.claim.scale, self.claim.epsilon)
-            return Shown(found, "the closed form of theorem 7")
+            return found, "the closed form of theorem 7"
         order = integer(part, "m", 2, star.MOST_ORDER)
         kernel = star.covariance(self._gram, self.claim.scale)
-        return Shown(star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}")
+        return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def least(self) -> arb:
         """Theorem 8 a."""
@@ -121,10 +114,10 @@ class AllocationBounds(Bounds):
         """Of any k steps."""
         return self._square * self._number
 
-    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+    def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Theorem 9."""
         bound = self._losses.removal if direction == "pq" else self._losses.addition
-        return Shown(bound(self.claim.epsilon), "the loss distribution on a grid")
+        return bound(self.claim.epsilon), "the loss distribution on a grid"
 
 
 BOUNDS: dict[str, type[Bounds]] = {

@@ -83,7 +83,7 @@ class Reading(ABC):
     diagonal: np.ndarray
     signed: bool
     bandwidth: int
-    computed: ClassVar[bool] = False
+    computed: ClassVar[bool] = True
     by_diagonals: ClassVar[bool] = False
     monotone: bool = False
     column: np.ndarray | None = None
@@ -183,6 +183,8 @@ class Reading(ABC):
 class StoredReading(Reading):
     """A C whose entries are stored numbers."""
 
+    computed = False
+
     @abstractmethod
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns as the doubles that they are, shape (n, len(indices))."""
@@ -197,13 +199,7 @@ class StoredReading(Reading):
         return Columns(self.entries_of(indices), np.zeros(len(indices)))
 
 
-class ComputedReading(Reading):
-    """A C whose entries are enclosed."""
-
-    computed = True
-
-
-class ComputedToeplitzReading(ComputedReading):
+class ComputedToeplitzReading(Reading):
     """A Toeplitz C whose first column is enclosed."""
 
     @property

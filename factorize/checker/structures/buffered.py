@@ -14,7 +14,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, U, share
 from factorize.checker.losses.covariances import Statement, variances
 from factorize.checker.structures.base import Buffers as Buffers
-from factorize.checker.structures.base import ComputedReading, KeptNumbers
+from factorize.checker.structures.base import KeptNumbers, Reading
 from factorize.errors import CorruptObject
 
 _LOOSE = 2.0**-40  # share of a column norm that may be left open
@@ -115,7 +115,7 @@ def near_columns(given: Buffers, indices: np.ndarray) -> Columns:
     return Columns(found, slack)
 
 
-class BufferedReading(ComputedReading):
+class BufferedReading(Reading):
     """C by a diagonal and buffers, each with a decay.
 
     Args:
@@ -153,4 +153,3 @@ class StateSpaceReading(BufferedReading):
     """C by a diagonal and states that mix."""
 
     parts = frozenset({"diagonal", "transition", "input", "output"})
-    scalable = True

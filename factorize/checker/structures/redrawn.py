@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import Around, Columns, Factor, Near, NotEnclosed, U, share
 from factorize.checker.spec.programs import Program
-from factorize.checker.structures.base import ComputedReading, KeptNumbers
+from factorize.checker.structures.base import KeptNumbers, Reading
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 
 LARGEST = 16_384
@@ -119,7 +119,7 @@ def rows_of(given: RedrawnInverse) -> Iterator[Around]:
         state = moved
 
 
-class RedrawnReading(ComputedReading):
+class RedrawnReading(Reading):
     """C by its inverse, which uses earlier draws again.
 
     Args:

@@ -72,9 +72,6 @@ class ToeplitzReading(StoredReading):
 class BandedToeplitzReading(ToeplitzReading):
     """C by the start of its first column."""
 
-    parts = frozenset({"coefficients"})
-    scalable = True
-
     _name = "banded_toeplitz"
 
     @staticmethod
