@@ -17,11 +17,11 @@ import numpy as np
 from flint import arb_series, ctx
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.balls import Balls, of_doubles
+from factorize.checker.arithmetic.balls import PLACES, Balls, of_doubles
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
 from factorize.checker.doubles import whole
-from factorize.checker.doubles.roundings import SLACK, TINY, finite, gamma, norm_of, row_norms
+from factorize.checker.doubles.roundings import SLACK, finite, gamma, norm_of, row_norms
 from factorize.checker.doubles.triangles import roundings_of
 from factorize.checker.file import FactorFile
 from factorize.checker.report import INVERSE, Report
@@ -31,8 +31,6 @@ from factorize.errors import CertificateError
 
 FARTHEST = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
 """Norm of C N - I above which N is not C^-1, by the type in which it is stored."""
-_PLACES = 256  # of products of series
-_UNIT = 2.0**-53
 _SUMS = 2.0**-30  # more than a few operations on doubles round
 
 
@@ -95,11 +93,11 @@ def toeplitz(column: Balls, stored: np.ndarray, upper: Fraction) -> Noising:
         NotEnclosed: the product leaves the range of doubles.
     """
     n = len(stored)
-    with ctx.workprec(_PLACES):
+    with ctx.workprec(PLACES):
         image = series.series_of(of_doubles(stored)) * series.series_of(column)
         first = image[0]
         below = series.sum_of_sizes(image - arb_series([first], n), n)
-        mean, away = float(first.lower()) * (1 - _UNIT), float((first - 1).abs_upper()) * (1 + _SUMS)
+        mean, away = float(first.lower()) * (1 - UNIT), float((first - 1).abs_upper()) * (1 + _SUMS)
     finite(below, mean, away)
     return Noising(_enlarged(upper, Fraction(mean), Fraction(below)), Fraction(below) + Fraction(away))
 

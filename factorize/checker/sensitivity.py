@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import TINY, Near, share
+from factorize.checker.arithmetic.near import UNDERFLOW, Near, share
 from factorize.checker.participation import Allowed, allowed
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS
@@ -121,7 +121,8 @@ def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
         raise CertificateError("the sensitivity overflows double precision; scale C down")
     if not off:
         return Fraction(value), Fraction(value)
-    return max(Fraction(value) * (1 - Fraction(off)) - TINY, Fraction(0)), Fraction(value) * (1 + Fraction(off)) + TINY
+    low, high = (Fraction(value) * (1 + sign * Fraction(off)) + sign * UNDERFLOW for sign in (-1, 1))
+    return max(low, Fraction(0)), high
 
 
 def _attained_by_all(total: float, off: float, rule: str, pattern: tuple[int, ...]) -> Bracket:

@@ -16,7 +16,7 @@ from flint import ctx
 
 from factorize.checker import noising
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.balls import Balls, of_doubles
+from factorize.checker.arithmetic.balls import PLACES, Balls, of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.claims import check_added_noise
 from factorize.checker.doubles import whole
@@ -34,7 +34,6 @@ from factorize.errors import CertificateError, CorruptObject
 
 LIMITS = {"float64": 2.0**-40, "float32": 2.0**-18}
 """Of the residual, beside the workload's largest column sum, by the type in which B is stored."""
-_PLACES = 256
 Encoder = tuple[float, float] | str
 """The sensitivity of an encoder from above and what it adds to that of C, or why there is none."""
 
@@ -152,7 +151,7 @@ def _by_series(
 ) -> tuple[float, float, Encoder]:
     """The same for first columns: no column of B^-1 R is longer than the first, nor that than |B^-1| |R|."""
     n = len(stored)
-    with ctx.workprec(_PLACES):
+    with ctx.workprec(PLACES):
         target, decoder = series.series_of(workload), series.series_of(of_doubles(stored))
         guess, error = series.near(decoder * series.series_of(column) - target, n)
         largest = (float(np.abs(guess).max()) + error) * (1 + SLACK)

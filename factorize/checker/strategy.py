@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import Columns, Near, U, share
+from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
 from factorize.checker.structures.base import LARGEST_WHOLE
 from factorize.errors import CorruptObject, InvalidStrategy
@@ -95,7 +95,7 @@ class Strategy:
         if self.scale is None:
             return found
         values = found.values * self.scale[indices]
-        lost = U * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
+        lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
         return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
 
 

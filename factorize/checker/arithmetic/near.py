@@ -2,7 +2,7 @@
 
 u = 2^-53. A sum of n products of doubles, in any order, with or without fused operations, is within n u / (1 - n u) of
 the sum of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What underflows is less
-than `TINY`.
+than `UNDERFLOW`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-U = 2.0**-53
-TINY = Fraction(1, 2**900)
+UNIT = 2.0**-53
+UNDERFLOW = Fraction(1, 2**900)
 """More than what underflows in 2^100 products of doubles."""
-LOST = 2.0**-1021
+TINY = 2.0**-1021
 """More than a million times what a product that underflows is off by."""
 _GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
 _ROOT = 2.0**-1000  # more than what the squares of a row lose by underflow
@@ -64,7 +64,7 @@ class Factor(NamedTuple):
     def of(cls, exact: Fraction) -> Factor:
         """Round a rational number."""
         value = float(exact)
-        return cls(value, 0.0 if exact == value else U * abs(value) + LOST)
+        return cls(value, 0.0 if exact == value else UNIT * abs(value) + TINY)
 
 
 @dataclass(slots=True)
@@ -90,13 +90,13 @@ class Around:
         value, away = factor
         lost = abs(value) * self.errors + away * (abs(self.values) + self.errors)
         values = self.values * value
-        return Around(values, (lost + U * abs(values)) * _GROWN + LOST)
+        return Around(values, (lost + UNIT * abs(values)) * _GROWN + TINY)
 
     def squared_norm(self) -> tuple[float, float]:
         """Enclose the sum of squares."""
         sizes = np.abs(self.values)
         low, high = np.maximum(sizes - self.errors, 0.0), sizes + self.errors
-        slack = (np.size(sizes) + 16) * U
+        slack = (np.size(sizes) + 16) * UNIT
         return float(low @ low) * (1 - slack) - _ROOT, float(high @ high) * (1 + slack) + _ROOT
 
 
@@ -115,7 +115,7 @@ def share(*shares: float, roundings: int = 0) -> float:
     Raises:
         NotEnclosed: it is above 2^-22.
     """
-    off = (sum(shares) + roundings * U) * _ABOVE
+    off = (sum(shares) + roundings * UNIT) * _ABOVE
     if not off < _WIDEST:
         raise NotEnclosed(f"rounding may change the sensitivity by {off:.3g} of itself")
     return off

@@ -14,8 +14,7 @@ import numpy as np
 from flint import arb_series, ctx
 
 from factorize.checker.arithmetic.balls import Balls, nearest
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.doubles.roundings import TINY, UNIT
+from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.spec import Weighing
 

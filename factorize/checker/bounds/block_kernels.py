@@ -16,9 +16,8 @@ import math
 import numba
 import numpy as np
 
+from factorize.checker.arithmetic.near import UNIT
 from factorize.numbers.compiling import assign
-
-_UNIT = 2.0**-53
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
@@ -73,7 +72,7 @@ def _parallel(a, near, far, shift, lower, joint, half, rows, out):
                 if j <= k + e:
                     rows[k + e, j, x] = math.sqrt(far[e]) * lower[k + e, j, x]
                     squares[j, x] += rows[k + e, j, x] ** 2
-    lowered = 1.1 * (1.5 * side * side + 10 * side) * _UNIT
+    lowered = 1.1 * (1.5 * side * side + 10 * side) * UNIT
     for i in range(side):
         for j in range(i + 1):
             for x in range(lanes):
@@ -106,7 +105,7 @@ def _parallel(a, near, far, shift, lower, joint, half, rows, out):
                     out[i, j, x] += rows[i, s, x] * rows[j, s, x]
     for x in range(lanes):
         residual = min(math.sqrt(trace[x]), math.sqrt(side * scaled[x]))
-        raised = 1.1 * side * (side + 3 + 2.1 * (side + 1) * residual) * _UNIT
+        raised = 1.1 * side * (side + 3 + 2.1 * (side + 1) * residual) * UNIT
         for i in range(side):
             out[i, i, x] *= 1.0 + raised
 
@@ -134,7 +133,7 @@ def _add_dual(dual, grounded, t, m, shift, a):
 def _inflate(a):
     """Raise the diagonal by more than the sums and products since the last time, and the next factorization, round."""
     side = a.shape[0]
-    grow = 1.0 + 1.1 * (0.75 * side * side + 16 * side + 16) * _UNIT
+    grow = 1.0 + 1.1 * (0.75 * side * side + 16 * side + 16) * UNIT
     for i in range(side):
         for x in range(a.shape[2]):
             a[i, i, x] *= grow
@@ -164,7 +163,7 @@ def _add_in_steps(a, shift, out):
                     size += abs(a[di, dj, x])
                 out[i, j, x] += value
                 if i == j:
-                    out[i, i, x] += 8 * side * _UNIT * (size + a[i, i, x])
+                    out[i, i, x] += 8 * side * UNIT * (size + a[i, i, x])
         for j in range(shift, k):  # d_i, u_j
             dj = j - shift
             for x in range(lanes):
@@ -195,7 +194,7 @@ def _trace(a, factors, m, lower, column, total):
             for x in range(lanes):
                 squares[x] += column[i, x] * column[i, x]
     for x in range(lanes):
-        lost = (2.2 * side * math.sqrt(side * condition[x]) + side * side + 8) * _UNIT
+        lost = (2.2 * side * math.sqrt(side * condition[x]) + side * side + 8) * UNIT
         if lost < 0.01:
             total[x] += squares[x] * (1.0 - lost)
 
@@ -241,4 +240,4 @@ def block_resolvent_traces(resistances, grounded, dual, factors, t):
                     current, resistances[near], resistances[b - 2 - near], shift, lower, joint, factor, rows, bound
                 )
                 assign(current, bound)
-    return total * (1.0 - (half + 4) * _UNIT)
+    return total * (1.0 - (half + 4) * UNIT)

@@ -20,8 +20,8 @@ from flint import arb, arb_series, ctx
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import Balls, ends, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.doubles.roundings import SLACK, TINY, UNIT, finite, gamma, norm_of, row_norms
+from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
+from factorize.checker.doubles.roundings import SLACK, finite, gamma, norm_of, row_norms
 from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.participation import Allowed

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.checker.doubles.roundings import SLACK, TINY, gamma
+from factorize.checker.arithmetic.near import TINY
+from factorize.checker.doubles.roundings import SLACK, gamma
 from factorize.checker.participation import allowed
 from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec import Weighing

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import UNIT, NotEnclosed
 from factorize.checker.bounds.chains import chain_of
 from factorize.checker.bounds.evidence import sum_above, weights_of
 
@@ -26,7 +26,6 @@ _STEP = 0.3
 _ROUNDINGS = 19
 """Of a step, in the roots of the squares that it leaves (`Chain.squares`)."""
 _SMALL = 1e-14  # terms beyond are left out
-_UNIT = 2.0**-53
 _NODE_ERROR = 1e-13  # of factors and shifts: exp, its argument below 1000, a square
 _EXCESS = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)  # of the sum over the integral, see above
 _PI_ABOVE = Fraction(3141592653589794, 10**15)
@@ -74,5 +73,5 @@ def norm_below(a: np.ndarray, b: np.ndarray, roundings: float) -> float:
             terms.append(factor * (value - error))
             if terms[-1] < _SMALL * math.fsum(terms):
                 break
-    rounding = 1 - (roundings + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
+    rounding = 1 - (roundings + 64) * UNIT * (1 + 1e-6) - _NODE_ERROR
     return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / _EXCESS * rounding

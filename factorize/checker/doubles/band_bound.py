@@ -13,10 +13,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import TINY, NotEnclosed
 from factorize.checker.bounds.evidence import Evidence
 from factorize.checker.doubles.nuclear_norms import WeightedTarget
-from factorize.checker.doubles.roundings import SLACK, TINY, finite, gamma
+from factorize.checker.doubles.roundings import SLACK, finite, gamma
 from factorize.checker.doubles.triangles import gram, inverse_of
 
 _ADDED = (0.0, 1e-15, 1e-13, 1e-11)

@@ -11,12 +11,9 @@ import math
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
 
-UNIT = 2.0**-53
 SLACK = 2.0**-40
-TINY = 2.0**-1021
-"""More than a million times what a product that underflows is off by."""
 ROOT_OF_TINY = 2.0**-500
 """More than what the squares in a norm lose by underflow."""
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import Around, Factor, NotEnclosed
-from factorize.checker.doubles.roundings import SLACK, TINY, column_norms, gamma, row_norms
+from factorize.checker.arithmetic.near import TINY, Around, Factor, NotEnclosed
+from factorize.checker.doubles.roundings import SLACK, column_norms, gamma, row_norms
 from factorize.checker.doubles.triangles import roundings_of
 from factorize.checker.spec import array_of, program_of, toeplitz_column
 from factorize.checker.structures.base import toeplitz_array

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.doubles.roundings import TINY
+from factorize.checker.arithmetic.near import TINY, NotEnclosed
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.spec import Weighing, balls_of
 from factorize.errors import CertificateError

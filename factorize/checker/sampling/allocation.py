@@ -23,6 +23,7 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter
 
@@ -36,7 +37,6 @@ LARGEST_VARIANCE = 100.0
 """Of w Z: above, there is so little noise that nothing is private."""
 LEAST_WIDTH = 2.0**-17
 """Of w: a smaller one is raised to it, which is what less noise would be; the grid grows as 1 / w."""
-_UNIT = 2.0**-53
 _SHIFT = 2.0**-40
 """Relative, of a place: above the 2^-42 by which the mean of the two ends misses it where doubles share out a mass."""
 
@@ -90,7 +90,7 @@ class Losses:
 
     @ctx.workprec(PLACES)
     def _upper(self, total: float) -> arb:
-        rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * _UNIT
+        rounded = 1 + 4 * EXP_SLACK + 2 * self._shift + 8 * len(self._masses) * UNIT
         return arb(total) * rounded + self._lost
 
 
@@ -176,7 +176,7 @@ def _normal_law(width: float) -> GridLaw:
         right = (first - mass) / (gap - 1)
         masses[i] += float(mass - right)
         masses[i + 1] += float(right)
-    return GridLaw(low, masses * (1 + 8 * _UNIT), width / CELLS, width * width / 2, 2 * LEAST)
+    return GridLaw(low, masses * (1 + 8 * UNIT), width / CELLS, width * width / 2, 2 * LEAST)
 
 
 def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
@@ -205,7 +205,7 @@ def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
         end = at + times * (stop - start)
         masses[at:end:times] += (1 - share) * pairs
         masses[at + 1 : end + 1 : times] += share * pairs
-    masses *= 1 + (2 * len(apart) + 8) * _UNIT
+    masses *= 1 + (2 * len(apart) + 8) * UNIT
     mean = max(one.mean, other.mean) + math.log1p(math.exp(-abs(one.mean - other.mean)))
     return _trimmed(GridLaw(times * lowest + base, masses, step, mean, one.lost + other.lost))
 
@@ -214,7 +214,7 @@ def product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
     """Return the law of the product of two independent numbers, on a coarser grid where the product allows it."""
     while one.step != other.step:
         one, other = (_coarser(one), other) if one.step < other.step else (one, _coarser(other))
-    masses = np.convolve(one.masses, other.masses) * (1 + (2 * len(one.masses) + 8) * _UNIT)
+    masses = np.convolve(one.masses, other.masses) * (1 + (2 * len(one.masses) + 8) * UNIT)
     law = GridLaw(one.first + other.first, masses, one.step, one.mean + other.mean, one.lost + other.lost)
     law = _trimmed(law)
     while 2 * law.step * CELLS < deviation:
@@ -236,7 +236,7 @@ def _coarser(law: GridLaw) -> GridLaw:
     masses = padded[::2].copy()
     masses[1:] += share * padded[1::2]
     masses[:-1] += (1 - share) * padded[1::2]
-    return law._replace(first=(law.first - odd) // 2, masses=masses * (1 + 8 * _UNIT), step=2 * law.step)
+    return law._replace(first=(law.first - odd) // 2, masses=masses * (1 + 8 * UNIT), step=2 * law.step)
 
 
 def _trimmed(law: GridLaw) -> GridLaw:

@@ -22,7 +22,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball
-from factorize.checker.arithmetic.near import double_below
+from factorize.checker.arithmetic.near import UNIT, double_below
 from factorize.checker.sampling.call import DEEPEST, LEAST_SPREAD, MOST_SPREAD, log_call, log_most
 from factorize.checker.sampling.star import log_moment
 from factorize.checker.sampling.tuples import log_chances, log_mean_exp, picked, sums_of_rows, tables_of
@@ -33,8 +33,6 @@ CHUNK = 8192
 NEEDED = 128 * math.log(2) + 1e-6
 HOPELESS = -40.0
 """A bet that stands there is given up: to refuse is always sound."""
-UNIT = 2.0**-53
-"""What one operation on doubles rounds by, relatively."""
 _MOST_EPSILON = 1000.0
 _TRIES = 16
 _LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10

@@ -14,6 +14,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import normal
+from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sampling.allocation import (
     CELLS,
     LEAST,
@@ -29,7 +30,6 @@ from factorize.checker.sampling.allocation import (
 _MOST_CELLS = 20_000  # of one step, at the finest grid; a coarser one moves more mass, and is true
 _WIDEST = 0.25
 """Deviation above which grids get no coarser: a step with little noise is mostly far from where its moments are."""
-_UNIT = 2.0**-53
 
 
 def losses_of_samples(square: Fraction, scale: float, probability: float, number: int, cells: int = CELLS) -> Losses:
@@ -81,4 +81,4 @@ def _step_law(width: float, probability: float, finest: float, most: int) -> Gri
         masses[i] += float(mass - right)
         masses[i + 1] += float(right)
         without, taking, place = next_without, next_taking, beyond
-    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * _UNIT), step, 0.0, 2 * LEAST + 2.0**-80)
+    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * UNIT), step, 0.0, 2 * LEAST + 2.0**-80)

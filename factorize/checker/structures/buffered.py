@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, U, share
+from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Statement, variances
 from factorize.checker.structures.base import Buffers as Buffers
 from factorize.checker.structures.base import KeptNumbers, Reading
@@ -92,7 +92,7 @@ def near_columns(given: Buffers, indices: np.ndarray) -> Columns:
         step = transition[i]
         if begun:
             moved = step @ states[:, :, :begun]
-            sizes = (s + 2) * U * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
+            sizes = (s + 2) * UNIT * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
             drift[:begun] += np.einsum("gac,gac->c", sizes, sizes)
             spread, widest = float(np.abs(step).sum()), float(np.abs(reach).max())
             if not (s + 4) * 2.0**-50 * spread**2 * widest < 0.5:
@@ -104,7 +104,7 @@ def near_columns(given: Buffers, indices: np.ndarray) -> Columns:
             values[i, :begun] = row @ flat
             length = float(np.einsum("ga,gab,gb->", outputs[i], reach, outputs[i]))
             length = max(length, 0.0) + 2.0**-40 * float(np.einsum("ga,gab,gb->", size, np.abs(reach), size))
-            own = (groups * s + 4) * U * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
+            own = (groups * s + 4) * UNIT * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
             far[:begun] += (np.sqrt(2.0 * length * drift[:begun]) + own) ** 2
         while begun < len(starts) and starts[begun] == i:
             values[i, begun] = diagonal[i]

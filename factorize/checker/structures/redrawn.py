@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import Around, Columns, Factor, Near, NotEnclosed, U, share
+from factorize.checker.arithmetic.near import UNIT, Around, Columns, Factor, Near, NotEnclosed, share
 from factorize.checker.spec.programs import Program
 from factorize.checker.structures.base import KeptNumbers, Reading
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
@@ -87,12 +87,12 @@ def columns_of(given: RedrawnInverse, indices: np.ndarray) -> tuple[np.ndarray, 
         feeds, reads = inputs[: len(earlier) + 1, i].T, direct[1 : len(earlier) + 1, i]
         total = (starts[begun] == i) - output[i] @ held - reads @ earlier
         sizes = np.abs(output[i]) @ np.abs(held) + np.abs(reads) @ np.abs(earlier)
-        rounded = (buffers + most + 4) * U * (2 * sizes + np.abs(total)) + _TINY
+        rounded = (buffers + most + 4) * UNIT * (2 * sizes + np.abs(total)) + _TINY
         squares[begun] += (np.abs(output[i]) @ lost[:, begun] + rounded) ** 2
         values[i, begun] = total / direct[0, i]
         drawn, kept = np.concatenate([values[i : i + 1, begun], earlier]), decay[i][:, None]
         sizes = np.abs(kept * held) + np.abs(feeds) @ np.abs(drawn)
-        lost[:, begun] = (np.abs(kept) * lost[:, begun] + (most + 4) * U * sizes) * _ABOVE + _TINY
+        lost[:, begun] = (np.abs(kept) * lost[:, begun] + (most + 4) * UNIT * sizes) * _ABOVE + _TINY
         state[:, begun] = kept * held + feeds @ drawn
     if not (np.isfinite(values).all() and np.isfinite(squares).all()):
         raise NotEnclosed("C has entries beyond doubles, or the inverse that is stored is not finite")
@@ -108,14 +108,14 @@ def rows_of(given: RedrawnInverse) -> Iterator[Around]:
     for i in range(n):
         steps = np.arange(i, -1, -lag)[: len(direct)]
         row, off = output[i] @ state, np.abs(output[i]) @ lost
-        off += (buffers + 4) * U * (np.abs(output[i]) @ np.abs(state)) + _TINY
+        off += (buffers + 4) * UNIT * (np.abs(output[i]) @ np.abs(state)) + _TINY
         row[steps] += direct[: len(steps), i]
-        off[steps] += 2 * U * np.abs(row[steps])
+        off[steps] += 2 * UNIT * np.abs(row[steps])
         yield Around(row, off * _ABOVE)
         kept = decay[i][:, None]
         moved = kept * state
         moved[:, steps] += inputs[: len(steps), i].T
-        lost = (np.abs(kept) * lost + 2 * U * (np.abs(kept * state) + np.abs(moved))) * _ABOVE + _TINY
+        lost = (np.abs(kept) * lost + 2 * UNIT * (np.abs(kept * state) + np.abs(moved))) * _ABOVE + _TINY
         state = moved
 
 
