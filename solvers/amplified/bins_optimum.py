@@ -23,7 +23,7 @@ from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
-from factorize.solvers.amplified.spread_sensitivity import Amplified, amplified
+from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.problem import Problem, Reporter
@@ -91,7 +91,7 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: 300 evaluations of 16384 samples, a dozen tables of their pairs, and those of the loss.
+    """Return the cost: 600 evaluations of 8192 samples, two dozen tables of their pairs, and those of the loss.
 
     The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
     """
@@ -99,9 +99,9 @@ def estimate(spec: Spec) -> Estimate:
     n = float((spec.optimize_for or spec.workload).n)
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
-    sampled = 300 * 8.0 * 16384 * bins * 40 + 12 * 4.0 * 16384 * bins**2
+    sampled = 600 * 8.0 * SAMPLES * bins * 40 + 24 * 4.0 * SAMPLES * bins**2
     return estimate_of(
-        entries=16384.0 * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
+        entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
     )
 
