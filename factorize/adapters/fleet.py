@@ -1,13 +1,16 @@
-"""The spec of a federated job: how far apart a fleet can keep its clients' rounds, and whether correlation gains."""
+"""The spec of a federated job: how far apart a fleet keeps its clients' rounds, and one matrix for several fleets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,61 @@ def advise_fleet(
         "mechanism": {"kind": "identity" if apart == 1 else "auto"},
     }
     return FleetAdvice(spec, apart, most, apart > 1, note)
+
+
+def certified_for(run: Factorization, rounds: int, participation: Mapping[str, Any]) -> Factorization:
+    """Return the first rounds of a run's matrix, certified for another fleet; it can be saved and trained with.
+
+    Args:
+        run: solved for one fleet.
+        rounds: n of the other, as many or fewer.
+        participation: of the other, in the contract's JSON form.
+
+    Raises:
+        InvalidParameter: more rounds than the matrix has.
+        InvalidSpec: a participation that is none.
+    """
+    import factorize
+    from factorize.encoding import tensor_digest
+    from factorize.first_steps import first_steps
+    from factorize.solution import Outcome, Solution
+    from factorize.spec import parse_spec
+
+    matrix = first_steps(run, rounds).matrix
+    added = {"kind": "added", "sha256": tensor_digest(list(matrix.tensors().values()))}
+    workload = {**run.spec.workload.document(), "n": rounds}
+    spec = parse_spec({"workload": workload, "participation": dict(participation), "mechanism": added}).canonical()
+    solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
+    return factorize.Factorization.from_solution(spec, Solution(matrix, Outcome.ADDED, 0), solver=solver)
+
+
+def worst_ratio(
+    run: Factorization, fleets: Sequence[tuple[int, int, int]], solve: Callable[..., Factorization]
+) -> float:
+    """Return how much more noise than the best matrix of each fleet a run's matrix may have, in the worst of them.
+
+    Each fleet is calibrated for itself (`certified_for`). Its root mean squared error is compared with a certified
+    lower bound over all matrices, so that the ratio to the best one is at most this.
+
+    Args:
+        run: the one matrix.
+        fleets: (rounds, min_sep, max_participations) of each; what lies between them is not covered.
+        solve: `solvers.solve`, for the lower bounds.
+
+    Raises:
+        InvalidParameter: no fleets, or one without a certified lower bound.
+    """
+    from factorize.spec import parse_spec
+
+    ratios = []
+    for rounds, apart, most in fleets:
+        own = certified_for(run, rounds, {"kind": "min_sep", "min_sep": apart, "max_participations": most})
+        best = solve(parse_spec({**own.spec.document(), "mechanism": {"kind": "auto"}}))
+        if best.certificate.lower_bound is None:
+            message = f"no lower bound is certified for {rounds} rounds, min_sep {apart}; leave that fleet out"
+            raise InvalidParameter(message, field="fleets")
+        ratio = own.certificate.loss.objective / best.certificate.lower_bound.objective
+        ratios.append(math.sqrt(ratio) * (1 + 2.0**-50))
+    if not ratios:
+        raise InvalidParameter("there are no fleets to compare; give one at least", field="fleets")
+    return max(ratios)

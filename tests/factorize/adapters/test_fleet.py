@@ -10,7 +10,7 @@ import pytest
 
 from factorize import Spec, solvers
 from factorize.adapters.federated import FederatedRounds
-from factorize.adapters.fleet import advise_fleet
+from factorize.adapters.fleet import advise_fleet, certified_for, worst_ratio
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 
@@ -64,3 +64,41 @@ def test_where_everybody_is_in_every_round_the_solver_agrees_that_nothing_is_gai
 def test_what_is_no_fleet(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         advise_fleet(**{"clients": 30, "clients_a_round": 20, "rounds": 10, **change})
+
+
+FLEETS = [(48, 4, 12), (48, 8, 6), (48, 16, 3), (24, 4, 6), (48, 4, 2)]
+
+
+def test_one_matrix_for_a_range_of_fleets() -> None:
+    ratios = {}
+    for kind in ({"kind": "blt", "buffers": 3}, {"kind": "banded", "bands": 4}, {"kind": "identity"}):
+        spec = {**advise_fleet(16, 2, 48, check_in=8).spec, "mechanism": kind}
+        if kind["kind"] == "banded":
+            spec["participation"] = {"kind": "min_sep", "min_sep": 4, "max_participations": 12}
+        run = solvers.solve(Spec.model_validate(spec))
+        ratios[kind["kind"]] = worst_ratio(run, FLEETS, solvers.solve)
+        for rounds, apart, most in FLEETS:
+            fleet = {"kind": "min_sep", "min_sep": apart, "max_participations": most}
+            own = certified_for(run, rounds, fleet)
+            best = solvers.solve(Spec.model_validate({**own.spec.document(), "mechanism": {"kind": "auto"}}))
+            assert own.certificate.loss.rmse <= ratios[kind["kind"]] * best.certificate.loss.rmse
+            assert np.array_equal(own.matrix.whole(), run.matrix.whole()[:rounds, :rounds])
+    assert 1 < ratios["blt"] < ratios["banded"] < ratios["identity"]
+    assert worst_ratio(run, FLEETS[:1], solvers.solve) < ratios["identity"]
+
+
+def test_a_matrix_certified_for_another_fleet_trains_it(tmp_path: Path) -> None:
+    run = solvers.solve(
+        Spec.model_validate({**advise_fleet(16, 2, 48).spec, "mechanism": {"kind": "blt", "buffers": 2}})
+    )
+    own = certified_for(run, 24, {"kind": "min_sep", "min_sep": 4, "max_participations": 6})
+    target = PrivacyTarget(epsilon=4.0, delta=1e-3)
+    options: dict[str, Any] = {"clients": 16, "clients_a_round": 2, "clip_norm": 1.0, "seed": 3}
+    rounds = FederatedRounds(tmp_path / "state", own, target, [np.zeros(2)], **options)
+    assert rounds.steps == 24 and rounds.calibration.sensitivity.participation["min_sep"] == 4
+    for _ in range(24):
+        rounds.close()
+    with pytest.raises(InvalidParameter):
+        certified_for(run, 49, {"kind": "min_sep", "min_sep": 4, "max_participations": 6})
+    with pytest.raises(InvalidParameter, match="no fleets"):
+        worst_ratio(run, [], solvers.solve)
