@@ -11,17 +11,17 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Advice": "factorize.api.python.advising",
+    "Advice": "factorize.api.advising",
     "Certificate": "factorize.certificate.certificate",
-    "ComparisonTable": "factorize.api.python.calls",
+    "ComparisonTable": "factorize.api.calls",
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
     "certify": "factorize.certificate.certificate",
-    "compare": "factorize.api.python.calls",
+    "compare": "factorize.api.calls",
     "load": "factorize.client.factors",
     "parse_spec": "factorize.spec",
-    "recommend": "factorize.api.python.advising",
-    "solve": "factorize.api.python.calls",
+    "recommend": "factorize.api.advising",
+    "solve": "factorize.api.calls",
 }
 """Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""
 

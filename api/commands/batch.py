@@ -30,7 +30,7 @@ from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:
-    from factorize.api.batches.solving import Ended, Numbered
+    from factorize.api.commands.batch_solving import Ended, Numbered
     from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
@@ -107,7 +107,7 @@ def batch(
     Specs that the store, or the service, knows are skipped, so an interrupted batch goes on where it was. Bad lines and
     failed solves are reported, the rest is done, and the command exits with 3.
     """
-    from factorize.api.batches.report_table import check_path
+    from factorize.api.commands.batch_report import check_path
     from factorize.api.pace import Pace, measured_pace
 
     reports = [check_path(path) for path in report or ()]
@@ -213,7 +213,7 @@ def _here(results: Store) -> Solve:
     """Return what solves specs in workers of this machine."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, shown: Display, items: list[Item]) -> None:
-        from factorize.api.batches.solving import BatchLanes
+        from factorize.api.commands.batch_solving import BatchLanes
         from factorize.api.settings import load_settings
 
         def watch(number: int) -> ProgressCallback:
@@ -230,7 +230,7 @@ def _by_service(service: Service) -> Solve:
     """Return what posts specs to a service and waits for them."""
 
     def solve(planned: Iterator[Numbered], ended: Ended, _shown: Display, _items: list[Item]) -> None:
-        from factorize.api.batches.solving import RemoteBatch
+        from factorize.api.commands.batch_solving import RemoteBatch
 
         RemoteBatch(service, ended).solve(planned)
 
@@ -268,7 +268,7 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
 
 def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
     """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
-    from factorize.api.batches.solving import Numbered
+    from factorize.api.commands.batch_solving import Numbered
     from factorize.api.local import plan
     from factorize.api.terminal.spec_lists import each_spec
 
@@ -284,7 +284,7 @@ def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
 
 def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
-    from factorize.api.batches.report_table import write_report
+    from factorize.api.commands.batch_report import write_report
 
     def manifest(item: Item) -> dict[str, Any] | None:
         digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)

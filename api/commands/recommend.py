@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from factorize.api.comparing.comparison_text import text
+from factorize.api.questions.comparison_text import text
 from factorize.api.terminal.output import (
     ModelSize,
     MostSeconds,
@@ -34,7 +34,7 @@ from factorize.api.terminal.sources import (
 from factorize.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
-    from factorize.api.recommending.recommend_request import RecommendRequest
+    from factorize.api.questions.training_job import RecommendRequest
     from factorize.factorization import Factorization
 
     pass
@@ -87,8 +87,7 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from factorize.api.comparing.compare_request import request_for
-    from factorize.api.comparing.comparison import comparison
+    from factorize.api.questions.comparison import comparison, request_for
 
     if plot is not None:
         from factorize.api.pictures.factorization_plot import check_format
@@ -127,7 +126,7 @@ def compare(
 
 def _memory(text: str | None) -> dict[str, Any]:
     """Return one budget as `buffers`, several as `budgets`."""
-    from factorize.api.recommending.recommend_request import read
+    from factorize.api.questions.training_job import read
 
     if text is None:
         return {}
@@ -195,7 +194,7 @@ def recommend(
     Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Its factorization is kept in the
     store, so that solving the spec takes no time.
     """
-    from factorize.api.recommending.advice import advice_text, advise, headline, notes_of
+    from factorize.api.questions.advice import advice_text, advise, headline, notes_of
 
     typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
     typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
@@ -211,8 +210,8 @@ def recommend(
         shown.start("comparing")
 
         def keep(found: Factorization) -> None:
+            from factorize.api.calls import remembered
             from factorize.api.proof import prove
-            from factorize.api.python.calls import remembered
 
             assert results is not None
             shown.note("proving and storing the one that is recommended")
@@ -234,7 +233,7 @@ def recommend(
 
 def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> RecommendRequest:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.recommending.recommend_request import answers, read, read_job
+    from factorize.api.questions.training_job import answers, read, read_job
 
     given = {name: None if text is None else read(name, text) for name, text in typed.items()}
     parts = _about(workload)
@@ -258,8 +257,8 @@ def _ask(shown: str) -> str:
 
 
 def _about(workload: str | None) -> dict[str, Any]:
-    """Return workload and objective as plain data; see `recommend_request.about`."""
-    from factorize.api.recommending.recommend_request import about
+    """Return workload and objective as plain data; see `training_job.about`."""
+    from factorize.api.questions.training_job import about
     from factorize.encoding import read_json
 
     if workload is None:
@@ -276,7 +275,7 @@ def _frameworks(code: list[str] | None) -> tuple[str, ...]:
     Raises:
         InvalidParameter: there is none of such a name.
     """
-    from factorize.api.recommending.job_code import FRAMEWORKS
+    from factorize.api.questions.job_code import FRAMEWORKS
 
     if code is None or not code:
         return FRAMEWORKS

@@ -62,7 +62,7 @@ def serve(
     """
     from factorize.api.http.server import address, listen
     from factorize.api.settings import load_settings
-    from factorize.api.telemetry.log_lines import log_to_stderr
+    from factorize.api.telemetry import log_to_stderr
 
     settings = load_settings(
         host=host,
@@ -136,7 +136,7 @@ def worker(
     """
     from factorize.api.jobs.cluster_worker import run_worker, secure, tls_of
     from factorize.api.settings import load_settings
-    from factorize.api.telemetry.log_lines import log_to_stderr
+    from factorize.api.telemetry import log_to_stderr
 
     form = load_settings(log_format=log_format).log_format
     log_to_stderr(form)

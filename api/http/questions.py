@@ -19,7 +19,6 @@ from starlette.responses import Response
 
 from factorize.accounting.calibration_request import read_calibration_request
 from factorize.api.access.caller import Caller
-from factorize.api.comparing.compare_request import read_request
 from factorize.api.http.access import READ, SUBMIT
 from factorize.api.http.answers import AskingCaller, RunningService, result_of
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
@@ -27,7 +26,8 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import event, paced
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, owner_of, working
-from factorize.api.recommending.recommend_request import read_job
+from factorize.api.questions.comparison import read_request
+from factorize.api.questions.training_job import read_job
 from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json

@@ -306,8 +306,8 @@ def _unions() -> dict[str, Any]:
     """Return the schemas of questions, of what is asked about jobs, and of keys."""
     from factorize import predict
     from factorize.api.access.key_register import KeyRequest
-    from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.api.recommending.recommend_request import schemas as job_schemas
+    from factorize.api.questions.comparison import CompareRequest
+    from factorize.api.questions.training_job import schemas as job_schemas
 
     schema = predict.ADAPTER.json_schema(ref_template=_REFERENCE)
     found: dict[str, Any] = {**schema.pop("$defs", {}), "Question": schema}

@@ -30,7 +30,7 @@ from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import MAX_HEADER_BYTES, SECURITY_HEADERS
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
-from factorize.api.telemetry.log_lines import writes_json
+from factorize.api.telemetry import writes_json
 from factorize.errors import InvalidParameter
 
 MOST_CONNECTIONS, MOST_PER_ADDRESS = 4096, 1024

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.jobs.database import audit, reading, take_turns, writing
-from factorize.api.telemetry.log_lines import about
+from factorize.api.telemetry import about
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.storage.records import now

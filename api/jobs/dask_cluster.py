@@ -35,7 +35,7 @@ from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
 from factorize.api.jobs.solving import Request, carry_out
-from factorize.api.telemetry.log_lines import adopt_dask
+from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
 
 PREFIX = "plain-"

@@ -23,10 +23,9 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Self
 
-from factorize.api.jobs.dispatch import Dispatch, Sent, Settlement
+from factorize.api.jobs.dispatch import Dispatch, Presence, Sent, Settlement
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding, read_progress
 from factorize.api.jobs.ledger import Ledger, Within
-from factorize.api.jobs.presence import Presence
 from factorize.api.jobs.solving import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool

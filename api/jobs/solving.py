@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from factorize.api.jobs.job import SolveEnding, read_progress
-from factorize.api.telemetry.log_lines import bound
+from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Place, Pool, Solve
 from factorize.api.workers.publishing import Limits, Stages, published

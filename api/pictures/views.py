@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorize.api.comparing.comparison_text import name_of
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
+from factorize.api.questions.comparison_text import name_of
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 

@@ -79,17 +79,16 @@ def calibrate(request: Document, _tell: Tell) -> Document:
 
 def compare(request: Document, tell: Tell) -> Document:
     """Return the table of a comparison."""
-    from factorize.api.comparing.compare_request import read_request
-    from factorize.api.comparing.comparison import comparison
+    from factorize.api.questions.comparison import comparison, read_request
 
     return comparison(read_request(request["request"]), _store(request["store"]), _reporting(tell))
 
 
 def recommend(request: Document, tell: Tell) -> Document:
     """Return the advice for a training job; `table` is the comparison that it rests on."""
-    from factorize.api.comparing.comparison import comparison
-    from factorize.api.recommending.advice import advice_of, request_of
-    from factorize.api.recommending.recommend_request import read_job
+    from factorize.api.questions.advice import advice_of, request_of
+    from factorize.api.questions.comparison import comparison
+    from factorize.api.questions.training_job import read_job
 
     job = read_job(request["request"])
     table = comparison(request_of(job), None, _reporting(tell), fitting=True)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from factorize.api.telemetry.log_lines import relay
+from factorize.api.telemetry import relay
 from factorize.api.workers.ending import Ending, WorkerEnded, died, refused, stopped
 from factorize.api.workers.search_path import search_path
 

@@ -27,7 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from factorize.api.telemetry.log_lines import hush_lines, tell_lines
+from factorize.api.telemetry import hush_lines, tell_lines
 from factorize.errors import FactorizeError
 
 Document = dict[str, Any]

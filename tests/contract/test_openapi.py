@@ -134,8 +134,8 @@ def test_every_problem_has_an_example_in_the_document(document: Any) -> None:
 def test_an_example_of_a_body_is_one(model: str) -> None:
     from factorize.accounting.calibration_request import read_calibration_request
     from factorize.api.access.key_register import read_key_request
-    from factorize.api.comparing.compare_request import read_request
-    from factorize.api.recommending.recommend_request import read_job
+    from factorize.api.questions.comparison import read_request
+    from factorize.api.questions.training_job import read_job
     from factorize.predict import ask
 
     readers: dict[str, Any] = {

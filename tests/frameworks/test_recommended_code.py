@@ -10,8 +10,8 @@ import pytest
 import torch
 from jax import numpy as jnp
 
-from factorize.api.recommending.job_code import job_code
-from factorize.api.recommending.recommend_request import RecommendRequest
+from factorize.api.questions.job_code import job_code
+from factorize.api.questions.training_job import RecommendRequest
 from factorize.spec import parse_spec
 
 # Of jax_privacy's clipping, about optax; and of Opacus's hooks, about inputs without gradients.

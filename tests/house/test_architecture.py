@@ -28,8 +28,8 @@ IMPORT_SOLVERS = {
     "api/workers/pool.py",
     "api/workers/solver.py",
     "api/local.py",
-    "api/python/calls.py",
-    "api/comparing/comparison.py",
+    "api/calls.py",
+    "api/questions/comparison.py",
 }  # behind HTTP, in its workers, on the command line, in Python
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",

@@ -12,7 +12,7 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
 
-from factorize.api.comparing.compare_request import read_request
+from factorize.api.questions.comparison import read_request
 from factorize.api.settings import Settings
 from factorize.errors import InvalidSpec
 from factorize.solvers import compare

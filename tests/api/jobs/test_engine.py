@@ -26,10 +26,10 @@ from toy_solver import RESULT
 
 from factorize.api.jobs import dask_cluster, dispatch, solving
 from factorize.api.jobs import engine as engine_module
+from factorize.api.jobs.dispatch import Presence, host_name
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import EngineRow, Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.jobs.presence import Presence, host_name
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable, TooLarge

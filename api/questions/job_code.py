@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from factorize.api.recommending.recommend_request import RecommendRequest
+from factorize.api.questions.training_job import RecommendRequest
 
 FRAMEWORKS = ("torch", "jax", "numpy")
 LONGEST_SPEC = 1200

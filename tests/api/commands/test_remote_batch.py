@@ -12,9 +12,9 @@ import pytest
 from servers import LiveService, serving
 
 from factorize import solvers
-from factorize.api.batches import solving
-from factorize.api.batches.solving import Numbered, RemoteBatch
+from factorize.api.commands import batch_solving
 from factorize.api.commands.batch import batch
+from factorize.api.commands.batch_solving import Numbered, RemoteBatch
 from factorize.api.local import PlannedSolve
 from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm
@@ -113,7 +113,7 @@ def ends_of(*answers: Any) -> list[Any]:
 
 
 def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solving, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(batch_solving, "_LONGEST_PAUSE", 0.01)
     queued = {"spec_digest": "ab", "state": "queued"}
     busy, away = ServiceError("busy", status=429), ServiceUnreachable("nothing answers")
     failed = {"state": "failed", "error": {"type": "timeout", "message": "it took too long"}}
@@ -122,7 +122,7 @@ def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(ends_of(ServiceError("no mechanism", status=422))[0]) == "no mechanism"
     forged = {"certificate": {}, "digest": "0" * 64, "spec_digest": "ab"}
     assert "CorruptObject" in type(ends_of(queued, forged)[0]).__name__
-    monkeypatch.setattr(solving, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(batch_solving, "PATIENCE_SECONDS", 0.05)
     with pytest.raises(ServiceUnreachable):
         ends_of(away)
 
@@ -130,7 +130,7 @@ def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_service_that_is_gone_leaves_the_rest_not_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solving, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(batch_solving, "PATIENCE_SECONDS", 0.0)
     (tmp_path / "list.jsonl").write_text(json.dumps(small(4)))
     with pytest.raises(ServiceUnreachable):
         batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", output=OutputForm.JSON)

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from factorize.api.comparing.comparison_text import name_of, text
+from factorize.api.questions.comparison_text import name_of, text
 from factorize.api.terminal.progress import Display, python_display, show_event
 from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
@@ -194,7 +194,7 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    from factorize.api.comparing.compare_request import request_for
+    from factorize.api.questions.comparison import request_for
 
     asked = spec_of(spec, words)
     request = request_for(
@@ -211,7 +211,7 @@ def compare(
         parameters=parameters,
     )
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
-        from factorize.api.comparing.comparison import comparison
+        from factorize.api.questions.comparison import comparison
 
         told = progress if callable(progress) else shown.count
         table = comparison(request, None, lambda done, total, name, _: told(done, total, name), service)

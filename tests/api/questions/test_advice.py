@@ -14,9 +14,9 @@ import pytest
 import factorize
 from factorize import parse_spec
 from factorize.api.commands.application import run
-from factorize.api.comparing.comparison import comparison
-from factorize.api.recommending.advice import advice_text, advise, request_of
-from factorize.api.recommending.recommend_request import RecommendRequest, read_job
+from factorize.api.questions.advice import advice_text, advise, request_of
+from factorize.api.questions.comparison import comparison
+from factorize.api.questions.training_job import RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
 from factorize.solvers.comparing.deadline import CALIBRATIONS, Deadline
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from factorize.api.python.calls import bar_of, remembered
-from factorize.api.recommending.advice import advice_text
-from factorize.api.recommending.job_code import FRAMEWORKS
+from factorize.api.calls import bar_of, remembered
+from factorize.api.questions.advice import advice_text
+from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.terminal.progress import python_display
 from factorize.errors import InvalidParameter, extras_named
 from factorize.keywords import WorkloadKind
@@ -111,8 +111,8 @@ def recommend(
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
-    from factorize.api.recommending.advice import advise
-    from factorize.api.recommending.recommend_request import read_job
+    from factorize.api.questions.advice import advise
+    from factorize.api.questions.training_job import read_job
 
     asked = {
         "examples": examples,
@@ -138,7 +138,7 @@ def recommend(
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
     """Return workload and objective as plain data."""
-    from factorize.api.recommending.recommend_request import about
+    from factorize.api.questions.training_job import about
     from factorize.keywords import plain
     from factorize.plain_data.words import document_of_words
     from factorize.spec import Spec

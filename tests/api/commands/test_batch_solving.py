@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from specs import document_of, solved
 
-from factorize.api.batches.report_table import COLUMNS, check_path, write_report
-from factorize.api.batches.solving import BatchLanes, Numbered
+from factorize.api.commands.batch_report import COLUMNS, check_path, write_report
+from factorize.api.commands.batch_solving import BatchLanes, Numbered
 from factorize.api.local import plan
 from factorize.api.workers.worker import SOLVER
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from factorize.api.comparing.compare_request import ALL_SAMPLINGS, SamplingNames
+from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.plain_data import Count, Frozen, Positive, read_union
 from factorize.spec import Spec, parse_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from factorize.api.telemetry.log_lines import LONGEST, JsonLines, about, bound, read_client_id, read_traceparent, relay
+from factorize.api.telemetry import LONGEST, JsonLines, about, bound, read_client_id, read_traceparent, relay
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorize.api.recommending import job_code as codes
-from factorize.api.recommending.job_code import FRAMEWORKS, job_code
-from factorize.api.recommending.recommend_request import RecommendRequest
+from factorize.api.questions import job_code as codes
+from factorize.api.questions.job_code import FRAMEWORKS, job_code
+from factorize.api.questions.training_job import RecommendRequest
 from factorize.spec import parse_spec
 
 JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)

@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from servers import LiveService, serving
 
 from factorize.api.settings import Settings
-from factorize.api.telemetry.log_lines import JsonLines
-from factorize.api.telemetry.spans import of_application
+from factorize.api.telemetry import JsonLines, of_application
 from factorize.errors import MissingExtra
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}

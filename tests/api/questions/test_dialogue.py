@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from factorize.api.commands.application import run
-from factorize.api.recommending.recommend_request import QUESTIONS, answers, read
+from factorize.api.questions.training_job import QUESTIONS, answers, read
 
 NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
 
@@ -28,8 +28,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         kept.append(question)
         return {"spec": {"workload": {"kind": "prefix", "n": question.steps}}}
 
-    monkeypatch.setattr("factorize.api.recommending.advice.advise", advise)
-    monkeypatch.setattr("factorize.api.recommending.advice.advice_text", lambda *_: "take it")
+    monkeypatch.setattr("factorize.api.questions.advice.advise", advise)
+    monkeypatch.setattr("factorize.api.questions.advice.advice_text", lambda *_: "take it")
     return kept
 
 

@@ -7,15 +7,14 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.comparing.comparison_text import chosen_of, name_of
-from factorize.api.recommending.job_code import FRAMEWORKS, LONGEST_SPEC, SPEC_FILE, job_code
-from factorize.api.recommending.recommend_request import RecommendRequest
+from factorize.api.questions.comparison_text import chosen_of, name_of
+from factorize.api.questions.job_code import FRAMEWORKS, LONGEST_SPEC, SPEC_FILE, job_code
+from factorize.api.questions.training_job import RecommendRequest
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 
 if TYPE_CHECKING:
-    from factorize.api.comparing.compare_request import CompareRequest
-    from factorize.api.comparing.comparison import Report
+    from factorize.api.questions.comparison import CompareRequest, Report
     from factorize.factorization import Factorization
 
 
@@ -38,7 +37,7 @@ def advise(
         InvalidSpec: a workload or an objective that is none.
         FactorizeError: from the comparison.
     """
-    from factorize.api.comparing.comparison import comparison
+    from factorize.api.questions.comparison import comparison
 
     return advice_of(asked, comparison(request_of(asked), None, report, service, keep, fitting=True))
 
@@ -57,7 +56,7 @@ def notes_of(asked: RecommendRequest) -> list[str]:
 
 def request_of(asked: RecommendRequest) -> CompareRequest:
     """Return the comparison that answers the question; see `advise`."""
-    from factorize.api.comparing.compare_request import read_request
+    from factorize.api.questions.comparison import read_request
 
     fixed = {"kind": "fixed_epochs", "epochs": asked.epochs}
     spec: dict[str, Any] = {

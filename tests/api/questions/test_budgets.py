@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import factorize
-from factorize.api.comparing.comparison import StepPace, measured
-from factorize.api.comparing.comparison_text import text
-from factorize.api.recommending.advice import advice_text, advise
-from factorize.api.recommending.recommend_request import read_job
+from factorize.api.questions.advice import advice_text, advise
+from factorize.api.questions.comparison import StepPace, measured
+from factorize.api.questions.comparison_text import text
+from factorize.api.questions.training_job import read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 
 
@@ -70,7 +70,7 @@ def test_advice_for_several_budgets_shows_each() -> None:
 
 
 def test_two_ways_to_say_the_memory_are_refused() -> None:
-    from factorize.api.comparing.compare_request import read_request
+    from factorize.api.questions.comparison import read_request
     from factorize.solvers.comparing.compare import compare
 
     with pytest.raises(InvalidSpec, match="budgets is in place of buffers"):

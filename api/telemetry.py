@@ -1,20 +1,32 @@
-"""Lines of the log: one JSON object each, what they are about, and where they go.
+"""Telemetry: lines of the log, one JSON object each, and spans of a trace, which say what they are about.
 
 A line has `time` (UTC), `level`, `logger` and `message`, what the work of this thread or task is about, and what it
 adds by `extra={"about": {...}}`. Whatever somebody sends is escaped: a line is one line, in ASCII.
+
+Spans are a job's and those of the stages of its solve, beside the requests that the web framework makes spans of. All
+of it is OpenTelemetry's own: without its SDK (the extra `factorize[otel]`), or without a place to send spans to,
+nothing is recorded. A job's span goes on the trace of the request that asked for it, also where another service ends
+it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from factorize import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 NAMES = ("request_id", "client_request_id", "traceparent", "caller", "job", "spec_digest")
 """What a line of the log may be about; each is a string of at most 128 characters."""
@@ -25,6 +37,8 @@ FORMATS = ("text", "json")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 LONGEST = 2000
 _ROOT = "factorize"
+_SPAN_NAMES = {"prove": "proof"}
+_SPAN_PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DASK = ("distributed", "distributed.client", "tornado", "tornado.application", "bokeh")
 
 
@@ -165,3 +179,64 @@ def relay(event: Mapping[str, Any], known: Mapping[str, str]) -> None:
 
 def _short(value: object) -> object:
     return value if isinstance(value, int | float | bool) or value is None else str(value)[:200]
+
+
+def of_application(provider: TracerProvider | None) -> Any:
+    """Return what the web framework is told: spans of requests, by standard variables of OpenTelemetry.
+
+    Args:
+        provider: where spans go; by default the process's, which is made where a variable names an address to send to.
+
+    Raises:
+        MissingExtra: a variable names an address and the SDK is not installed.
+    """
+    from factorize.errors import MissingExtra
+
+    named = provider is None and any(os.environ.get(name) for name in _SPAN_PLACES)
+    if named and importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise MissingExtra(f"sending spans to {' or '.join(_SPAN_PLACES)}", "opentelemetry")
+    return {"tracer_provider": provider, "metrics": False, "logs": False, "auto_configure": named}
+
+
+def current_trace() -> str:
+    """Return the `traceparent` of the present span, else the one that the request brought, else nothing."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get("traceparent") or about().get("traceparent", "")
+
+
+def record_job(
+    provider: TracerProvider | None,
+    traceparent: str,
+    submitted: str,
+    attributes: Mapping[str, Any],
+    timings: Mapping[str, tuple[float, float]],
+    failure: str | None,
+) -> None:
+    """Record the span of a job that has ended now, with a span for each stage of its solve.
+
+    Args:
+        provider: where spans go; by default the process's.
+        traceparent: of the request that asked for it, or nothing.
+        submitted: when, ISO 8601.
+        attributes: what else is said of the job.
+        timings: when each stage began and ended, in seconds since 1970.
+        failure: why it failed, or None.
+    """
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    tracer = (provider or trace.get_tracer_provider()).get_tracer("factorize", __version__)
+    parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+    begun = int(datetime.fromisoformat(submitted).timestamp() * 1e9)
+    job = tracer.start_span("job", parent, start_time=begun, attributes=dict(attributes))
+    within = trace.set_span_in_context(job, Context())
+    for stage, (start, end) in timings.items():
+        span = tracer.start_span(_SPAN_NAMES.get(stage, stage), within, start_time=int(start * 1e9))
+        span.end(int(end * 1e9))
+    if failure is not None:
+        job.set_status(trace.StatusCode.ERROR, failure)
+    job.end()

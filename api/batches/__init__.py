@@ -1,1 +1,0 @@
-"""Batches: many specs through worker processes that stay."""

@@ -1,1 +1,0 @@
-"""Comparisons as both doors run them."""

@@ -1,1 +1,0 @@
-"""Python as the third door, beside HTTP and the command line: the same words, one call each."""

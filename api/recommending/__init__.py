@@ -1,1 +1,0 @@
-"""Recommendations: one mechanism for a training job, from five answers."""
