@@ -128,12 +128,7 @@ def recommend(
     }
     job = read_job({name: value for name, value in asked.items() if value is not None})
     with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
-        told = progress if callable(progress) else shown.count
-
-        def report(done: int, total: int, name: str, _seconds: float) -> None:
-            told(done, total, name)
-
-        return Advice(advise(job, report, service, remembered))
+        return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
 
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:

@@ -213,9 +213,7 @@ def compare(
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
         from factorize.api.questions.comparison import comparison
 
-        told = progress if callable(progress) else shown.count
-        table = comparison(request, None, lambda done, total, name, _: told(done, total, name), service)
-    return ComparisonTable(table)
+        return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
 
 
 def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:

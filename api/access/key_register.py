@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 
 from factorize.api.access.caller import UNLIMITED, AccessKey, KeyQuotas, Scope, Token, new_token
 from factorize.api.jobs.audit_log import add_row
@@ -61,7 +61,8 @@ def read_key_request(document: Any) -> KeyRequest:
     """
     if not isinstance(document, dict):
         raise InvalidSpec([Violation("", "a request for a key is a JSON object")])
-    return read_union(TypeAdapter(KeyRequest), document, KeyRequest)
+    request: KeyRequest = read_union(document, KeyRequest)
+    return request
 
 
 class WithdrawnKeys:

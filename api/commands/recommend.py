@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from factorize.api.questions.training_job import RecommendRequest
     from factorize.factorization import Factorization
 
-    pass
-
 
 Buffers = Annotated[
     str | None,
@@ -109,12 +107,8 @@ def compare(
     )
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
-        table = comparison(
-            request,
-            None if service else opened_store(store),
-            lambda done, total, name, _: shown.count(done, total, name),
-            service and service_url(service, store),
-        )
+        kept = None if service else opened_store(store)
+        table = comparison(request, kept, shown.count, service and service_url(service, store))
         shown.finish("")
     if plot is not None:
         from factorize.api.pictures.views import draw_comparison
@@ -218,12 +212,7 @@ def recommend(
             results.put(found, check=partial(prove, store=results.url))
             remembered(found)  # for the code, which calls `factorize.solve`
 
-        told = advise(
-            asked,
-            lambda done, total, name, _: shown.count(done, total, name),
-            service,
-            None if results is None else keep,
-        )
+        told = advise(asked, shown.count, service, None if results is None else keep)
         shown.finish("")
     if to is not None:
         _write(to, told["spec"])

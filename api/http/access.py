@@ -61,12 +61,13 @@ class Access:
             state["caller"], state["admitted"] = caller, partial(_would_let_in, gate, credential, caller)
 
 
-def _needs(scope: Scope | None, details: Scope | None = None) -> list[Any]:
+def needs(scope: Scope | None, details: Scope | None = None) -> list[Any]:
+    """Return the dependency of a route for callers with a scope; see `Access`."""
     return [Depends(Access(scope, details))]
 
 
-OPEN, OPEN_WITH_DETAILS = _needs(None), _needs(None, Scope.MONITOR)
-READ, SUBMIT, UPLOAD, MONITOR, ADMIN = map(_needs, Scope)
+OPEN, OPEN_WITH_DETAILS = needs(None), needs(None, Scope.MONITOR)
+READ, SUBMIT, UPLOAD, MONITOR, ADMIN = map(needs, Scope)
 """Dependencies of routes by the scope that they need."""
 NO_ROUTE = Access(None, known=False)
 

@@ -1,4 +1,4 @@
-"""Questions that a worker answers for one request: predictions, comparisons, recommendations, calibrations.
+"""The routes of questions that a worker answers for one request; `api/questions/registry.py` lists them.
 
 Each waits for a place of its kind, is bounded, ends with its connection and is stored nowhere. The newest answers are
 kept in memory by the digest of their question.
@@ -7,127 +7,41 @@ kept in memory by the digest of their question.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from inspect import getdoc
+from threading import Event
 from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from factorize.accounting.calibration_request import read_calibration_request
 from factorize.api.access.caller import Caller
-from factorize.api.http.access import READ, SUBMIT
+from factorize.api.http.access import needs
 from factorize.api.http.answers import AskingCaller, RunningService, result_of
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import event, paced
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, owner_of, working
-from factorize.api.questions.comparison import read_request
-from factorize.api.questions.training_job import read_job
-from factorize.api.service import AboveCapacity, SolverService
+from factorize.api.questions.registry import QUESTIONS, Question
+from factorize.api.results import Result
+from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.encoding import canonical_json, check_digest, json_digest, read_json
+from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
 
-LIMIT_SECONDS = 600.0
-PREDICTION_SECONDS = 60.0
 KEPT, LARGEST_KEPT = 256, 1 << 18
 """Answers that are kept, and the bytes of the largest."""
 MOST_UNREAD = 64
 """Progress events that wait for a client."""
 _LOOK_SECONDS = 0.2
 _LEAST_MB, _UNKNOWN_MB = 1024, 2048
-_PREDICTION_MB = 512
-_OPENING = 8  # times the file's bytes, while a question about it is answered
 
 Document = dict[str, Any]
 Report = Callable[[Document], object]
 router = APIRouter(default_response_class=Response)
-
-
-@dataclass(frozen=True)
-class Question:
-    """One kind of question.
-
-    Attributes:
-        read: checks what was posted, and returns what the worker is asked and the memory that it takes, in units of
-            2^20 bytes; 0 for half of what all solves may take. Gets the name in the address too; looks at the disk.
-        work: kind of place; see `work_gate.py`.
-        remedy: what to do about one that takes too much.
-        seconds: wall limit.
-        threads: that it may use; 0 for all of the solves.
-    """
-
-    read: Callable[[Document, SolverService, Caller, str], tuple[Document, int]]
-    work: str
-    remedy: str
-    seconds: float = LIMIT_SECONDS
-    threads: int = 0
-
-
-def _prediction(document: Document, service: SolverService, caller: Caller, _name: str) -> tuple[Document, int]:
-    from factorize.predict import parse_question
-
-    unknown = sorted(set(document) - {"question", "factorization"})
-    name = document.get("factorization")
-    problems = [Violation(f"/{field[:40]}", "unknown field; use question and factorization") for field in unknown]
-    if not isinstance(document.get("question"), dict):
-        problems.append(Violation("/question", "a question is a JSON object with its kind; docs/predict.md lists them"))
-    if name is not None and not isinstance(name, str):
-        problems.append(Violation("/factorization", "a factorization is named by its digest or spec digest, a string"))
-    if problems:
-        raise InvalidSpec(problems)
-    parse_question(document["question"])
-    if name is None:
-        return {"request": document["question"], "digest": None}, _PREDICTION_MB
-    about = result_of(service, check_digest(name), caller)
-    size, limit_mb = _OPENING * int(about.manifest()["files"][0]["bytes"]), service.engine.capacity_mb
-    if limit_mb is not None and size > limit_mb << 20:
-        message = (
-            f"a question about this file takes about {size / 2**30:.1f} GiB; the limit is {limit_mb / 1024:.1f} GiB; "
-            "download it and ask `factorize predict`"
-        )
-        raise AboveCapacity(message, {"bytes": size, "seconds": PREDICTION_SECONDS})
-    return {"request": document["question"], "digest": about.digest}, _PREDICTION_MB + (size >> 20)
-
-
-def _comparison(document: Document, service: SolverService, caller: Caller, _name: str) -> tuple[Document, int]:
-    comparison = read_request(document)
-    service.keep_matrices(comparison.spec, caller, within="/spec")
-    return {"request": comparison.document()}, 0
-
-
-def _recommendation(document: Document, _service: SolverService, _caller: Caller, _name: str) -> tuple[Document, int]:
-    read_job(document)
-    return {"request": document}, 0
-
-
-def _calibration(document: Document, service: SolverService, caller: Caller, name: str) -> tuple[Document, int]:
-    calibration = read_calibration_request(document)
-    return {"request": calibration.document(), "digest": result_of(service, name, caller).digest}, 0
-
-
-QUESTIONS = {
-    "predict": Question(
-        _prediction,
-        "question",
-        "ask for less, or ask `factorize predict`, which has no limit",
-        PREDICTION_SECONDS,
-        threads=1,
-    ),
-    "compare": Question(_comparison, "comparison", "use a smaller n, or `factorize compare` with --max-seconds"),
-    "recommend": Question(
-        _recommendation, "comparison", "give fewer seconds, or ask `factorize recommend`, which has no limit"
-    ),
-    "calibrate": Question(
-        _calibration, "calibration", "use fewer bins, method 'deterministic', or `factorize calibrate`"
-    ),
-}
-"""By the worker's name of each (api/workers/solver.py)."""
 
 
 class KeptAnswers(OrderedDict[str, bytes]):
@@ -141,48 +55,32 @@ class KeptAnswers(OrderedDict[str, bytes]):
                 self.popitem(last=False)
 
 
-def _route(path: str, access: list[Any], body: str, document: str) -> Callable[[Any], Any]:
-    statuses = answers(200, 400, 404, 410, 413, 422, 429, 503, document=document)
-    return router.post(path, openapi_extra=json_body(body), responses=statuses, dependencies=access)
+def _route(kind: str, question: Question) -> None:
+    """Add the route of a question."""
+
+    async def ask(request: Request, service: RunningService, caller: AskingCaller) -> Response:
+        return await _answered(kind, request, service, caller)
+
+    named = [Depends(_name)] if "{name}" in question.path else []
+    router.post(
+        question.path,
+        name=kind,
+        description=getdoc(question),
+        openapi_extra=json_body(question.body.__name__),
+        responses=answers(200, 400, 404, 410, 413, 422, 429, 503, document=question.reply),
+        dependencies=[*needs(question.scope), *named],
+    )(ask)
 
 
-@_route("/v1/predict", READ, "PredictionRequest", "Prediction")
-async def predict(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-    """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
-    return await _answered("predict", request, service, caller)
+async def _name(name: str) -> None:
+    """Declare the digest in an address."""
 
 
-@_route("/v1/compare", SUBMIT, "CompareRequest", "Comparison")
-async def compare(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-    """Compare all mechanisms that fit a spec.
-
-    The answer is the table; with `Accept: text/event-stream` events: `progress` {done, total, mechanism, seconds},
-    then `done` with the table or `failed` with the problem. Closing the connection ends the comparison.
-    """
-    return await _answered("compare", request, service, caller)
+for _kind, _question in QUESTIONS.items():
+    _route(_kind, _question)
 
 
-@_route("/v1/recommend", SUBMIT, "RecommendRequest", "Advice")
-async def recommend(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-    """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
-
-    The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
-    and the end are as those of `POST /v1/compare`.
-    """
-    return await _answered("recommend", request, service, caller)
-
-
-@_route("/v1/factorizations/{name}/calibrations", SUBMIT, "CalibrationRequest", "Calibration")
-async def calibrate(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
-    """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
-
-    The answer is what `factorize calibrate --output json` prints. One is worked out at a time, ten minutes at most;
-    closing the connection ends it. Events are as those of `POST /v1/compare`.
-    """
-    return await _answered("calibrate", request, service, caller, name)
-
-
-async def _answered(kind: str, http: Request, service: SolverService, caller: Caller, name: str = "") -> Response:
+async def _answered(kind: str, http: Request, service: SolverService, caller: Caller) -> Response:
     """Have a question answered, and return the answer or a stream of its events.
 
     Raises:
@@ -190,15 +88,19 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
         QuotaExhausted: no core-seconds are left to the caller.
     """
     question, kept = QUESTIONS[kind], http.app.state.kept_answers
+
+    def find(name: str | None) -> Result:
+        return result_of(service, name or http.path_params["name"], caller)
+
     body = await read_body(http)
     try:
         document = read_json(body)
         if not isinstance(document, dict):
             raise InvalidSpec([Violation("", "a question is a JSON object; docs/http.md shows one of each kind")])
-        asked, memory_mb = await run_sync(question.read, document, service, caller, name)
+        asked, memory_mb = await run_sync(question.read, document, service, caller, find)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    key, stop = json_digest({"question": kind, **asked}), threading.Event()
+    key, stop = json_digest({"question": kind, **asked}), Event()
     if key not in kept:
         service.meter.check_left(caller)
         gate_of(http).check(question.work, owner_of(http))
@@ -220,13 +122,7 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
 
 
 def _ask(
-    kind: str,
-    asked: Document,
-    memory_mb: int,
-    service: SolverService,
-    caller: Caller,
-    stop: threading.Event,
-    report: Report,
+    kind: str, asked: Document, memory_mb: int, service: SolverService, caller: Caller, stop: Event, report: Report
 ) -> bytes:
     """Return a worker's answer as JSON; blocks.
 
@@ -263,7 +159,7 @@ def _problem(error: FactorizeError, remedy: str) -> ProblemAnswer:
     return ProblemAnswer("unsupported-problem", without_places(str(error)))
 
 
-async def _while_connected(http: Request, work: Awaitable[bytes], stop: threading.Event) -> bytes:
+async def _while_connected(http: Request, work: Awaitable[bytes], stop: Event) -> bytes:
     """Wait for an answer, and stop the work when the client has gone."""
     task = asyncio.ensure_future(work)
     try:
@@ -275,9 +171,7 @@ async def _while_connected(http: Request, work: Awaitable[bytes], stop: threadin
         stop.set()
 
 
-async def _frames(
-    run: Callable[[Report], Awaitable[bytes]], stop: threading.Event, about: str
-) -> AsyncGenerator[bytes, None]:
+async def _frames(run: Callable[[Report], Awaitable[bytes]], stop: Event, about: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a question; the worker ends with the stream."""
     loop, news = asyncio.get_running_loop(), asyncio.Queue[Document | None]()
 

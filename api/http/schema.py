@@ -8,12 +8,14 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
-from factorize.accounting.calibration_request import CalibrationRequest
+from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.access import RouteRow
 from factorize.api.http.answer_schemas import ANSWERS
 from factorize.api.http.problems import KINDS, MEDIA_TYPE
-from factorize.encoding import DIGEST
+from factorize.api.questions.registry import QUESTIONS
 from factorize.spec import Spec
 
 SECURITY_SCHEME = "key"
@@ -100,17 +102,7 @@ _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] =
 """By method, path and status of an answer: what can be asked next, and where its parameters stand."""
 BODIES: dict[str, Any] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
-    "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
-    "CompareRequest": {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4},
-    "RecommendRequest": {
-        "examples": 6400,
-        "batch_size": 100,
-        "epochs": 2,
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "memory": [4],
-    },
-    "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
+    **{question.body.__name__: question.example for question in QUESTIONS.values()},
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
 }
 """An example of each JSON body, by the name of its schema."""
@@ -270,10 +262,7 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
     found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     _drop_foreign_errors(found)
-    spec = Spec.model_json_schema(ref_template=_REFERENCE)
-    schemas.update(spec.pop("$defs", {}))
-    schemas.update({"Spec": spec, "Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS))})
-    schemas.update(_unions())
+    schemas.update({"Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS)), **_of_bodies()})
     for name, schema in schemas.items():
         _settle(schema)
         schema["title"] = name
@@ -302,30 +291,13 @@ def _settle(schema: Any) -> None:
                 _settle(part)
 
 
-def _unions() -> dict[str, Any]:
-    """Return the schemas of questions, of what is asked about jobs, and of keys."""
-    from factorize import predict
-    from factorize.api.access.key_register import KeyRequest
-    from factorize.api.questions.comparison import CompareRequest
-    from factorize.api.questions.training_job import schemas as job_schemas
-
-    schema = predict.ADAPTER.json_schema(ref_template=_REFERENCE)
-    found: dict[str, Any] = {**schema.pop("$defs", {}), "Question": schema}
-    compare = CompareRequest.model_json_schema(ref_template=_REFERENCE)
-    compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
-    found["CompareRequest"] = compare
-    found.update(job_schemas(_REFERENCE))
-    key = KeyRequest.model_json_schema(ref_template=_REFERENCE)
-    found |= {**key.pop("$defs", {}), "KeyRequest": key}
-    found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
-    question = {"$ref": _REFERENCE.format(model="Question")}
-    digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
-    found["PredictionRequest"] = {
-        "type": "object",
-        "required": ["question"],
-        "additionalProperties": False,
-        "properties": {"question": question, "factorization": digest},
-    }
+def _of_bodies() -> dict[str, Any]:
+    """Return the schemas of what is posted, and of all that they name."""
+    models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in QUESTIONS.values())]
+    _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
+    found: dict[str, Any] = shown["$defs"]
+    for question in QUESTIONS.values():
+        question.complete(found, _REFERENCE)
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from factorize.accounting.schemes import SAMPLINGS
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
@@ -28,8 +28,8 @@ WIDTH = 1 << 20
 KEPT_BYTES = 256 << 20
 """Of Z, where C has no recurrence; above, earlier rows are drawn again, for `ROWS_AT_ONCE` steps at a time."""
 ROWS_AT_ONCE = 16
-Report = Callable[[int, int, str, float], None]
-"""Told mechanisms done, their total, the one that runs, and seconds since the beginning."""
+Report = Callable[[int, int, str], None]
+"""Told mechanisms done, their total, and the one that runs."""
 
 
 SamplingNames = Annotated[
@@ -86,16 +86,13 @@ class CompareRequest(Frozen):
         return self
 
 
-_ADAPTER: TypeAdapter[CompareRequest] = TypeAdapter(CompareRequest)
-
-
 def read_request(document: Mapping[str, Any]) -> CompareRequest:
     """Read a request from plain data.
 
     Raises:
         InvalidSpec: it is none, or its spec is none; pointers to the fields.
     """
-    request = read_union(_ADAPTER, document, CompareRequest)
+    request: CompareRequest = read_union(document, CompareRequest)
     return request.model_copy(update={"spec": request.spec.canonical()})
 
 
@@ -136,14 +133,11 @@ def comparison(
 
         def hear(event: Event) -> None:
             if event.kind == "progress":
-                report(event.data["done"], event.data["total"], event.data["mechanism"], 0.0)
+                report(event.data["done"], event.data["total"], event.data["mechanism"])
 
         return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=hear)
     from factorize.privacy import PrivacyTarget
-    from factorize.solvers.comparing.compare import CompareProgress, Sampling, compare
-
-    def tell(progress: CompareProgress) -> None:
-        report(progress.done, progress.total, progress.mechanism, progress.seconds)
+    from factorize.solvers.comparing.compare import Sampling, compare
 
     spec = request.spec
     privacy = sampling = None
@@ -158,7 +152,7 @@ def comparison(
         privacy=privacy,
         sampling=sampling,
         samplings=request.samplings,
-        progress=tell,
+        progress=lambda step: report(step.done, step.total, step.mechanism),
         most_seconds=request.max_seconds,
         budgets=request.budgets,
         seconds=request.seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
@@ -60,9 +60,6 @@ class RecommendRequest(Frozen):
         return self.epochs * (self.examples // self.batch_size)
 
 
-_ADAPTER: TypeAdapter[RecommendRequest] = TypeAdapter(RecommendRequest)
-
-
 def read_job(document: Mapping[str, Any]) -> RecommendRequest:
     """Read a training job from plain data, and check its workload and objective at its number of steps.
 
@@ -70,7 +67,7 @@ def read_job(document: Mapping[str, Any]) -> RecommendRequest:
         InvalidSpec: it is none; pointers to the fields.
         InvalidParameter: a batch that is larger than the data set.
     """
-    request = read_union(_ADAPTER, document, RecommendRequest)
+    request: RecommendRequest = read_union(document, RecommendRequest)
     check_batch(request.examples, request.batch_size)
     workload = request.workload or {"kind": "prefix"}
     if "n" in workload:
@@ -90,7 +87,7 @@ def check_field(name: str, value: Any) -> None:
         InvalidParameter: it is outside its limits.
     """
     try:
-        read_union(_ADAPTER, {name: value}, RecommendRequest)
+        read_union({name: value}, RecommendRequest)
     except InvalidSpec as error:
         wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
         if wrong:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorize.api.questions import registry
 from factorize.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from factorize.api.questions.registry import Question
     from factorize.api.workers.worker_process import Tell
     from factorize.factorization import Factorization
     from factorize.storage.store import Store
@@ -61,40 +63,6 @@ def form(request: Document, _tell: Tell) -> str:
     return _written(made, request["path"])
 
 
-def predict(request: Document, _tell: Tell) -> Document:
-    """Return the answer to a question of `factorize.predict`, about the factorization `digest` where that is one."""
-    from factorize.predict import ask, parse_question
-
-    about = _store(request["store"]).load(request["digest"]) if request["digest"] else None
-    return ask(parse_question(request["request"]), about).document()
-
-
-def calibrate(request: Document, _tell: Tell) -> Document:
-    """Return the noise of a stored factorization."""
-    from factorize.accounting.calibration_request import answer, read_calibration_request
-
-    asked = read_calibration_request(request["request"])
-    return dict(answer(_store(request["store"]).load(request["digest"]), asked))
-
-
-def compare(request: Document, tell: Tell) -> Document:
-    """Return the table of a comparison."""
-    from factorize.api.questions.comparison import comparison, read_request
-
-    return comparison(read_request(request["request"]), _store(request["store"]), _reporting(tell))
-
-
-def recommend(request: Document, tell: Tell) -> Document:
-    """Return the advice for a training job; `table` is the comparison that it rests on."""
-    from factorize.api.questions.advice import advice_of, request_of
-    from factorize.api.questions.comparison import comparison
-    from factorize.api.questions.training_job import read_job
-
-    job = read_job(request["request"])
-    table = comparison(request_of(job), None, _reporting(tell), fitting=True)
-    return {**advice_of(job, table), "table": table}
-
-
 def pace(_request: Document, _tell: Tell) -> Document:
     """Measure the pace of this machine, if nobody has, and return it; see `factorize.api.pace`."""
     from factorize.api.pace import measured_pace
@@ -102,14 +70,12 @@ def pace(_request: Document, _tell: Tell) -> Document:
     return vars(measured_pace())
 
 
-QUESTIONS = {one.__name__: one for one in (solve, form, predict, calibrate, compare, recommend, pace)}
+def _answer(question: Question, request: Document, tell: Tell) -> Document:
+    return question.answer(request, partial(_store, request["store"]), tell)
 
 
-def _reporting(tell: Tell) -> Any:
-    def report(done: int, total: int, mechanism: str, seconds: float) -> None:
-        tell(done=done, total=total, mechanism=mechanism, seconds=seconds)
-
-    return report
+QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form, pace)}
+QUESTIONS |= {name: partial(_answer, question) for name, question in registry.QUESTIONS.items()}
 
 
 def _written(found: Factorization, path: str) -> str:

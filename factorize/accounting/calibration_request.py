@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy_question import Question, question_of
@@ -59,9 +59,6 @@ class CalibrationRequest(Frozen):
         return question_of(**{name: getattr(self, name) for name in names})
 
 
-_ADAPTER: TypeAdapter[CalibrationRequest] = TypeAdapter(CalibrationRequest)
-
-
 def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
     """Read a request from plain data.
 
@@ -69,7 +66,7 @@ def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
         InvalidSpec: it is none; pointers to the fields.
         InvalidParameter: its numbers ask nothing, or two things.
     """
-    request = read_union(_ADAPTER, document, CalibrationRequest)
+    request: CalibrationRequest = read_union(document, CalibrationRequest)
     _ = request.question
     return request
 

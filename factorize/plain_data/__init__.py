@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from functools import cache
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -20,8 +21,6 @@ from factorize.encoding import DIGEST
 from factorize.errors import InvalidSpec
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.plain_data.violations import violations
-
-Model = TypeVar("Model")
 
 
 def _fold_zero(value: float) -> float:
@@ -62,19 +61,23 @@ class Frozen(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def read_union(adapter: TypeAdapter[Model], document: Mapping[str, Any], of: Any) -> Model:
+def read_union(document: Mapping[str, Any], of: Any) -> Any:
     """Return the model that a document describes.
 
     Args:
-        adapter: of the model, or of a union told apart by a tag.
-        of: the type that the adapter is of, whose fields errors name.
         document: plain data that came through the strict JSON reader, or a caller's dictionary.
+        of: the model's class, or a union told apart by a tag.
 
     Raises:
         InvalidSpec: it describes none; one violation per problem (the first 20), each with a pointer to its field.
     """
     data = dict(document)
     try:
-        return adapter.validate_python(data)
+        return _adapter(of).validate_python(data)
     except ValidationError as error:
         raise InvalidSpec(violations(data, error, of)) from None
+
+
+@cache
+def _adapter(of: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(of)

@@ -99,6 +99,7 @@ _NAMES = {
     "CompareRequest": "a comparison",
     "RecommendRequest": "a training job",
     "CalibrationRequest": "a calibration",
+    "PredictionRequest": "a prediction",
 }
 
 

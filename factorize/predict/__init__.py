@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from factorize.errors import extras_named
 from factorize.numbers.scalars import refuse_infinite, within_doubles
@@ -39,8 +39,6 @@ AnyQuestion = Annotated[
     Field(discriminator="kind"),
 ]
 
-ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)
-
 
 def parse_question(document: Mapping[str, Any]) -> Question:
     """Read a question from plain data.
@@ -48,7 +46,8 @@ def parse_question(document: Mapping[str, Any]) -> Question:
     Raises:
         InvalidSpec: it is none; one violation per problem, each with a pointer to its field.
     """
-    return read_union(ADAPTER, document, AnyQuestion)
+    question: Question = read_union(document, AnyQuestion)
+    return question
 
 
 @extras_named("a prediction")

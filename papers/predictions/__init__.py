@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, get_args
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from factorize import predict
 from factorize.plain_data import read_union
@@ -32,7 +32,6 @@ for _module in (accelerated_descent, coordinate, descent, federated, linear_rate
             QUESTIONS[get_args(_one.model_fields["kind"].annotation)[0]] = _one
 
 AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminator="kind")]
-ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)
 
 
 def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
@@ -42,7 +41,7 @@ def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) 
         question: one of `QUESTIONS`, or its JSON form.
         inverse: the factorization that it is about, where it is about one.
     """
-    asked = question if isinstance(question, Question) else read_union(ADAPTER, question, AnyQuestion)
+    asked = question if isinstance(question, Question) else read_union(question, AnyQuestion)
     return predict.ask(asked, inverse)
 
 

@@ -84,7 +84,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def comparison(request: Any, _store: None, report: Any, _service: None) -> dict[str, Any]:
         asked.append(request)
-        report(1, 2, "identity", 0.1)
+        report(1, 2, "identity")
         return table
 
     monkeypatch.setattr("factorize.api.questions.comparison.comparison", comparison)

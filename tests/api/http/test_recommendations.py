@@ -8,7 +8,7 @@ import pytest
 from servers import LiveService
 
 from factorize import parse_spec
-from factorize.api.workers import solver
+from factorize.api.workers.solver import QUESTIONS
 from factorize.workloads import KINDS
 
 JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "seconds": 600}
@@ -25,7 +25,7 @@ def test_a_worker_gives_the_advice_and_its_table(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
     monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
     request = {**JOB, "memory": [2, 1], "samplings": ["fixed"]}
-    found = solver.recommend({"request": request, "store": ""}, lambda **_: None)
+    found = QUESTIONS["recommend"]({"request": request, "store": ""}, lambda **_: None)
     assert found["job"]["steps"] == 3 and found["job"]["memory"] == [1, 2]
     assert found["row"] in found["table"]["rows"] and found["spec_digest"] == parse_spec(found["spec"]).digest
     feasible = [row["rmse_at_privacy"] for row in found["table"]["rows"] if row["noise_vectors"] <= 2]

@@ -1,0 +1,214 @@
+"""The questions that a worker answers for one request: what is posted, who may, within which limits, and the answer.
+
+Routes (`api/http/questions.py`), their schemas and the workers (`api/workers/solver.py`) are made from this list. The
+docstring of a question is what the OpenAPI document says of its route.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
+from factorize.accounting.calibration_request import answer as calibration
+from factorize.api.access.caller import Caller, Scope
+from factorize.api.questions import training_job
+from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
+from factorize.encoding import DIGEST, check_digest
+from factorize.plain_data import Frozen, read_union
+
+if TYPE_CHECKING:
+    from factorize.api.results import Result
+    from factorize.api.service import SolverService
+    from factorize.api.workers.worker_process import Tell
+    from factorize.storage.store import Store
+
+    Find = Callable[[str | None], Result]
+    """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
+
+Document = dict[str, Any]
+PREDICTION_SECONDS = 60.0
+_PREDICTION_MB = 512
+_OPENING = 8  # times the file's bytes, while a question about it is answered
+
+
+class Question:
+    """One kind of question; a subclass is its whole statement.
+
+    Attributes:
+        path: of its route.
+        scope: that a caller needs.
+        body: what is posted; its name is that of its schema.
+        example: of that.
+        reply: name of the schema of the answer.
+        work: kind of place; see `api/http/work_gate.py`.
+        remedy: what to do about one that takes too much.
+        seconds: wall limit.
+        threads: that it may use; 0 for all of the solves.
+    """
+
+    path: str
+    scope = Scope.SUBMIT
+    body: type[Frozen]
+    example: Document
+    reply: str
+    work: str
+    remedy: str
+    seconds = 600.0
+    threads = 0
+
+    def complete(self, schemas: Document, reference: str) -> None:
+        """Add to the schemas of all bodies, by name, what the body's class does not say; `reference` has `{model}`."""
+
+    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
+        """Check what was posted; looks at the disk.
+
+        Returns:
+            What the worker is asked, and the memory that it takes, in units of 2^20 bytes; 0 for half of what all
+            solves may take.
+        """
+        raise NotImplementedError
+
+    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        """Answer what `read` returned, in a worker; `store` opens the service's."""
+        raise NotImplementedError
+
+
+class PredictionRequest(Frozen):
+    """A question of `factorize.predict`.
+
+    Attributes:
+        question: one of its kinds; docs/predict.md lists them.
+        factorization: digest or spec digest of the stored result that it is about.
+    """
+
+    question: dict[str, Any]
+    factorization: str | None = None
+
+
+class _Predict(Question):
+    """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
+
+    path, scope, body, reply = "/v1/predict", Scope.READ, PredictionRequest, "Prediction"
+    example = {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}}
+    work, seconds, threads = "question", PREDICTION_SECONDS, 1
+    remedy = "ask for less, or ask `factorize predict`, which has no limit"
+
+    def complete(self, schemas: Document, reference: str) -> None:
+        from factorize.predict import AnyQuestion
+
+        kinds = TypeAdapter(AnyQuestion).json_schema(ref_template=reference)
+        schemas |= {**kinds.pop("$defs", {}), "Question": kinds}
+        digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
+        fields = {"question": {"$ref": reference.format(model="Question")}, "factorization": digest}
+        schemas["PredictionRequest"]["properties"] = fields
+
+    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
+        from factorize.api.service import AboveCapacity
+        from factorize.predict import parse_question
+
+        request = read_union(document, PredictionRequest)
+        question, name = request.question, request.factorization
+        parse_question(question)
+        if name is None:
+            return {"request": question, "digest": None}, _PREDICTION_MB
+        about = find(check_digest(name))
+        size = _OPENING * int(about.manifest()["files"][0]["bytes"])
+        limit_mb = service.engine.capacity_mb
+        if limit_mb is not None and size > limit_mb << 20:
+            message = (
+                f"a question about this file takes about {size / 2**30:.1f} GiB; the limit is {limit_mb / 1024:.1f} "
+                "GiB; download it and ask `factorize predict`"
+            )
+            raise AboveCapacity(message, {"bytes": size, "seconds": PREDICTION_SECONDS})
+        return {"request": question, "digest": about.digest}, _PREDICTION_MB + (size >> 20)
+
+    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        from factorize.predict import ask, parse_question
+
+        about = store().load(asked["digest"]) if asked["digest"] else None
+        return ask(parse_question(asked["request"]), about).document()
+
+
+class _Compare(Question):
+    """Compare all mechanisms that fit a spec.
+
+    The answer is the table; with `Accept: text/event-stream` events: `progress` {done, total, mechanism, seconds},
+    then `done` with the table or `failed` with the problem. Closing the connection ends the comparison.
+    """
+
+    path, body, reply = "/v1/compare", CompareRequest, "Comparison"
+    example = {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4}
+    work, remedy = "comparison", "use a smaller n, or `factorize compare` with --max-seconds"
+
+    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
+        request = read_request(document)
+        service.keep_matrices(request.spec, caller, within="/spec")
+        return {"request": request.document()}, 0
+
+    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        return comparison(read_request(asked["request"]), store(), _telling(tell))
+
+
+class _Recommend(Question):
+    """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
+
+    The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
+    and the end are as those of `POST /v1/compare`.
+    """
+
+    path, body, reply = "/v1/recommend", training_job.RecommendRequest, "Advice"
+    example = {"examples": 6400, "batch_size": 100, "epochs": 2, "epsilon": 2.0, "delta": 1e-5, "memory": [4]}
+    work, remedy = "comparison", "give fewer seconds, or ask `factorize recommend`, which has no limit"
+
+    def complete(self, schemas: Document, reference: str) -> None:
+        schemas |= training_job.schemas(reference)
+
+    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
+        training_job.read_job(document)
+        return {"request": document}, 0
+
+    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        from factorize.api.questions.advice import advice_of, request_of
+
+        job = training_job.read_job(asked["request"])
+        table = comparison(request_of(job), None, _telling(tell), fitting=True)
+        return {**advice_of(job, table), "table": table}
+
+
+class _Calibrate(Question):
+    """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
+
+    The answer is what `factorize calibrate --output json` prints. One is worked out at a time, ten minutes at most;
+    closing the connection ends it. Events are as those of `POST /v1/compare`.
+    """
+
+    path, body, reply = "/v1/factorizations/{name}/calibrations", CalibrationRequest, "Calibration"
+    example = {"epsilon": 2.0, "delta": 1e-6}
+    work, remedy = "calibration", "use fewer bins, method 'deterministic', or `factorize calibrate`"
+
+    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
+        request = read_calibration_request(document)
+        return {"request": request.document(), "digest": find(None).digest}, 0
+
+    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        return calibration(store().load(asked["digest"]), read_calibration_request(asked["request"]))
+
+
+QUESTIONS: dict[str, Question] = {
+    "predict": _Predict(),
+    "compare": _Compare(),
+    "recommend": _Recommend(),
+    "calibrate": _Calibrate(),
+}
+"""By the name of the route's operation and of the worker's question."""
+
+
+def _telling(tell: Tell) -> Report:
+    began = time.monotonic()
+    return lambda done, total, mechanism: tell(
+        done=done, total=total, mechanism=mechanism, seconds=time.monotonic() - began
+    )
