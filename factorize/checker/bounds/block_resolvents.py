@@ -55,7 +55,7 @@ LARGEST_WORK = 1 << 25
 _STEP = math.pi**2 / math.log(4e14)  # delta is then 1e-14
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
 _CUTOFF = 1e-7  # beyond it, the tail differs from its geometric bound by the square of this
-_LANES = 16
+_AT_ONCE = 16
 _GROUND = 1e-19  # of a spring's stiffness, at its ends
 _MOST_TERMS = 2000
 _MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
@@ -142,13 +142,16 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     """Return the terms from u outwards and a lower bound of the rest."""
     from factorize.checker.bounds.block_kernels import block_resolvent_traces
 
-    traces_of: Any = block_resolvent_traces
+    sweep: Any = block_resolvent_traces
+    b, k = arguments[0].shape
+    scratch = [np.empty((*rows, 2 * k)) for rows in ((b // 2, 2 * k), (2 * k,), (8 * k,))]
     terms: list[float] = []
     step = math.copysign(_STEP, direction)
     while len(terms) < _MOST_TERMS:
-        nodes = u + step * (len(terms) + np.arange(_LANES))
-        traces = np.nan_to_num(traces_of(*arguments, np.exp(2 * nodes)), nan=0.0)
-        terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
+        nodes = u + step * (len(terms) + np.arange(_AT_ONCE))
+        traces = np.zeros(_AT_ONCE)
+        sweep(*arguments, np.exp(2 * nodes), *scratch, traces)
+        terms.extend(np.exp(nodes) * np.nan_to_num(traces, nan=0.0) * (1 - _ERRORS))
         if terms[-1] <= _CUTOFF * max(terms):
             break
     return [*terms, terms[-1] * _TAIL]
