@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
 from factorize.objective import Mean, Objective, Weighted
@@ -91,6 +92,8 @@ def estimate(spec: Spec) -> Estimate:
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if is_start_alone(spec.workload.n, spec.mechanism.bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
+    if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
+        entries, work = entries + 6 * n**2, work + 6 * n**3
     needed = estimate_of(entries=entries, multiplications=work)
     if n * b > LARGEST:
         raise TooLarge(

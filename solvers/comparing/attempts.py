@@ -39,6 +39,11 @@ class Attempt:
     bound: LowerBound | None = None
     solved: Solved | None = None
 
+    @property
+    def always(self) -> bool:
+        """Whether it is tried however little time there is: what all others are set against."""
+        return self.mechanism["kind"] == "identity"
+
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
         self.spec = None
@@ -87,13 +92,14 @@ def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:
 
 
 def _promising_first(found: list[list[Attempt]]) -> list[list[Attempt]]:
-    """Return the search that leads most tables, which one processor makes, and the others, cheap ones first.
+    """Return the search that leads most tables, which one processor makes, and the others: C = I, then cheap ones.
 
     What is optimised for the sampling leads where there is one, and the streaming optimum elsewhere.
     """
     leaders = [group for group in found if group[0].sampling is not None and "buffers" in group[0].mechanism]
     leaders = leaders or [group for group in found if group[0].mechanism["kind"] == "buffered_linear"]
-    return leaders[:1] + [group for group in found if group not in leaders[:1]]
+    others = [group for group in found if group not in leaders[:1]]
+    return leaders[:1] + sorted(others, key=lambda group: not group[0].always)
 
 
 def _seconds(group: list[Attempt]) -> float:

@@ -35,11 +35,12 @@ from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.solvers.comparing.own_time import own_seconds
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
+    calibrated,
     chosen_samplings,
     described,
     sampled_bounds,
-    sampled_rows,
     with_claims,
+    with_many_bins,
 )
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
@@ -93,9 +94,9 @@ def compare(
             n = 40000, 200 s at most; 200 s for those that are optimised for a sampling.
         budgets: several memory budgets in place of `buffers`; mechanisms with a size take each, and there is a
             recommendation for each.
-        seconds: for all, on a quiet machine (see `Deadline`): what promises most is tried first, and what cannot end in
-            time by its estimate is refused. Independent noise is always tried, and what has begun is waited for. By
-            default no limit.
+        seconds: for all, on a quiet machine (see `Deadline`): what promises most is tried first, what cannot end in
+            time by its estimate is refused, and a search that runs late is stopped. Independent noise is always tried,
+            under every sampling. By default no limit.
         fitting: leave out mechanisms that keep more than the largest budget, which no recommendation names.
 
     Raises:
@@ -173,8 +174,7 @@ class _Run:
         self.spec = spec.model_copy(update=alone)
         self.progress = progress
         self.most_seconds, self.most_optimised = limits
-        self.seconds, self.began = seconds, time.monotonic()
-        self.deadline = Deadline(seconds, SOLVES)
+        self.began, self.deadline = time.monotonic(), Deadline(seconds)
         self.done = self.total = 0
         self.dual: Mapping[str, np.ndarray] = {}
 
@@ -188,7 +188,7 @@ class _Run:
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._bound, common)]
-        tasks += [partial(self._try, group) for group in groups(plans, hurried=self.seconds is not None)]
+        tasks += [partial(self._try, group) for group in groups(plans, hurried=self.deadline.seconds is not None)]
         run_all(tasks, self._hear, workers=workers)
         return self._table([*plans, common], workers)
 
@@ -217,9 +217,9 @@ class _Run:
         bound = max(bounds, key=lambda found: found.objective, default=None)
         found = [entry for plan in plans for entry in plan.found]
         solved = [plan.solved for plan in plans if plan.solved is not None]
-        found += sampled_rows(self.rows, solved, self._calibrating, self.seconds, workers=workers)
+        found += with_many_bins(self.rows, solved, self._calibrating, self.deadline, workers=workers)
         rows = [entry for entry in found if isinstance(entry, Row)]
-        rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.seconds)
+        rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.deadline)
         found += unproved
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
@@ -271,7 +271,7 @@ class _Run:
                     "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
                 )
         except FactorizeError as error:
-            late = isinstance(error, _OutOfTime) and self.seconds is not None
+            late = isinstance(error, _OutOfTime) and self.deadline.seconds is not None
             plan.refuse(str(error).partition(ANSWERED)[0], out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan
@@ -307,11 +307,7 @@ class _Run:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
-            if (
-                plan.spec is not None
-                and plan.mechanism["kind"] != "identity"
-                and self.deadline.over(plan.needed.seconds)
-            ):
+            if plan.spec is not None and not plan.always and self.deadline.over(SOLVES, plan.needed.seconds):
                 plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
             if plan.spec is not None and self._takes_over(plan.mechanism):
                 if nu is None:
@@ -322,6 +318,8 @@ class _Run:
             if plan.spec is not None:
                 found = self._watched(plan, tell, partial(self._solve, plan))
                 nu = _nu(found) if found is not None and plan.mechanism.get("nu") == "tune" else nu
+            if plan.solved is not None:
+                plan.found += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
             tell(_News(plan.mechanism["kind"], 1))
 
     def _watched(
@@ -336,11 +334,13 @@ class _Run:
             passed = own_seconds() - began
             if passed > last:
                 raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
+            if not plan.always and self.deadline.over(SOLVES):
+                raise _OutOfTime(self.deadline.told(f"was stopped after {passed:.3g} s of processor time"))
 
         try:
             return run(step)
         except _OutOfTime as error:
-            plan.refuse(str(error), out_of_time=self.seconds is not None)
+            plan.refuse(str(error), out_of_time=self.deadline.seconds is not None)
         except Cancelled:
             raise
         except FactorizeError as error:

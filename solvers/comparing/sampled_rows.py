@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.accounting.binned_schemes import BinsScheme
+from factorize.accounting.sampling_scheme import SamplingScheme
 from factorize.accounting.schemes import SAMPLINGS, SCHEMES, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
@@ -24,9 +25,15 @@ from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
 
 MOST_VERIFIED = 3
-"""Claims that are tested beside those of recommended rows: each takes 1 to 7 seconds of a processor."""
-MOST_BINS_WORK = 1 << 26
-"""Rows times bins^2 that are ranked by bounds; with more than 1000 bins that leaves the most promising rows."""
+"""Claims that are tested beside those of recommended rows."""
+_MOST_GAIN = 2.0
+"""Times that a claim's noise is below a bound's, at most: 1.9 for C = I at epsilon 0.5, 1.2 and less for other C."""
+_CLAIM, _CLAIM_A_BIN = 0.5, 8e-3
+"""Seconds that a claim takes, and for each bin: measured from 30 to 1000 bins, epsilon 0.5 to 8."""
+MANY_BINS, MOST_BINS_WORK = 1024, 1 << 26
+"""Bins from which on bounds take seconds, and rows times bins^2 that get them then."""
+_CALIBRATION = 5e-7
+"""Seconds of a bound for each bin squared: measured from 1000 to 4096 bins."""
 
 
 class Solved(NamedTuple):
@@ -63,48 +70,58 @@ def chosen_samplings(
     return chosen
 
 
-def sampled_rows(
-    rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], seconds: float | None, *, workers: int
-) -> list[Row | Refused]:
-    """Return the rows under all schemes, those first that promise most.
+def calibrated(
+    rows: TableRows, one: Solved, hear: Callable[[str], None], deadline: Deadline
+) -> Iterator[Row | Refused]:
+    """Yield the rows of a mechanism under the schemes that fit it, but for balls in many bins; see `with_many_bins`.
 
     Args:
         rows: with the schemes.
-        solved: what was solved.
+        one: what was solved.
         hear: told the name of a scheme before each calibration; what it raises ends all.
-        seconds: of the comparison; after a share of them no calibration begins.
+        deadline: of the comparison.
+    """
+    for scheme in rows.fitting(one.found):
+        if not _many(one, scheme):
+            hear(scheme.name)
+            yield _in_time(rows, one, scheme, deadline)
+
+
+def with_many_bins(
+    rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], deadline: Deadline, *, workers: int
+) -> list[Row | Refused]:
+    """Return the rows under balls in many bins of the mechanisms that promise most; see `calibrated`.
+
+    Args:
+        rows: with the schemes.
+        solved: all that was solved.
+        hear: told the name of a scheme before each calibration; what it raises ends all.
+        deadline: of the comparison.
         workers: how many calibrations run at a time.
     """
-    chosen, deadline = _promising(rows, solved), Deadline(seconds, CALIBRATIONS)
-    found: list[list[Row | Refused]] = [[] for _ in chosen]
+    pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.found) if _many(one, scheme)]
+    pairs.sort(key=lambda pair: _promise(pair[0].row))
+    kept = [pair for pair in pairs if MOST_BINS_WORK // _bins(pair[0]) ** 2 > pairs.index(pair)]
+    found: list[list[Row | Refused]] = [[] for _ in kept]
 
     def fill(place: int, tell: Tell[str]) -> None:
-        one, scheme = chosen[place]
-        tell(scheme)
-        if deadline.over():
-            found[place].append(_late(one.row, scheme, deadline.told("was not calibrated")))
-            return
-        found[place].append(rows.sampled(one.found, one.row, SCHEMES[scheme]))
+        one, scheme = kept[place]
+        tell(scheme.name)
+        found[place].append(_in_time(rows, one, scheme, deadline))
 
-    run_all([partial(fill, place) for place in range(len(chosen))], hear, workers=workers)
+    run_all([partial(fill, place) for place in range(len(kept))], hear, workers=workers)
     return [entry for entries in found for entry in entries]
 
 
-def _promising(rows: TableRows, solved: Sequence[Solved]) -> list[tuple[Solved, str]]:
-    """Return what is calibrated: all, but for balls in very many bins.
+def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Deadline) -> Row | Refused:
+    needed = _CALIBRATION * _bins(one) ** 2 if isinstance(scheme, BinsScheme) else 0.0
+    if one.row.mechanism != "identity" and deadline.over(CALIBRATIONS, needed):
+        return _late(one.row, scheme.name, deadline.told("was not calibrated"))
+    return rows.sampled(one.found, one.row, scheme)
 
-    Those optimised for it and C = I come first, then small losses.
-    """
-    best = sorted(solved, key=lambda one: _promise(one.row))
-    pairs = [(one, scheme.name) for one in best for scheme in rows.fitting(one.found)]
-    binned = [pair for pair in pairs if isinstance(SCHEMES[pair[1]], BinsScheme)]
-    if not binned:
-        return pairs
-    spec = binned[0][0].found.spec
-    bins = BinsScheme.bins(spec.participation, spec.workload.n) or 1
-    kept = max(MOST_BINS_WORK // bins**2, MOST_VERIFIED)
-    left = {id(pair) for pair in binned[kept:]}
-    return [pair for pair in pairs if id(pair) not in left]
+
+def _many(one: Solved, scheme: SamplingScheme) -> bool:
+    return scheme.claimed and _bins(one) > MANY_BINS
 
 
 def _promise(row: Row) -> tuple[bool, float]:
@@ -122,7 +139,7 @@ def with_claims(
     solved: Sequence[Solved],
     budgets: Sequence[int | None],
     hear: Callable[[str], None],
-    seconds: float | None,
+    deadline: Deadline,
 ) -> tuple[list[Row], list[Refused]]:
     """Return the table with claims in place of bounds for its best rows under balls in bins, and what lacks its claim.
 
@@ -132,40 +149,45 @@ def with_claims(
         solved: where they come from.
         budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
-        seconds: of the comparison; after a share of them no claim begins.
+        deadline: of the comparison; no claim begins that is not expected to end by it.
     """
-    deadline = Deadline(seconds, CLAIMS)
-    by_digest = {one.found.spec_digest: one.found for one in solved}
+    by_digest = {one.found.spec_digest: one for one in solved}
     table, tested = ranked(table), set[tuple[str, str | None]]()
     while True:
         place = _next_claim(table, tested, budgets)
         if place is None:
             return table, []
         row = table[place]
-        if deadline.over():
+        if deadline.over(CLAIMS, _CLAIM + _CLAIM_A_BIN * _bins(by_digest[row.spec_digest])):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [_late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
-        found = by_digest[row.spec_digest]
+        found = by_digest[row.spec_digest].found
         table = ranked([*table[:place], rows.verified(found, row), *table[place + 1 :]])
 
 
 def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budgets: Sequence[int | None]) -> int | None:
-    """Return the row to verify next: the recommended ones, then the best few within the largest budget."""
+    """Return the row to verify next: the recommended ones, then the best few that may take their place."""
+    chosen = None
     for within in budgets:
         chosen = recommend(table, within)
         if chosen is not None and _bounded(table[chosen.row], tested):
             return chosen.row
-    if len(tested) >= MOST_VERIFIED:
+    if chosen is None or len(tested) >= MOST_VERIFIED:
         return None
-    budget = budgets[-1]
+    budget, most = budgets[-1], _MOST_GAIN * (table[chosen.row].rmse_at_privacy or 0.0)
     fitting = (i for i, row in enumerate(table) if budget is None or row.noise_vectors <= budget)
-    return next((i for i in fitting if _bounded(table[i], tested)), None)
+    return next((i for i in fitting if _bounded(table[i], tested) and (table[i].rmse_at_privacy or 0.0) < most), None)
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
     return SCHEMES[row.sampling or "fixed"].claimed and _key(row) not in tested
+
+
+def _bins(one: Solved) -> int:
+    spec = one.found.spec
+    return BinsScheme.bins(spec.participation, spec.workload.n) or 1
 
 
 def _key(row: Row) -> tuple[str, str | None]:

@@ -15,6 +15,7 @@ from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import recommend
+from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.spec import parse_spec
 
 N = 24
@@ -201,7 +202,9 @@ def test_a_size_that_cannot_be_had_gives_way_to_the_most_that_can(monkeypatch) -
     assert table.rows[table.recommendation.row].mechanism == "buffered_linear"
 
 
-def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch, quick):
+@pytest.fixture
+def endless(monkeypatch) -> None:
+    """A search for the square root that never ends."""
     from factorize.solvers.formulas import closed_form
 
     def late(problem, progress):
@@ -210,9 +213,21 @@ def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch, quick):
 
     entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
     monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
+
+
+def test_what_takes_longer_than_its_estimate_is_stopped(quick, endless):
     table = compare(spec_of(6), most_seconds=0.1)
     reasons = {refused.mechanism: refused.reason for refused in table.refused}
     assert "was stopped after" in reasons["square_root"]
+    assert "identity" in {row.mechanism for row in table.rows}
+
+
+def test_a_search_that_still_runs_when_the_time_for_solves_is_over_is_stopped(monkeypatch, quick, endless):
+    """Nothing is expected to take time, so that all begin; once begun, all have run out of it."""
+    monkeypatch.setattr(Deadline, "over", lambda _self, share, needed=0.0: share == SOLVES and needed == 0.0)
+    table = compare(spec_of(6), seconds=60)
+    late = {refused.mechanism: refused for refused in table.refused if refused.out_of_time}
+    assert "was stopped after" in late["square_root"].reason and "--seconds 360" in late["square_root"].reason
     assert "identity" in {row.mechanism for row in table.rows}
 
 

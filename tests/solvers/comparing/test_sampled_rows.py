@@ -15,6 +15,7 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import Comparison, Row
+from factorize.solvers.comparing.deadline import CLAIMS, Deadline
 
 N, EPOCHS, EXAMPLES, BATCH = 20, 4, 500, 100
 EPSILON, DELTA = 4.0, 1e-4
@@ -98,6 +99,16 @@ def test_the_recommended_number_is_verified_and_the_smallest_within_the_memory(t
     assert chosen.rmse_at_privacy == pytest.approx(min(row.rmse_at_privacy or 0 for row in fitting), rel=1e-3)
     assert sum(row.method == "verified" for row in table.rows) >= 2
     assert "without secrecy" in table.recommendation.reason and "verified" in table.recommendation.reason
+
+
+def test_no_claim_begins_that_would_end_too_late(formulas: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deadline, "over", lambda _self, share, needed=0.0: share == CLAIMS and needed > 0.5)
+    found = compare(parse_spec(SPEC), privacy=TARGET, samplings=["balls_in_bins"], seconds=60)
+    assert found.recommendation is not None
+    chosen = found.rows[found.recommendation.row]
+    assert chosen.sampling == "balls_in_bins" and chosen.method == "deterministic"
+    (late,) = [one for one in found.refused if one.out_of_time]
+    assert late.mechanism == chosen.mechanism and "its claim was not tested" in late.reason
 
 
 def test_what_is_optimised_for_the_sampling_joins_and_leads(table: Comparison) -> None:
