@@ -74,9 +74,14 @@ def recommend(
     workload: WorkloadKind | Mapping[str, Any] | str = "prefix",
     /,
     *,
-    examples: int,
-    batch_size: int,
-    epochs: int = 1,
+    examples: int | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    clients: int | None = None,
+    clients_a_round: int | None = None,
+    rounds: int | None = None,
+    check_in: int | None = None,
+    offline: float | None = None,
     epsilon: float,
     delta: float,
     memory: int | Sequence[int] = 4,
@@ -93,7 +98,12 @@ def recommend(
         workload: what the optimizer sums: a name with its fields as keywords, or plain data; `n` follows.
         examples: in the data set.
         batch_size: examples of a step.
-        epochs: passes over the data.
+        epochs: passes over the data, 1 by default.
+        clients: in a fleet, in place of `examples`: federated training.
+        clients_a_round: asked in each round.
+        rounds: of the whole run.
+        check_in: rounds after which a client returns by itself; by default the server chooses among all.
+        offline: share of the fleet that does not answer, 0 by default.
         epsilon: of (epsilon, delta)-DP, zero-out.
         delta: see `epsilon`.
         memory: vectors of noise state that may be kept, each as large as the model; of several budgets the largest is
@@ -107,17 +117,23 @@ def recommend(
 
     Raises:
         InvalidSpec: a number outside its limits, or the workload or the objective is none.
-        InvalidParameter: a field that follows from the job, or a batch larger than the data set.
+        InvalidParameter: a field that follows from the job, a batch larger than the data set, or a fleet that is too
+            small for a round.
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
     from factorize.api.questions.advice import advise
-    from factorize.api.questions.training_job import read_job
+    from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, read_job
 
     asked = {
         "examples": examples,
         "batch_size": batch_size,
         "epochs": epochs,
+        "clients": clients,
+        "clients_a_round": clients_a_round,
+        "rounds": rounds,
+        "check_in": check_in,
+        "offline": offline,
         "epsilon": epsilon,
         "delta": delta,
         "memory": [memory] if isinstance(memory, int) else list(memory),
@@ -126,7 +142,8 @@ def recommend(
         "seconds": seconds,
         **_parts(workload, words),
     }
-    job = read_job({name: value for name, value in asked.items() if value is not None})
+    kind: type[Job] = RecommendRequest if clients is None else FleetRequest
+    job = read_job({name: value for name, value in asked.items() if value is not None}, kind)
     with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
 

@@ -34,7 +34,7 @@ from factorize.api.terminal.sources import (
 from factorize.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
-    from factorize.api.questions.training_job import RecommendRequest
+    from factorize.api.questions.training_job import Job
     from factorize.factorization import Factorization
 
 
@@ -147,6 +147,14 @@ WorkloadText = Annotated[
 Examples = Annotated[str | None, option("--examples", help="In the data set.")]
 JobBatch = Annotated[str | None, option("--batch-size", help="Examples of a step.")]
 Epochs = Annotated[str | None, option("--epochs", help="Passes over the data.")]
+Clients = Annotated[str | None, option("--clients", help="Of a federated job: clients in the fleet.")]
+ClientsARound = Annotated[str | None, option("--clients-a-round", help="Asked in each round.")]
+Rounds = Annotated[str | None, option("--rounds", help="Of the whole run.")]
+CheckIn = Annotated[
+    str | None,
+    option("--check-in", metavar="ROUNDS", help="After which a client returns; default: the server chooses."),
+]
+Offline = Annotated[str | None, option("--offline", metavar="SHARE", help="Of the fleet that does not answer.")]
 JobEpsilon = Annotated[str | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
 JobDelta = Annotated[str | None, option("--delta", help="With --epsilon.")]
 Memory = Annotated[
@@ -161,7 +169,8 @@ JobSamplings = Annotated[
     ),
 ]
 Code = Annotated[
-    list[str] | None, option("--code", metavar="torch|jax|numpy|none", help="Whose lines are printed; default: all.")
+    list[str] | None,
+    option("--code", metavar="torch|jax|numpy|federated|none", help="Whose lines are printed; default: all."),
 ]
 ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also write the spec.")]
 
@@ -171,6 +180,11 @@ def recommend(
     examples: Examples = None,
     batch_size: JobBatch = None,
     epochs: Epochs = None,
+    clients: Clients = None,
+    clients_a_round: ClientsARound = None,
+    rounds: Rounds = None,
+    check_in: CheckIn = None,
+    offline: Offline = None,
     epsilon: JobEpsilon = None,
     delta: JobDelta = None,
     memory: Memory = None,
@@ -185,20 +199,21 @@ def recommend(
 ) -> None:
     """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
 
-    Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Its factorization is kept in the
-    store, so that solving the spec takes no time.
+    Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory; of a federated job, with --clients,
+    for clients and rounds. Its factorization is kept in the store, so that solving the spec takes no time.
     """
-    from factorize.api.questions.advice import advice_text, advise, headline, notes_of
+    from factorize.api.questions.advice import advice_text, advise, headline
 
     typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
-    typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
+    typed |= {"clients": clients, "clients_a_round": clients_a_round, "rounds": rounds}
+    typed |= {"check_in": check_in, "offline": offline, "epsilon": epsilon, "delta": delta, "memory": memory}
     shown_code = _frameworks(code)
     check_target(to)
     if service is not None:
         service = service_url(service, store)
     more = {"samplings": sampling or None, "seconds": seconds, "parameters": parameters}
     asked = _question(typed, workload, more)
-    remark("\n".join([headline(asked), *(f"note: {note}" for note in notes_of(asked))]))
+    remark("\n".join([headline(asked), *(f"note: {note}" for note in asked.notes())]))
     results = None if service is not None else open_results(store, create=True)
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
@@ -220,14 +235,17 @@ def recommend(
     emit(output, told, advice_text(told, shown_code, kept))
 
 
-def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> RecommendRequest:
+def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> Job:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.questions.training_job import answers, read, read_job
+    from factorize.api.questions.training_job import FleetRequest, RecommendRequest, answers, read, read_job
 
-    given = {name: None if text is None else read(name, text) for name, text in typed.items()}
+    options = {name: text for name, text in typed.items() if text is not None}
+    fleet = any(name in options for name in ("clients", "clients_a_round", "rounds", "check_in", "offline"))
+    kind = FleetRequest if fleet else RecommendRequest
+    given = {name: read(name, text, kind) for name, text in options.items()}
     parts = _about(workload)
     more = {name: value for name, value in more.items() if value is not None}
-    return read_job({**answers(given, _ask, remark), **parts, **more})
+    return read_job({**answers(kind, given, _ask, remark), **parts, **more}, kind)
 
 
 def _ask(shown: str) -> str:
@@ -238,8 +256,8 @@ def _ask(shown: str) -> str:
     if not line:
         sys.stderr.write("\n")
         raise InvalidParameter(
-            "an answer is missing, and nobody types; give --examples, --batch-size, --epochs, --epsilon, --delta and "
-            "--memory as options",
+            "an answer is missing, and nobody types; give --examples, --batch-size and --epochs (or --clients, "
+            "--clients-a-round and --rounds), --epsilon, --delta and --memory as options",
             field="examples",
         )
     return line

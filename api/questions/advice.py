@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.questions.comparison_text import chosen_of, name_of
-from factorize.api.questions.job_code import FRAMEWORKS, LONGEST_SPEC, SPEC_FILE, job_code
-from factorize.api.questions.training_job import RecommendRequest
+from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
+from factorize.api.questions.training_job import Job
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def advise(
-    asked: RecommendRequest,
+    asked: Job,
     report: Report,
     service: str | None = None,
     keep: Callable[[Factorization], object] | None = None,
@@ -42,35 +42,20 @@ def advise(
     return advice_of(asked, comparison(request_of(asked), None, report, service, keep, fitting=True))
 
 
-def notes_of(asked: RecommendRequest) -> list[str]:
-    """Return what is to be known of the job, whatever the answer is."""
-    left = asked.examples % asked.batch_size
-    notes = [f"{left} of {asked.examples} examples are in no batch (drop-last)"] if left else []
-    if asked.delta > 1 / asked.examples:
-        notes.append(
-            f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "
-            "would keep to it; take a smaller one",
-        )
-    return notes
-
-
-def request_of(asked: RecommendRequest) -> CompareRequest:
+def request_of(asked: Job) -> CompareRequest:
     """Return the comparison that answers the question; see `advise`."""
     from factorize.api.questions.comparison import read_request
 
-    fixed = {"kind": "fixed_epochs", "epochs": asked.epochs}
     spec: dict[str, Any] = {
         "workload": {**(asked.workload or {"kind": "prefix"}), "n": asked.steps},
-        "participation": {"kind": "single"} if asked.epochs == 1 else fixed,
+        "participation": asked.participation,
     }
     if asked.objective:
         spec["objective"] = asked.objective
     more: dict[str, Any] = {
         "epsilon": asked.epsilon,
         "delta": asked.delta,
-        "dataset_size": asked.examples,
-        "batch_size": asked.batch_size,
-        "samplings": _samplings(asked),
+        **asked.sampled,
         "seconds": asked.seconds,
         "parameters": asked.parameters,
     }
@@ -80,16 +65,7 @@ def request_of(asked: RecommendRequest) -> CompareRequest:
     return read_request({"spec": spec, **given})
 
 
-def _samplings(asked: RecommendRequest) -> list[str] | None:
-    """Return the schemes to compare: without random allocation where each example is in one step, which are bins."""
-    if asked.samplings is not None:
-        return asked.samplings
-    from factorize.accounting.schemes import SAMPLINGS
-
-    return [name for name in SAMPLINGS if name != "random_allocation"] if asked.epochs == 1 else None
-
-
-def advice_of(asked: RecommendRequest, table: Mapping[str, Any]) -> dict[str, Any]:
+def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advice that follows from a table; see `advise`."""
     chosen = table["recommendation"]
     if chosen is None:
@@ -97,7 +73,8 @@ def advice_of(asked: RecommendRequest, table: Mapping[str, Any]) -> dict[str, An
         raise ConditionNotMet(told, field="memory")
     row = table["rows"][chosen["row"]]
     sampling = row["sampling"] or "fixed"
-    scheme = _scheme(table, sampling)
+    scheme = {**_scheme(table, sampling), **asked.loader}
+    divisor = getattr(asked, asked.divisor)
     spec = _as_asked(asked, row)
     return {
         "job": _job(asked, table["spec"]),
@@ -111,9 +88,9 @@ def advice_of(asked: RecommendRequest, table: Mapping[str, Any]) -> dict[str, An
         "secret": scheme["secret"],
         "sigma": {
             "sums": row["sigma_of_sums"],
-            "means": row["sigma_of_sums"] / asked.batch_size,
+            "means": row["sigma_of_sums"] / divisor,
             "clip_norm": 1.0,
-            "divisor": asked.batch_size,
+            "divisor": divisor,
             "rests_on": row["method"],
         },
         "rmse_at_privacy": row["rmse_at_privacy"],
@@ -123,13 +100,13 @@ def advice_of(asked: RecommendRequest, table: Mapping[str, Any]) -> dict[str, An
         "spec": spec,
         "spec_digest": row["spec_digest"],
         "next_command": _command(spec, row["next_command"]),
-        "code": {name: job_code(name, asked, spec, sampling) for name in FRAMEWORKS},
-        "notes": [*notes_of(asked), *_untried(asked, table), *_notes(row, sampling)],
+        "code": codes(asked, spec, sampling),
+        "notes": [*asked.notes(), *_untried(asked, table), *_notes(row, sampling)],
         "row": dict(row),
     }
 
 
-def _as_asked(asked: RecommendRequest, row: Mapping[str, Any]) -> dict[str, Any]:
+def _as_asked(asked: Job, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row's spec as one would ask for it: a schedule by its name, and no `optimize_for`, which follows."""
     spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
     return spec | {"workload": {**(asked.workload or {"kind": "prefix"}), "n": asked.steps}}
@@ -142,11 +119,9 @@ def _command(spec: Mapping[str, Any], command: str) -> str:
     return f"factorize solve {source} --to {command.partition(' --to ')[2]}"
 
 
-def _job(asked: RecommendRequest, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _job(asked: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "examples": asked.examples,
-        "batch_size": asked.batch_size,
-        "epochs": asked.epochs,
+        **asked.numbers(),
         "steps": asked.steps,
         "epsilon": asked.epsilon,
         "delta": asked.delta,
@@ -202,7 +177,7 @@ def _ratio(one: Mapping[str, Any], row: Mapping[str, Any]) -> float:
     return _error(one) / _error(row)
 
 
-def _untried(asked: RecommendRequest, table: Mapping[str, Any]) -> list[str]:
+def _untried(asked: Job, table: Mapping[str, Any]) -> list[str]:
     """Return what the time did not last for, and the way out."""
     late = [one["mechanism"] for one in table["refused"] if one["out_of_time"]]
     if not late:
@@ -229,15 +204,12 @@ def _notes(row: Mapping[str, Any], sampling: str) -> list[str]:
 
 
 _WIDTH = 110
-_TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy"}
 
 
-def headline(job: RecommendRequest) -> str:
+def headline(job: Job) -> str:
     """Return the job in one line."""
-    return (
-        f"{job.examples} examples in batches of {job.batch_size}, {job.epochs} epoch{'s' if job.epochs > 1 else ''}: "
-        f"{job.steps} steps of {(job.workload or {'kind': 'prefix'})['kind']}, at ({job.epsilon:g}, {job.delta:g})"
-    )
+    kind = (job.workload or {"kind": "prefix"})["kind"]
+    return f"{job.title}: {job.steps} steps of {kind}, at ({job.epsilon:g}, {job.delta:g})"
 
 
 def advice_text(found: Mapping[str, Any], code: tuple[str, ...], kept: str = "") -> str:
@@ -251,8 +223,8 @@ def advice_text(found: Mapping[str, Any], code: tuple[str, ...], kept: str = "")
     job, sigma = found["job"], found["sigma"]
     lines = [
         f"mechanism   {found['mechanism']}",
-        f"batches     {found['sampling']}",
-        *_wrapped("loader", f"{found['loader']} Secret: {found['secret']}."),
+        *([f"batches     {found['sampling']}"] if "batch_size" in job else []),
+        *_wrapped("loader" if "batch_size" in job else "clients", f"{found['loader']} Secret: {found['secret']}."),
         *_wrapped("why", found["why"]),
         *_wrapped(
             "error",
@@ -275,8 +247,9 @@ def advice_text(found: Mapping[str, Any], code: tuple[str, ...], kept: str = "")
         f"next        {found['next_command']}",
     ]
     lines += [line for note in found["notes"] for line in _wrapped("note", note)]
-    for framework in code:
-        lines += ["", f"--- {_TITLES[framework]} ---", found["code"][framework]]
+    for framework, text in found["code"].items():
+        if framework in code:
+            lines += ["", f"--- {TITLES[framework]} ---", text]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Code of a training job that uses a recommendation: about ten lines each for torch, JAX and numpy.
+"""Code of a training job that uses a recommendation: about ten lines each for torch, JAX and numpy, or for a server.
 
 The names that the code does not define are the job's own: `model`, `data`, `loss`, `x`, `y`, `weights`, `params`,
 `gradients`, `rate`. Every line runs as it is printed (the tests run them).
@@ -10,25 +10,58 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from factorize.api.questions.training_job import RecommendRequest
+from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest
 
-FRAMEWORKS = ("torch", "jax", "numpy")
+TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy", "federated": "the server of federated training"}
+FRAMEWORKS = tuple(TITLES)
 LONGEST_SPEC = 1200
 """Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
 SPEC_FILE = "spec.json"
 _SECRET = "secrets.randbits(128)"
 
 
-def job_code(framework: str, asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    """Return the code.
+def codes(asked: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
+    """Return the code, by the names of `FRAMEWORKS` that fit the job.
 
     Args:
-        framework: one of `FRAMEWORKS`.
         asked: the job.
         spec: of the mechanism, as plain data.
         sampling: name of the scheme that it counts on; `fixed` for none.
     """
-    return {"torch": _torch, "jax": _jax, "numpy": _numpy}[framework](asked, spec, sampling)
+    if isinstance(asked, FleetRequest):
+        return {"federated": _federated(asked, spec)}
+    assert isinstance(asked, RecommendRequest)
+    makers = {"torch": _torch, "jax": _jax, "numpy": _numpy}
+    return {name: make(asked, spec, sampling) for name, make in makers.items()}
+
+
+def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
+    """Return the rounds of a server; the job's own names are `model`, `connected`, `update_of` and `seed`."""
+    rates = _rates(spec)
+    head = _imports(
+        _spec_lines(spec),
+        "import factorize",
+        "from factorize.adapters.federated import FederatedRounds",
+        "from factorize.privacy import PrivacyTarget",
+        "from factorize.training.receipt import Receipt",
+        *rates[:1],
+    )
+    momentum = spec["workload"].get("momentum")
+    return _text(
+        *[line for line in head if line != "import secrets"],
+        *rates[1:],
+        "rounds = FederatedRounds(",
+        f'    "state", factorize.solve(spec), PrivacyTarget(epsilon={asked.epsilon!r}, delta={asked.delta!r}), model,',
+        f"    clients={asked.clients}, clients_a_round={asked.clients_a_round}, clip_norm=1.0, seed=seed,",
+        '    receipt=Receipt("receipt.json"))     # model: a list of arrays; seed: secret, the same after a restart',
+        *(["velocity = [0.0 * old for old in model]"] if momentum else []),
+        "while rounds.step < rounds.steps:",
+        *(["    rate = rates[rounds.step]"] if rates else []),
+        "    for client in rounds.choose(connected()):",
+        "        rounds.add(client, update_of(client, model))",
+        "    change = rounds.close(model)",
+        *_server_update(spec),
+    )
 
 
 def _spec_lines(spec: Mapping[str, Any]) -> list[str]:
@@ -222,6 +255,17 @@ def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
     return [
         f"    velocity = {momentum!r} * velocity + released",
         f"    weights = weights - {rate} * {way}",
+    ]
+
+
+def _server_update(spec: Mapping[str, Any]) -> list[str]:
+    momentum, rate = spec["workload"].get("momentum"), "rate * " if _rates(spec) else ""
+    if not momentum:
+        return [f"    model = [old + {rate}step for old, step in zip(model, change)]"]
+    way = f"step + {momentum!r} * kept" if spec["workload"].get("nesterov") else "kept"
+    return [
+        f"    velocity = [{momentum!r} * kept + step for kept, step in zip(velocity, change)]",
+        f"    model = [old + {rate}({way}) for old, step, kept in zip(model, change, velocity)]",
     ]
 
 

@@ -160,7 +160,8 @@ class _Recommend(Question):
     and the end are as those of `POST /v1/compare`.
     """
 
-    path, body, reply = "/v1/recommend", training_job.RecommendRequest, "Advice"
+    path, reply = "/v1/recommend", "Advice"
+    body: type[training_job.Job] = training_job.RecommendRequest
     example = {"examples": 6400, "batch_size": 100, "epochs": 2, "epsilon": 2.0, "delta": 1e-5, "memory": [4]}
     work, remedy = "comparison", "give fewer seconds, or ask `factorize recommend`, which has no limit"
 
@@ -168,15 +169,25 @@ class _Recommend(Question):
         schemas |= training_job.schemas(reference)
 
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        training_job.read_job(document)
+        training_job.read_job(document, self.body)
         return {"request": document}, 0
 
     def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
         from factorize.api.questions.advice import advice_of, request_of
 
-        job = training_job.read_job(asked["request"])
+        job = training_job.read_job(asked["request"], self.body)
         table = comparison(request_of(job), None, _telling(tell), fitting=True)
         return {**advice_of(job, table), "table": table}
+
+
+class _RecommendForFleet(_Recommend):
+    """Recommend one mechanism for federated training, with its noise, the timers of clients, its spec and code.
+
+    Answer and events are those of `POST /v1/recommend`. `job` has `min_sep` and `max_participations` of a client.
+    """
+
+    path, body = "/v1/recommend/fleet", training_job.FleetRequest
+    example = {"clients": 200, "clients_a_round": 20, "rounds": 64, "epsilon": 4.0, "delta": 1e-3, "memory": [4]}
 
 
 class _Calibrate(Question):
@@ -202,6 +213,7 @@ QUESTIONS: dict[str, Question] = {
     "predict": _Predict(),
     "compare": _Compare(),
     "recommend": _Recommend(),
+    "recommend_for_fleet": _RecommendForFleet(),
     "calibrate": _Calibrate(),
 }
 """By the name of the route's operation and of the worker's question."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from factorize.adapters.fleet import FleetAdvice, advise_fleet
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.plain_data import Count, Frozen, Positive, read_union
@@ -22,26 +24,24 @@ _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
-class RecommendRequest(Frozen):
-    """A training job that wants a mechanism.
+class Job(Frozen):
+    """A training job that wants a mechanism, whoever its data come from.
 
     Attributes:
-        examples: in the data set.
-        batch_size: examples of a step; expected ones where batches are random.
-        epochs: passes over the data.
         epsilon: of (epsilon, delta)-DP, zero-out.
         delta: see `epsilon`.
         memory: budgets in vectors of noise state; the answer is for the largest.
         parameters: of the model, for seconds per step.
         workload: what the optimizer sums, without `n`; running sums by default.
         objective: the mean by default.
-        samplings: that the loader can do, beside a fixed order; all by default.
         seconds: for all; what promises most is tried first, and the answer says what was not.
     """
 
-    examples: _Examples
-    batch_size: _Examples
-    epochs: Count = 1
+    divisor: ClassVar[str]
+    """Name of the field whose number a mean is divided by."""
+    units: ClassVar[str]
+    """Name of the field with the number of those whose data are protected."""
+
     epsilon: Positive
     delta: _Delta
     memory: Annotated[
@@ -51,27 +51,195 @@ class RecommendRequest(Frozen):
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
     workload: dict[str, Any] | None = None
     objective: dict[str, Any] | None = None
-    samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
     seconds: Positive = DEFAULT_SECONDS
 
     @property
     def steps(self) -> int:
-        """Steps of the run: full batches of an epoch, times epochs."""
+        """Steps of the run."""
+        raise NotImplementedError
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """Of one example, or of one client, as plain data."""
+        raise NotImplementedError
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """What a comparison is told of sampling."""
+        return {}
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """What has to be done that no sampling scheme says: `loader` and `secret`."""
+        return {}
+
+    @property
+    def title(self) -> str:
+        """The job in a few words."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, Any]:
+        """Return its own numbers and those that follow from them."""
+        raise NotImplementedError
+
+    def notes(self) -> list[str]:
+        """Return what is to be known of it, whatever the answer is."""
+        count = getattr(self, self.units)
+        if self.delta <= 1 / count:
+            return []
+        return [
+            f"delta={self.delta:g} is above 1 / {self.units} = {1 / count:.2g}: publishing the data of one at random "
+            "would keep to it; take a smaller one",
+        ]
+
+    def check(self) -> None:
+        """Refuse numbers that do not fit each other.
+
+        Raises:
+            InvalidParameter: they do not.
+        """
+
+
+class RecommendRequest(Job):
+    """A training job on a data set.
+
+    Attributes:
+        examples: in the data set.
+        batch_size: examples of a step; expected ones where batches are random.
+        epochs: passes over the data.
+        samplings: that the loader can do, beside a fixed order; all by default.
+    """
+
+    divisor, units = "batch_size", "examples"
+
+    examples: _Examples
+    batch_size: _Examples
+    epochs: Count = 1
+    samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
+
+    @property
+    def steps(self) -> int:
+        """Full batches of an epoch, times epochs."""
         return self.epochs * (self.examples // self.batch_size)
 
+    @property
+    def participation(self) -> dict[str, Any]:
+        """Each example once in an epoch."""
+        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
 
-def read_job(document: Mapping[str, Any]) -> RecommendRequest:
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """Sizes and schemes: without random allocation where each example is in one step, which are bins."""
+        from factorize.accounting.schemes import SAMPLINGS
+
+        once = [name for name in SAMPLINGS if name != "random_allocation"] if self.epochs == 1 else None
+        schemes = self.samplings if self.samplings is not None else once
+        return {"dataset_size": self.examples, "batch_size": self.batch_size, "samplings": schemes}
+
+    @property
+    def title(self) -> str:
+        """Examples, batches and epochs."""
+        passes = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''}"
+        return f"{self.examples} examples in batches of {self.batch_size}, {passes}"
+
+    def numbers(self) -> dict[str, Any]:
+        """Return examples, batch and epochs."""
+        return {"examples": self.examples, "batch_size": self.batch_size, "epochs": self.epochs}
+
+    def notes(self) -> list[str]:
+        """Name the examples that are in no batch, too."""
+        left = self.examples % self.batch_size
+        told = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
+        return told + super().notes()
+
+    def check(self) -> None:
+        """Refuse a batch that is larger than the data set."""
+        check_batch(self.examples, self.batch_size)
+
+
+class FleetRequest(Job):
+    """A federated training job: the guarantee is of one client, whose rounds a timer keeps apart.
+
+    Attributes:
+        clients: in the fleet.
+        clients_a_round: asked in each round.
+        rounds: of the whole run.
+        check_in: rounds after which a client returns by itself; None where the server chooses among all.
+        offline: share of the fleet that cannot be asked, or does not answer, in a round.
+    """
+
+    divisor, units = "clients_a_round", "clients"
+
+    clients: _Examples
+    clients_a_round: _Examples
+    rounds: _Examples
+    check_in: Count | None = None
+    offline: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @cached_property
+    def fleet(self) -> FleetAdvice:
+        """How far apart its clients' rounds can be."""
+        sizes = (self.clients, self.clients_a_round, self.rounds)
+        return advise_fleet(*sizes, check_in=self.check_in, offline=self.offline)
+
+    @property
+    def steps(self) -> int:
+        """Its rounds."""
+        return self.rounds
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """Each client again after some rounds."""
+        return dict(self.fleet.spec["participation"])
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """The timers; the choice of clients may be known."""
+        apart, most = self.fleet.min_sep, self.fleet.max_participations
+        told = (
+            f"Ask a client in at most {most} of the rounds, at least {apart} apart; divide by a public constant, never "
+            "by the number of answers."
+        )
+        return {"loader": told, "secret": "nothing"}
+
+    @property
+    def title(self) -> str:
+        """Clients and rounds."""
+        return f"{self.clients} clients, {self.clients_a_round} in each of {self.rounds} rounds"
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the fleet, and what its timers keep to."""
+        own = {name: getattr(self, name) for name in ("clients", "clients_a_round", "rounds", "check_in", "offline")}
+        return own | {"min_sep": self.fleet.min_sep, "max_participations": self.fleet.max_participations}
+
+    def notes(self) -> list[str]:
+        """Say how often a client takes part, too."""
+        return [self.fleet.note, *super().notes()]
+
+    def check(self) -> None:
+        """Refuse a fleet that is too small for one round."""
+        assert self.fleet
+
+
+JobKind = TypeVar("JobKind", bound=Job)
+
+
+def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
     """Read a training job from plain data, and check its workload and objective at its number of steps.
+
+    Args:
+        document: see `kind`.
+        kind: `RecommendRequest` or `FleetRequest`.
 
     Raises:
         InvalidSpec: it is none; pointers to the fields.
-        InvalidParameter: a batch that is larger than the data set.
+        InvalidParameter: a batch that is larger than the data set, or a fleet that is too small.
     """
-    request: RecommendRequest = read_union(document, RecommendRequest)
-    check_batch(request.examples, request.batch_size)
+    request: JobKind = read_union(document, kind)
+    request.check()
     workload = request.workload or {"kind": "prefix"}
     if "n" in workload:
-        raise InvalidSpec([Violation("/workload/n", "n follows from the job: its full batches, times its epochs")])
+        raise InvalidSpec([Violation("/workload/n", "n is the number of the job's steps, and follows from it")])
     if workload.get("kind") == "matrix":
         told = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
         raise InvalidSpec([Violation("/workload/kind", told)])
@@ -80,14 +248,14 @@ def read_job(document: Mapping[str, Any]) -> RecommendRequest:
     return request.model_copy(update={"memory": sorted(set(request.memory))})
 
 
-def check_field(name: str, value: Any) -> None:
+def check_field(name: str, value: Any, kind: type[Job]) -> None:
     """Refuse the value of one field of a training job, whatever the others are.
 
     Raises:
         InvalidParameter: it is outside its limits.
     """
     try:
-        read_union({name: value}, RecommendRequest)
+        read_union({name: value}, kind)
     except InvalidSpec as error:
         wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
         if wrong:
@@ -125,7 +293,7 @@ def about(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schemas(reference: str) -> dict[str, Any]:
-    """Return the schema of a request and of the workloads that it may name, by name.
+    """Return the schemas of jobs and of the workloads that they may name, by name.
 
     Args:
         reference: template of references, with `{model}`.
@@ -139,12 +307,16 @@ def schemas(reference: str) -> dict[str, Any]:
         del schema["properties"]["n"]
         schema["required"] = [name for name in schema["required"] if name != "n"]
         found[f"{kind.__name__}OfJob"] = schema
-    request = RecommendRequest.model_json_schema(ref_template=reference)
     kinds = [{"$ref": reference.format(model=name)} for name in found]
-    request["properties"]["workload"] = {"anyOf": [*kinds, {"type": "null"}], "default": None}
     objective = Spec.model_json_schema(ref_template=reference)["properties"]["objective"]["oneOf"]
-    request["properties"]["objective"] = {"anyOf": [*objective, {"type": "null"}], "default": None}
-    return {**found, "RecommendRequest": request}
+    for job in (RecommendRequest, FleetRequest):
+        request = job.model_json_schema(ref_template=reference)
+        own = {name: request["properties"][name] for name in job.__annotations__ if name in request["properties"]}
+        request["properties"] = {**own, **request["properties"]}  # what the job is, and then what is asked of it
+        request["properties"]["workload"] = {"anyOf": [*kinds, {"type": "null"}], "default": None}
+        request["properties"]["objective"] = {"anyOf": [*objective, {"type": "null"}], "default": None}
+        found[job.__name__] = request
+    return found
 
 
 Ask = Callable[[str], str]
@@ -165,10 +337,7 @@ class DialogueQuestion(NamedTuple):
     default: str = ""
 
 
-QUESTIONS = (
-    DialogueQuestion("How many examples are in the data set?", ("examples",)),
-    DialogueQuestion("How many examples are in a batch?", ("batch_size",)),
-    DialogueQuestion("How many epochs are trained?", ("epochs",), "1"),
+_PRIVACY_AND_MEMORY = (
     DialogueQuestion("Which privacy, epsilon and delta (like 2, 1e-5)?", ("epsilon", "delta")),
     DialogueQuestion(
         "How many vectors of noise state may be kept, each as large as the model (several with commas)?",
@@ -176,45 +345,60 @@ QUESTIONS = (
         ",".join(map(str, DEFAULT_MEMORY)),
     ),
 )
+QUESTIONS: dict[type[Job], tuple[DialogueQuestion, ...]] = {
+    RecommendRequest: (
+        DialogueQuestion("How many examples are in the data set?", ("examples",)),
+        DialogueQuestion("How many examples are in a batch?", ("batch_size",)),
+        DialogueQuestion("How many epochs are trained?", ("epochs",), "1"),
+        *_PRIVACY_AND_MEMORY,
+    ),
+    FleetRequest: (
+        DialogueQuestion("How many clients are in the fleet?", ("clients",)),
+        DialogueQuestion("How many clients are asked in a round?", ("clients_a_round",)),
+        DialogueQuestion("How many rounds are trained?", ("rounds",)),
+        *_PRIVACY_AND_MEMORY,
+    ),
+}
 
 
-def answers(given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
+def answers(kind: type[Job], given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
     """Return the answers to all questions that were not answered by options.
 
     Args:
+        kind: of the job.
         given: answers by name; those that are None are asked for.
         ask: see `Ask`.
         tell: shows why an answer is none.
     """
     found = {name: value for name, value in given.items() if value is not None}
-    for question in QUESTIONS:
+    for question in QUESTIONS[kind]:
         missing = tuple(name for name in question.names if name not in found)
         if missing:
             alone = DialogueQuestion(f"Which {missing[0]}?", missing)
-            found |= _asked(question if missing == question.names else alone, found, ask, tell)
+            found |= _asked(kind, question if missing == question.names else alone, found, ask, tell)
     return found
 
 
-def read(name: str, text: str) -> Any:
-    """Return an answer that was typed; `60_000` and `6e4` are whole numbers, too.
+def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:
+    """Return an answer that was typed about a kind of job; `60_000` and `6e4` are whole numbers, too.
 
     Raises:
         InvalidParameter: it is outside the limits of its field.
     """
     several = [_number(part) for part in text.split(",") if part.strip()]
     answer = several if name == "memory" else _number(text)
-    check_field(name, answer)
+    check_field(name, answer, kind)
     return answer
 
 
 def _asked(
-    question: DialogueQuestion, before: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]
+    kind: type[Job], question: DialogueQuestion, before: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     shown = f"{question.text} [{question.default}] " if question.default else f"{question.text} "
     while True:
         typed = ask(shown)  # outside: what it raises where nobody types ends the dialogue
         try:
-            found = _read_all(question, typed.strip() or question.default)
+            found = _read_all(kind, question, typed.strip() or question.default)
             if "batch_size" in found:
                 check_batch(before["examples"], found["batch_size"])
             return found
@@ -222,15 +406,15 @@ def _asked(
             tell(str(error))
 
 
-def _read_all(question: DialogueQuestion, typed: str) -> dict[str, Any]:
+def _read_all(kind: type[Job], question: DialogueQuestion, typed: str) -> dict[str, Any]:
     """Return the answers to a question, by name."""
     if len(question.names) == 1:
-        return {question.names[0]: read(question.names[0], typed)}
+        return {question.names[0]: read(question.names[0], typed, kind)}
     parts = typed.strip("()").replace(",", " ").split()
     if len(parts) != len(question.names):
         wanted = " and ".join(question.names)
         raise InvalidParameter(f"{typed!r} is not {wanted}; give {len(question.names)} numbers, like 2, 1e-5")
-    return {name: read(name, part) for name, part in zip(question.names, parts, strict=True)}
+    return {name: read(name, part, kind) for name, part in zip(question.names, parts, strict=True)}
 
 
 def _number(text: str) -> Any:

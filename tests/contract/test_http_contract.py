@@ -32,6 +32,7 @@ ROUTES = {
     ("post", "/v1/canonicalize"),
     ("post", "/v1/compare"),
     ("post", "/v1/recommend"),
+    ("post", "/v1/recommend/fleet"),
     ("post", "/v1/factorizations/{name}/calibrations"),
     ("post", "/v1/predict"),
     ("post", "/v1/matrices"),

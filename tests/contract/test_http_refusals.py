@@ -68,6 +68,7 @@ CASES: list[tuple[str, str, Any, int, str | None]] = [
     ("POST", "/v1/canonicalize", BAD, 422, "invalid-spec"),
     ("POST", "/v1/compare", {}, 422, "invalid-spec"),
     ("POST", "/v1/recommend", {}, 422, "invalid-spec"),
+    ("POST", "/v1/recommend/fleet", {}, 422, "invalid-spec"),
     ("POST", "/v1/predict", {}, 422, "invalid-spec"),
     ("POST", f"{KNOWN}/calibrations", {**TARGET, "epsilon": -1}, 422, "invalid-spec"),
     ("POST", f"{UNKNOWN}/calibrations", TARGET, 404, "not-found"),

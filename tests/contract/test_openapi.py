@@ -135,14 +135,15 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
     from factorize.accounting.calibration_request import read_calibration_request
     from factorize.api.access.key_register import read_key_request
     from factorize.api.questions.comparison import read_request
-    from factorize.api.questions.training_job import read_job
+    from factorize.api.questions.training_job import FleetRequest, RecommendRequest, read_job
     from factorize.predict import ask
 
     readers: dict[str, Any] = {
         "Spec": parse_spec,
         "PredictionRequest": lambda body: ask(body["question"]),
         "CompareRequest": read_request,
-        "RecommendRequest": read_job,
+        "RecommendRequest": lambda body: read_job(body, RecommendRequest),
+        "FleetRequest": lambda body: read_job(body, FleetRequest),
         "CalibrationRequest": read_calibration_request,
         "KeyRequest": read_key_request,
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 from jax import numpy as jnp
 
-from factorize.api.questions.job_code import job_code
+from factorize.api.questions.job_code import codes
 from factorize.api.questions.training_job import RecommendRequest
 from factorize.spec import parse_spec
 
@@ -40,7 +40,7 @@ Y = X @ np.array([1.0, -1.0, 0.5], dtype=np.float32)
 def code(framework: str, sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> Any:
     document = {"workload": {"kind": "prefix", "n": JOB.steps, **workload}, "mechanism": mechanism}
     spec = parse_spec({**document, "participation": {"kind": "fixed_epochs", "epochs": 2}}).canonical().document()
-    return compile(job_code(framework, JOB, spec, sampling), framework, "exec")
+    return compile(codes(JOB, spec, sampling)[framework], framework, "exec")
 
 
 @pytest.mark.parametrize(("sampling", "mechanism", "workload"), CASES)

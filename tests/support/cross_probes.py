@@ -30,7 +30,7 @@ NAMING: dict[tuple[str, str], tuple[str, Any]] = {
 }
 """Query and body of routes that need them; @ stands for the name."""
 UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}"}
-UNNAMED |= {"/v1/matrices", "/v1/recommend", "/v1/caller", "/v1/keys", "/v1/keys/{key_id}"}
+UNNAMED |= {"/v1/matrices", "/v1/recommend", "/v1/recommend/fleet", "/v1/caller", "/v1/keys", "/v1/keys/{key_id}"}
 UNNAMED |= {"/v1/keys/{key_id}/revoke"}
 """Routes that no name of a job or an upload is asked of."""
 LIST = "/v1/factorizations"

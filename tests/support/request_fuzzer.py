@@ -16,7 +16,7 @@ from described_answers import check_described
 
 from factorize.api.access.key_register import KeyRegister
 
-DEAR = {"/v1/compare", "/v1/recommend", "/v1/predict", "/v1/factorizations/{name}/calibrations"}
+DEAR = {"/v1/compare", "/v1/recommend", "/v1/recommend/fleet", "/v1/predict", "/v1/factorizations/{name}/calibrations"}
 """Routes that start a process for a good request."""
 _TEXTS = [
     "",

@@ -330,6 +330,7 @@ def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
 COMPUTING: list[tuple[str, str, object]] = [
     ("POST", "/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),
     ("POST", "/v1/recommend", BODIES["RecommendRequest"]),
+    ("POST", "/v1/recommend/fleet", BODIES["FleetRequest"]),
     ("POST", "/v1/predict", BODIES["PredictionRequest"]),
     ("POST", "/v1/factorizations/{name}/calibrations", {"epsilon": 3.5, "delta": 1e-6}),
     ("GET", "/v1/factorizations/{name}?dtype=float32", None),

@@ -33,6 +33,18 @@ def test_a_worker_gives_the_advice_and_its_table(monkeypatch: pytest.MonkeyPatch
     assert found["sigma"]["means"] == found["sigma"]["sums"] / 2 and set(found["code"]) == {"torch", "jax", "numpy"}
 
 
+def test_a_fleet_has_a_route_of_its_own(live_service: LiveService) -> None:
+    fleet = {"clients": 5, "clients_a_round": 6, "rounds": 4, "epsilon": 2.0, "delta": 1e-3}
+    problem = live_service.send("POST", "/v1/recommend/fleet", fleet).problem(422, "invalid-parameter")
+    assert problem["errors"][0]["pointer"] == "/clients_a_round"
+    problem = live_service.send("POST", "/v1/recommend/fleet", JOB).problem(422, "invalid-spec")
+    assert "/clients" in [error["pointer"] for error in problem["errors"]]
+    answer = live_service.send(
+        "POST", "/v1/recommend/fleet", {**fleet, "clients": 18, "memory": [1], "seconds": 2}
+    ).json()
+    assert answer["job"]["min_sep"] == 3 and set(answer["code"]) == {"federated"}
+
+
 @pytest.mark.parametrize(
     ("change", "slug", "pointer"),
     [

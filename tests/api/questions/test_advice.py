@@ -16,7 +16,7 @@ from factorize import parse_spec
 from factorize.api.commands.application import run
 from factorize.api.questions.advice import advice_text, advise, request_of
 from factorize.api.questions.comparison import comparison
-from factorize.api.questions.training_job import RecommendRequest, read_job
+from factorize.api.questions.training_job import FleetRequest, RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
 from factorize.solvers.comparing.deadline import CALIBRATIONS, Deadline
 
@@ -38,7 +38,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def job(**changes: Any) -> RecommendRequest:
     usual = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": [2], "seconds": 600}
     asked = usual | {"samplings": ["fixed", "poisson", "cyclic_poisson"]} | changes
-    return read_job({name: value for name, value in asked.items() if value is not None})
+    return read_job({name: value for name, value in asked.items() if value is not None}, RecommendRequest)
 
 
 def silent(*_: Any) -> None:
@@ -110,6 +110,25 @@ def test_the_advice_is_kept_and_solved_again_from_there(
     exec(compile(advice["code"]["numpy"], "numpy", "exec"), names)
     expected = [(1 + np.cos(np.pi * step / 16)) / 2 for step in range(16)]
     assert names["rates"] == pytest.approx(expected) and np.isfinite(names["weights"]).all()
+
+
+def test_a_fleet_gets_timers_and_the_lines_of_its_server() -> None:
+    fleet = {"clients": 30, "clients_a_round": 6, "rounds": 16, "epsilon": 2.0, "delta": 1e-1, "memory": [2]}
+    found = advise(read_job({**fleet, "seconds": 600}, FleetRequest), silent)
+    spread = {"kind": "min_sep", "min_sep": 5, "max_participations": 4}  # four rounds of six others, and one's own
+    assert (
+        found["spec"]["participation"] == spread
+        and {"min_sep": 5, "max_participations": 4}.items() <= found["job"].items()
+    )
+    assert found["sampling"] == "fixed" and found["secret"] == "nothing"
+    assert found["sigma"]["means"] == pytest.approx(found["sigma"]["sums"] / 6)
+    text = advice_text(found, tuple(found["code"]))
+    assert "at most 4 of the rounds, at least 5 apart" in text and "FederatedRounds(" in text
+    assert any("delta=0.1 is above 1 / clients" in note for note in found["notes"])
+    with pytest.raises(InvalidParameter, match="of 5 clients fewer than 6 answer"):
+        read_job({**fleet, "clients": 5}, FleetRequest)
+    again = factorize.recommend(**{**fleet, "memory": 2}, seconds=600)
+    assert again.spec == found["spec"]
 
 
 def test_what_the_time_did_not_last_for_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

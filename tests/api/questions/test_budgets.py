@@ -10,7 +10,7 @@ import factorize
 from factorize.api.questions.advice import advice_text, advise
 from factorize.api.questions.comparison import StepPace, measured
 from factorize.api.questions.comparison_text import text
-from factorize.api.questions.training_job import read_job
+from factorize.api.questions.training_job import RecommendRequest, read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 
 
@@ -60,7 +60,9 @@ def test_rows_say_what_a_step_takes_and_what_the_loader_does() -> None:
 
 def test_advice_for_several_budgets_shows_each() -> None:
     usual: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
-    asked = read_job(usual | {"memory": [0, 2], "samplings": ["fixed"], "parameters": 10**6, "seconds": 600})
+    asked = read_job(
+        usual | {"memory": [0, 2], "samplings": ["fixed"], "parameters": 10**6, "seconds": 600}, RecommendRequest
+    )
     found = advise(asked, lambda *_: None)
     assert [one["memory"] for one in found["budgets"]] == [0, 2]
     assert found["budgets"][0]["mechanism"] == "identity" and found["budgets"][1]["mechanism"] == found["mechanism"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from factorize.api.commands.application import run
-from factorize.api.questions.training_job import QUESTIONS, answers, read
+from factorize.api.questions.training_job import QUESTIONS, FleetRequest, RecommendRequest, answers, read
 
 NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
 
@@ -42,9 +42,9 @@ def test_five_questions_are_asked_until_each_has_an_answer() -> None:
         shown.append(text)
         return next(typed)
 
-    found = answers(dict.fromkeys(NAMES), ask, told.append)
+    found = answers(RecommendRequest, dict.fromkeys(NAMES), ask, told.append)
     assert found == dict(zip(NAMES, (60_000, 600, 1, 2.0, 1e-5, [4, 16, 1]), strict=True))
-    assert len(QUESTIONS) == 5 and len(dict.fromkeys(shown)) == 5 and len(shown) == 9
+    assert len(QUESTIONS[RecommendRequest]) == 5 and len(dict.fromkeys(shown)) == 5 and len(shown) == 9
     assert "examples: Input should be a valid integer; got '60k'" in told[0]
     assert "batch_size=70000 makes no full batch of 60000 examples; give at most 60000" in told[1]
     assert (
@@ -53,10 +53,18 @@ def test_five_questions_are_asked_until_each_has_an_answer() -> None:
     )
 
 
+def test_a_fleet_is_asked_for_its_own_numbers(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("0\n10\n30\n4, 1e-5\n\n"))
+    assert run(["recommend", "--clients", "50", "--check-in", "7"]) == 0
+    (job,) = asked
+    assert isinstance(job, FleetRequest) and (job.clients, job.clients_a_round, job.rounds) == (50, 10, 30)
+    assert job.check_in == 7 and job.memory == [4] and job.participation["min_sep"] == 5
+
+
 def test_what_options_say_is_not_asked() -> None:
     given = dict.fromkeys(NAMES) | {"examples": 100, "batch_size": 10, "epochs": 2, "epsilon": 1.0, "memory": [4]}
     shown: list[str] = []
-    found = answers(given, lambda text: shown.append(text) or "1e-6", shown.append)
+    found = answers(RecommendRequest, given, lambda text: shown.append(text) or "1e-6", shown.append)
     assert shown == ["Which delta? "] and found["delta"] == 1e-6
     assert read("examples", "6e4") == 60_000 and read("memory", "8") == [8]
 
@@ -74,7 +82,7 @@ def test_the_command_asks_in_a_terminal(
     finally:
         os.close(master)
     out, err = capsys.readouterr()
-    assert out == "take it\n" and all(question.text in err for question in QUESTIONS)
+    assert out == "take it\n" and all(question.text in err for question in QUESTIONS[RecommendRequest])
     (question,) = asked
     assert (question.examples, question.batch_size, question.epochs) == (6000, 60, 1)
     assert (question.epsilon, question.delta, question.memory) == (2.0, 1e-5, [4])
@@ -107,7 +115,7 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
         (["--memory", "a"], "memory: Input should be a valid integer; got 'a'"),
         (["prefix", "--n", "8"], "n follows from the job"),
         (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
-        (["--code", "rust"], "code='rust' is not one of torch, jax, numpy, none"),
+        (["--code", "rust"], "code='rust' is not one of torch, jax, numpy, federated, none"),
         (["--examples", "10"], "an answer is missing, and nobody types; give --examples, --batch-size"),
     ],
 )

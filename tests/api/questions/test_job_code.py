@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from factorize.api.questions import job_code as codes
-from factorize.api.questions.job_code import FRAMEWORKS, job_code
-from factorize.api.questions.training_job import RecommendRequest
+from factorize.adapters.federated import FederatedRounds
+from factorize.api.questions import job_code
+from factorize.api.questions.job_code import codes
+from factorize.api.questions.training_job import FleetRequest, RecommendRequest
 from factorize.spec import parse_spec
 
 JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
@@ -49,7 +51,7 @@ class Job:
 )
 def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> None:
     job = Job()
-    text = job_code("numpy", JOB, small_spec(mechanism, **workload), sampling)
+    text = codes(JOB, small_spec(mechanism, **workload), sampling)["numpy"]
     exec(compile(text, "numpy", "exec"), job.names)
     assert len(job.batches) == JOB.steps == 8 and job.names["scale"].epsilon == 2.0
     assert job.names["weights"].shape == (3,) and np.isfinite(job.names["weights"]).all() and job.names["weights"].any()
@@ -62,14 +64,39 @@ def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workl
 
 def test_every_framework_has_some_ten_lines_that_python_reads() -> None:
     for sampling in ("fixed", "cyclic_poisson", "balls_in_bins", "poisson", "random_allocation"):
-        for framework in FRAMEWORKS:
-            text = job_code(framework, JOB, small_spec(BANDED), sampling)
+        for framework, text in codes(JOB, small_spec(BANDED), sampling).items():
             compile(text, framework, "exec")
             body = [line for line in text.split("\n\n", 1)[1].splitlines() if line]
             assert 9 <= len(body) <= 15, (framework, sampling)
 
 
 def test_a_long_spec_is_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codes, "LONGEST_SPEC", 10)
-    text = job_code("numpy", JOB, small_spec(BANDED), "fixed")
+    monkeypatch.setattr(job_code, "LONGEST_SPEC", 10)
+    text = codes(JOB, small_spec(BANDED), "fixed")["numpy"]
     assert 'json.loads(Path("spec.json").read_text())' in text and "import json" in text and "bands" not in text
+
+
+RATES = {"kind": "momentum", "momentum": 0.5, "learning_rates": {"kind": "cosine"}}
+
+
+@pytest.mark.parametrize("workload", [{"kind": "prefix"}, RATES, {**RATES, "nesterov": True}])
+def test_the_code_for_a_server_of_federated_training_runs(
+    workload: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every client sends ones, so that the model is the optimizer's own sum of ones, up to the noise."""
+    monkeypatch.chdir(tmp_path)
+    fleet = FleetRequest(clients=9, clients_a_round=2, rounds=6, epsilon=1e6, delta=1e-4)
+    document = {"workload": {"n": 6, **workload}, "participation": fleet.participation, "mechanism": IDENTITY}
+    spec = parse_spec(document).canonical()
+    names: dict[str, Any] = {
+        "model": [np.zeros(4)],
+        "seed": 7,
+        "connected": lambda: [f"client {i}" for i in range(9)],
+        "update_of": lambda _client, model: [np.full_like(model[0], 0.25)],
+    }
+    (text,) = codes(fleet, document, "fixed").values()
+    exec(compile(text, "federated", "exec"), names)
+    rounds = names["rounds"]
+    assert isinstance(rounds, FederatedRounds) and rounds.step == 6 and (tmp_path / "receipt.json").exists()
+    expected = 0.25 * spec.workload.dense()[-1].sum()
+    assert names["model"][0] == pytest.approx(np.full(4, expected), abs=0.05)

@@ -9,19 +9,30 @@ import { button, details, el, table, tell, terms } from "./dom.js";
 import { seconds, short } from "./formats.js";
 import { rowPictures } from "./rows.js";
 
-const EXAMPLE = { examples: 6400, batch_size: 100, epochs: 1, epsilon: 2, delta: 1e-5, memory: [4] };
-const TITLES = { torch: "torch", jax: "JAX", numpy: "numpy" };
+const TITLES = { torch: "torch", jax: "JAX", numpy: "numpy", federated: "the server" };
+const DATA_SET = {
+  schema: "RecommendRequest",
+  path: "/v1/recommend",
+  draft: { value: { examples: 6400, batch_size: 100, epochs: 1, epsilon: 2, delta: 1e-5, memory: [4] } },
+  other: ["#/recommend/fleet", "Federated training? Describe the fleet."],
+};
+const FLEET = {
+  schema: "FleetRequest",
+  path: "/v1/recommend/fleet",
+  draft: { value: { clients: 2000, clients_a_round: 100, rounds: 200, epsilon: 4, delta: 1e-5, memory: [4] } },
+  other: ["#/recommend", "Training on one data set? Describe that."],
+};
 
-const draft = { value: EXAMPLE };
-
-/** Show the questions about a training job, and the advice. */
-export async function recommendPage(main, { signal }) {
+/** Show the questions about a training job, or with the name `fleet` about federated training, and the advice. */
+export async function recommendPage(main, { signal, name }) {
+  const { schema, path, draft, other } = name === "fleet" ? FLEET : DATA_SET;
   const intro = [
     el("h1", {}, "Recommend a mechanism"),
     el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it found. Say what is trained and what privacy it needs: the mechanisms that fit the memory are compared, and one is named with its noise and its code. Nothing is stored."),
+    el("p", {}, el("a", { href: other[0] }, other[1])),
   ];
-  const seldom = ["workload", "objective", "samplings", "parameters", "seconds"];
-  await askForm(main, { intro, schema: "RecommendRequest", id: "recommend", seldom, draft, path: "/v1/recommend", text: "Recommend", draw: advice, signal });
+  const seldom = ["check_in", "offline", "workload", "objective", "samplings", "parameters", "seconds"];
+  await askForm(main, { intro, schema, id: "recommend", seldom, draft, path, text: "Recommend", draw: advice, signal });
 }
 
 function advice(found) {
@@ -44,8 +55,8 @@ function takeCard(found) {
     el("p", {}, `${found.why}.`),
     terms([
       ["steps", String(job.steps)],
-      ["sampling", found.sampling],
-      ["what the loader does", found.loader],
+      ["sampling", job.clients ? null : found.sampling],
+      [job.clients ? "clients" : "what the loader does", found.loader],
       ["secret", found.secret],
       ["sigma of sums", `${short(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
       ["sigma of means", `${short(sigma.means, 6)} with the divisor ${sigma.divisor}`],
