@@ -44,6 +44,7 @@ _FAR, _FAR_STALLS = 1e-9, 4  # above this gap rounding cannot be what is missing
 _SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # of the identity, for correlations that are singular to double precision
 _COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
 _FIRST = 1e-3  # relative error of the poles before any gap is known
+_LOST = 1e-300  # w_j whose correlations are lost to rounding
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 
 
@@ -280,9 +281,11 @@ def _definite(weights: Array, correlations: Array) -> Array:
 
 
 def _raised(dual: Array, least: float) -> Array:
-    """W with no w_j below `least`."""
+    """W with no w_j below `least`; one that has underflowed has no correlations any more."""
     weights = dual[:, 0, 0]
     if weights.min() >= least:
         return dual
-    raised = np.maximum(weights, least)
-    return np.asarray(dual * (raised / (np.maximum(weights, 1e-300) * raised.sum()))[:, None, None])
+    raised, lost = np.maximum(weights, least), weights < _LOST
+    correlations = dual / np.where(lost, 1.0, weights)[:, None, None]
+    correlations[lost] = np.eye(dual.shape[1])
+    return np.asarray(correlations * (raised / raised.sum())[:, None, None])

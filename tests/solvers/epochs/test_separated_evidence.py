@@ -11,6 +11,7 @@ from specs import spec_of
 from factorize.checker.utility import lower_bound
 from factorize.solution import Progress
 from factorize.solvers.epochs import separated_evidence
+from factorize.solvers.epochs.blocks import _raised
 from factorize.solvers.epochs.separated_evidence import banded_evidence, disjoint_patterns
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
@@ -86,3 +87,13 @@ def test_who_may_take_part_in_every_step_has_a_diagonal_optimum(
     spec = apart(workload, 1)
     optimum = np.linalg.norm(Problem(spec).target, axis=0).sum() ** 2 * spec.objective.scale(spec.workload.m)
     assert optimum * (1 - 3e-4) < bound_of(spec) < optimum * (1 + 1e-12)
+
+
+def test_a_pattern_whose_weight_underflows_leaves_a_bound():
+    """Patterns of the first steps hardly count here: where their weights went to 0, nothing was left to factor."""
+    decay: Document = {"kind": "weight_decay", "n": 12, "rate": 0.1, "mode": "decoupled"}
+    spec = apart(decay, 3, 2, objective={"kind": "weighted", "weights": [0.0, 1.0, 2.0] * 4})
+    assert 0.9 * conic_optimum(spec) < bound_of(spec) <= conic_optimum(spec) * (1 + 1e-6)
+    dual = np.array([[[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.5], [0.5, 1.0]]])
+    raised = _raised(dual, 1e-14)
+    assert raised[0] == pytest.approx(1e-14 * np.eye(2)) and raised[1] == pytest.approx(dual[1])
