@@ -20,14 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.epochs import steps
-from factorize.solvers.epochs.block_kernels import add_blocks, eliminate, invert_blocks, row_size
+from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.lanes import WIDTH
@@ -94,36 +94,92 @@ class Ring:
         lower, upper = steps.interval(self.p, self.q, dual)
         return zolotarev(lower * (1 - slack), upper * (1 + slack), error=error, multiple=WIDTH)
 
+    @cached_property
+    def chain(self) -> Chain:
+        """The classes, two in a block, to be eliminated from either end."""
+        return Chain(*self.folded())
+
     def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
         """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
-        p, q, padded = *self.folded(), self.padded(dual)
+        chain, k = self.chain, self.epochs
+        weights = chain.weights(dual)
         cut = -(-poles.nodes.size // (2 * WIDTH)) * WIDTH
-        pays = 12.0 * self.p.size * self.epochs**2 * poles.nodes.size > _PARALLEL_WORK
+        pays = 12.0 * self.p.size * k**2 * poles.nodes.size > _PARALLEL_WORK
         parts = [slice(0, cut), slice(cut, None)] if pays and cut < poles.nodes.size and CORES > 1 else [slice(None)]
-        x, y = np.zeros((2, len(parts), *padded.shape))
-        run(
-            [partial(_add, p, q, padded, poles.nodes[s], poles.weights[s], x[i], y[i]) for i, s in enumerate(parts)],
-            together=pays,
-        )
-        return _whole(x.sum(axis=0)[: self.classes]), _whole(y.sum(axis=0)[: self.classes])
-
-    def padded(self, dual: Array) -> Array:
-        """W with the extra class of an odd b, which carries no weight."""
-        return np.concatenate([dual, np.zeros((self.classes % 2, *dual.shape[1:]))])
+        found = np.zeros((len(parts), *weights.shape, 2))
+        run([partial(chain.add, weights, poles, s, found[i]) for i, s in enumerate(parts)], together=pays)
+        sums, place = found.sum(axis=0).transpose(2, 0, 1), tiles(2 * k)[1]
+        pairs = np.concatenate([sums[:, :, place[:k, :k]], sums[:, ::-1, place[k:, k:]]], axis=1)
+        x, y = pairs[:, : self.classes]
+        return x, y
 
 
-def _add(p: Array, q: Array, dual: Array, t: Array, w: Array, x: Array, y: Array) -> None:
-    before, pivot = np.empty((len(p) // 2, row_size(p.shape[1]))), np.empty((1, row_size(p.shape[1])))
-    for first in range(0, t.size, WIDTH):
-        nodes, weights = t[first : first + WIDTH], w[first : first + WIDTH]
-        eliminate(p, q, dual, nodes, before, pivot)
-        invert_blocks(p, q, dual, nodes, before, before)
-        add_blocks(before, nodes, weights, x, y)
+class Chain:
+    """The ring folded: blocks of the classes m and b - 1 - m, as `block_kernels` eliminates them from either end.
 
+    Args:
+        p: coefficients by class and epoch, shape (b, k), b even.
+        q: the same.
 
-def _whole(lower: Array) -> Array:
-    """Symmetric blocks from their lower triangles."""
-    return np.asarray(lower + np.tril(lower, -1).transpose(0, 2, 1))
+    Attributes:
+        across: products of the coefficients of the edges from each block to the next, shape (b / 2, 2 k); those of the
+            last block join its two halves.
+    """
+
+    def __init__(self, p: Array, q: Array) -> None:
+        (b, k), half = p.shape, len(p) // 2
+        places, (entries, _) = np.arange(2 * k), tiles(2 * k)
+        near = np.concatenate([p[:half], q[: half - 1 : -1]], axis=1)  # at the own end of the edges
+        far = np.concatenate([q[1 : half + 1], p[half - 1 : b - 1][::-1]], axis=1)
+        self.across = near * far
+        matrices = np.zeros((4, half, 2 * k, 2 * k))
+        matrices[0, :, places, places], matrices[1, :, places, places] = near.T**2, far.T**2
+        matrices[2] = self.across[:, :, None] * self.across[:, None, :]
+        first, last = matrices[3, 0], matrices[3, -1] if half > 1 else np.zeros((2 * k, 2 * k))
+        first[places[k:], places[k:]] = p[-1] ** 2
+        first[places[1:k], places[1:k]] = q[0, 1:] ** 2
+        first[places[k:-1], places[1:k]] = first[places[1:k], places[k:-1]] = -p[-1, :-1] * q[0, 1:]
+        last[places, places] = near[-1] ** 2
+        last[places[:k], places[k:]] = last[places[k:], places[:k]] = -self.across[-1, k:]
+        at_near, at_far, products, _ = matrices.reshape(4, half, -1)[:, :, entries]
+        ends = first.ravel()[entries], last.ravel()[entries]
+        inwards = np.vstack([ends[0], at_far[:-1]]), np.roll(products, 1, axis=0), at_near
+        outwards = np.vstack([ends[1], at_near[-2::-1]]), products[::-1], np.roll(at_far, 1, axis=0)[::-1]
+        self._inwards, self._outwards = np.stack(inwards), np.stack(outwards)
+
+    def weights(self, dual: Array) -> Array:
+        """Return the tiles of W, shape (b / 2, entries); an extra class of an odd b carries no weight."""
+        half, k = len(self.across), dual.shape[1]
+        whole = np.zeros((2 * half, k, k))
+        whole[: len(dual)] = dual
+        matrices = np.zeros((half, 2 * k, 2 * k))
+        matrices[:, :k, :k], matrices[:, k:, k:] = whole[:half], whole[: half - 1 : -1]
+        return np.take(matrices.reshape(half, -1), tiles(2 * k)[0], axis=1)
+
+    def blocks(self, weights: Array, t: Array, pivots: Array) -> Array:
+        """Return minus the diagonal blocks of K^-1 for eight nodes, shape (b / 2, entries, lanes).
+
+        Args:
+            weights: tiles of W.
+            t: the nodes.
+            pivots: out, minus the inverses of the blocks with all that lies outside of them; see `eliminate`.
+        """
+        (half, entries), side = weights.shape, self.across.shape[1]
+        scratch = np.empty((2, 2 * side * WIDTH))
+        inside, found = np.empty((2, half, entries * WIDTH))
+        reverse = np.ascontiguousarray(weights[::-1])
+        eliminate(self._outwards, reverse, t, side // 2, scratch, inside[:0], inside, pivots[:1])
+        eliminate(self._inwards, weights, t, side // 2, scratch, inside, found, pivots)
+        invert(found, 0, half, side // 2, scratch)
+        return found.reshape(half, entries, WIDTH)
+
+    def add(self, weights: Array, poles: Poles, some: slice, sums: Array) -> None:
+        """Add ``sum w K^-1`` and ``sum w t K^-1`` of some poles, shape (b / 2, entries, 2)."""
+        nodes, shares = poles.nodes[some], poles.weights[some]
+        pivots = np.empty((1, weights.shape[1] * WIDTH))
+        for first in range(0, nodes.size, WIDTH):
+            t, w = nodes[first : first + WIDTH], shares[first : first + WIDTH]
+            sums -= self.blocks(weights, t, pivots) @ np.stack([w, w * t], axis=1)
 
 
 @dataclass(frozen=True)
