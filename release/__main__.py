@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from factorize import __version__
+from release import check, distributions
 from release.bill_of_materials import bill
-from release.distributions import ROOT, build, changed, commit_of
+from release.distributions import ROOT, changed, commit_of
 from release.provenance import digest_of, statement
 
 LOCK = ROOT / "requirements.lock"
+INPUTS = [LOCK, ROOT / "pyproject.toml", ROOT / "release" / "check.toml"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,21 +40,25 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    files = build(given.to, second=second)
+    files = _build(given.to, second)
     with tempfile.TemporaryDirectory() as folder:
-        again = build(Path(folder), second=second)
+        again = _build(Path(folder), second)
         different = [a.name for a, b in zip(files, again, strict=True) if digest_of(a) != digest_of(b)]
     if different:
         print(f"two builds differ in {', '.join(different)}", file=sys.stderr)
         return 1
     released = [*files, materials]
-    origin = statement(released, commit=commit, second=second, inputs=[LOCK, ROOT / "pyproject.toml"])
+    origin = statement(released, commit=commit, second=second, inputs=INPUTS)
     provenance = given.to / f"factorize-{__version__}.provenance.json"
     _write(provenance, origin)
     sums = [f"{digest_of(path)}  {path.name}" for path in (*released, provenance)]
     (given.to / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     print(*sums, sep="\n")
     return 0
+
+
+def _build(to: Path, second: int) -> list[Path]:
+    return [*distributions.build(to, second=second), check.build(to, second=second)]
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`python -m release.check [--to FOLDER]`: builds the distribution `factorize-check`, of what its command imports.
+"""The distribution `factorize-check`: a wheel of what its command imports, which `python -m release` builds.
 
 It is the checker and the format as they are in this repository, and is not to be installed beside `factorize`, which
 has the same modules and the same command.
@@ -6,15 +6,13 @@ has the same modules and the same command.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from release.distributions import ROOT, commit_of, run_hook
+from release.distributions import ROOT, run_hook
 
 ENTRY = "factorize.checker.__main__"
 
@@ -50,36 +48,24 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         yield from _imported(node)
 
 
-def build(to: Path, *, second: int) -> Path:
+def build(to: Path, *, second: int, root: Path = ROOT) -> Path:
     """Build the wheel, and return its path.
 
     Args:
         to: an existing folder.
         second: since 1970, which all files inside carry.
+        root: the checkout.
 
     Raises:
         RuntimeError: the build failed; with what it has said.
     """
     with tempfile.TemporaryDirectory(prefix="factorize-check-") as folder:
         sources = Path(folder) / "sources"
-        for path in modules().values():
-            target = sources / path.relative_to(ROOT)
+        copied = {path: path.relative_to(root) for path in modules(root=root).values()}
+        copied |= {root / "release" / "check.toml": Path("pyproject.toml"), root / "LICENSE": Path("LICENSE")}
+        for path, name in copied.items():
+            target = sources / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-        shutil.copyfile(ROOT / "release" / "check.toml", sources / "pyproject.toml")
-        shutil.copyfile(ROOT / "LICENSE", sources / "LICENSE")
+            target.chmod(0o644)
         return run_hook("build_wheel", sources, to, second=second)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Build the wheel and print its path."""
-    parser = argparse.ArgumentParser(prog="python -m release.check", description=__doc__)
-    parser.add_argument("--to", type=Path, default=ROOT / "dist", help="folder for the file")
-    given = parser.parse_args(arguments)
-    given.to.mkdir(parents=True, exist_ok=True)
-    print(build(given.to, second=commit_of()[1]))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

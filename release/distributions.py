@@ -38,7 +38,7 @@ def commit_of(root: Path = ROOT) -> tuple[str, int]:
 
 def changed(root: Path = ROOT) -> list[str]:
     """Return what differs from the commit, of what the distributions are made from."""
-    command = ["git", "status", "--porcelain", "--", *PACKED]
+    command = ["git", "status", "--porcelain", "--", *PACKED, "release"]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

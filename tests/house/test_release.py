@@ -14,7 +14,7 @@ import pytest
 from house import ROOT
 
 from factorize.encoding import sha256
-from release import advisories, distributions
+from release import advisories, check, distributions
 from release.bill_of_materials import bill, components
 from release.provenance import statement
 
@@ -25,7 +25,7 @@ SECOND = 1_700_000_000
 def test_two_builds_have_the_same_bytes(built: Path, tmp_path: Path) -> None:
     """The second has other modes and other times of its files, and stands elsewhere."""
     copy, again = tmp_path / "checkout", tmp_path / "again"
-    for name in distributions.tracked():
+    for name in (*distributions.tracked(), "release/check.toml"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_symlink():
             (copy / name).symlink_to((ROOT / name).readlink())
@@ -38,6 +38,9 @@ def test_two_builds_have_the_same_bytes(built: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "add", "-A"], **run)
     again.mkdir()
     distributions.build(again, second=SECOND, root=copy)
+    wheels = [check.build(folder, second=SECOND, root=root) for folder, root in ((tmp_path, ROOT), (again, copy))]
+    assert sha256(wheels[0].read_bytes()) == sha256(wheels[1].read_bytes())
+    wheels[1].unlink()
     found = [{path.name: sha256(path.read_bytes()) for path in folder.iterdir()} for folder in (built, again)]
     assert found[0] == found[1]
     assert sorted(name.rpartition(".")[2] for name in found[0]) == ["gz", "whl"]
