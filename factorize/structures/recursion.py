@@ -37,6 +37,10 @@ class Layout(NamedTuple):
     starts: np.ndarray
     terms: np.ndarray
 
+    def places(self) -> np.ndarray:
+        """Return an array in which the loops note where terms and rings stand."""
+        return np.empty((2, max(self.rings.shape[1], self.terms.shape[1])), dtype=np.int64)
+
 
 class Recursion:
     """A lower-triangular matrix by statements.
@@ -118,10 +122,12 @@ class Recursion:
             lanes, sweep = min(_LANES, lanes), engine.sweep
         groups = max(-(-rows // lanes), 1)
         held, live = np.zeros((groups, self._slots, lanes)), np.zeros(groups, dtype=np.bool_)
+        scratch = self._layout.places(), np.empty(lanes)
 
         def run(start: int, stop: int, origin: int, block: np.ndarray, out: np.ndarray) -> None:
             steps, factors = (start, stop), self._laid_out(start, stop)
-            sweep(*self._layout, factors, steps, self.output, origin, backwards, block, out, held, live)
+            arrays = block, out, held, live, *scratch
+            sweep(*self._layout, factors, steps, self.output, origin, backwards, *arrays)
 
         return run
 
@@ -131,7 +137,8 @@ class Recursion:
         found, covariance = np.empty(self.n), np.zeros((self._slots, self._slots))
         for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
             factors = self._laid_out(start, stop)
-            variances(*layout, factors, (start, stop), backwards, noise, reading, covariance, found)
+            arrays = covariance, found, layout.places(), np.empty(self._slots)
+            variances(*layout, factors, (start, stop), backwards, noise, reading, *arrays)
         return found
 
     def _sums_of_squares(self, product: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -245,6 +252,8 @@ def _plain_sweep(
     out: np.ndarray,
     held: np.ndarray,
     live: np.ndarray,
+    places: np.ndarray,
+    sums: np.ndarray,
 ) -> None:
     """Do as `sweep` of structures/kernels/engine.py, in numpy."""
     state, parts = held[0], [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)]

@@ -84,11 +84,13 @@ class Bidiagonal:
         cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
         parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
         x, chunk = np.zeros((len(parts), self.size)), max(32, _CHUNK_BYTES // (8 * count))
-        sweep = partial(two_sweep.diagonal, self._p2, self._q2, v)
-        run(
-            [partial(sweep, poles.nodes[s], poles.weights[s], chunk, self._back, x[k]) for k, s in enumerate(parts)],
-            together=pays,
-        )
+
+        def sweep(t: Array, w: Array, out: Array) -> None:
+            saved, e = np.zeros((-(-self.size // chunk) + 1, t.size)), np.empty((chunk, t.size))
+            saved[-1] = self._p2[-1]
+            two_sweep.diagonal(self._p2, self._q2, v, t, w, self._back, saved, e, np.empty(t.size), out)
+
+        run([partial(sweep, poles.nodes[s], poles.weights[s], x[k]) for k, s in enumerate(parts)], together=pays)
         return x.sum(axis=0)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
@@ -98,16 +100,16 @@ class Bidiagonal:
         """
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
-        ratio, scale = self._work
-        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, ratio, scale)
+        (ratio, scale), state = self._work, np.empty((2, poles.nodes.size))
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, state[0], ratio, scale)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
             below, above = np.empty_like(x), np.empty_like(x)
             run(
                 [
-                    partial(two_sweep.product_below, ratio, scale, x, below),
-                    partial(two_sweep.product_above, ratio, scale, self._back, x, above),
+                    partial(two_sweep.product_below, ratio, scale, state[0], x, below),
+                    partial(two_sweep.product_above, ratio, scale, self._back, state[1], x, above),
                 ],
                 together=pays,
             )
@@ -117,8 +119,9 @@ class Bidiagonal:
 
     def generators(self, v: Array, poles: Poles) -> Generators:
         """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
-        decay, inputs = (np.empty((self.size, poles.nodes.size, 1)) for _ in range(2))
-        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, decay[..., 0], inputs[..., 0])
+        decay, inputs = np.empty((2, self.size, poles.nodes.size, 1))
+        arrays = np.empty(poles.nodes.size), decay[..., 0], inputs[..., 0]
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, *arrays)
         np.sqrt(decay, out=decay)
         inputs *= (poles.weights / poles.nodes)[:, None]
         np.sqrt(inputs, out=inputs)

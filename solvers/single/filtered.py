@@ -19,6 +19,7 @@ from factorize.solvers.single.streaming import Generators
 
 Array = NDArray[np.float64]
 
+_ROWS = 6  # of scratch that a kernel wants
 _LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache
 _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays for its start
 
@@ -59,7 +60,7 @@ class Filtered:
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``, the filter without observations."""
         stored = np.empty((self.size, self._numbers, 1))
-        self._filters.predict(self._steps, np.zeros(self.size), np.ones(1), self._back, stored)
+        self._filters.predict(self._steps, np.zeros(self.size), np.ones(1), self._back, np.empty((_ROWS, 1)), stored)
         return np.sqrt(stored[:, 0, 0])
 
     def interval(self, v: Array) -> tuple[float, float]:
@@ -109,9 +110,9 @@ class Filtered:
     def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array) -> None:
         filtered = np.empty((self.size, self._numbers, 0))
         for part in parts:
-            filtered = _resized(filtered, part.stop - part.start)
-            self._filters.predict(self._steps, v, poles.nodes[part], self._back, filtered)
-            self._filters.combine(self._steps, v, poles.nodes[part], poles.weights[part], filtered, x)
+            filtered, state = _resized(filtered, part.stop - part.start), np.empty((_ROWS, part.stop - part.start))
+            self._filters.predict(self._steps, v, poles.nodes[part], self._back, state, filtered)
+            self._filters.combine(self._steps, v, poles.nodes[part], poles.weights[part], state, filtered, x)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -119,15 +120,16 @@ class Filtered:
         The next call overwrites the array behind the product.
         """
         loops = self._work = _resized(self._work, poles.nodes.size)
-        self._filters.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, self._back, loops)
+        states = np.empty((2, _ROWS, poles.nodes.size))
+        self._filters.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, self._back, states[0], loops)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
             above, below = np.empty_like(x), np.empty_like(x)
             run(
                 [
-                    partial(self._products.product_above, loops, self._back, x, above),
-                    partial(self._products.product_below, loops, x, below),
+                    partial(self._products.product_above, loops, self._back, states[0], x, above),
+                    partial(self._products.product_below, loops, states[1], x, below),
                 ],
                 together=pays,
             )
@@ -138,8 +140,8 @@ class Filtered:
     def generators(self, v: Array, poles: Poles) -> Generators:
         """As many states per pole as the workload has: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""
         n, count, s = self.size, poles.nodes.size, self._states
-        loops = np.empty((n, s * (s + 1), count))
-        self._filters.close(self._steps, v, poles.nodes, poles.weights**2, self._back, loops)
+        loops, state = np.empty((n, s * (s + 1), count)), np.empty((_ROWS, count))
+        self._filters.close(self._steps, v, poles.nodes, poles.weights**2, self._back, state, loops)
         transition = np.zeros((n, count, s, s))
         transition[1:] = loops[:-1, : s * s].reshape(n - 1, s, s, count).transpose(0, 3, 2, 1)
         inputs = np.zeros((n, count, s))

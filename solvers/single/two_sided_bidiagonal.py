@@ -85,14 +85,14 @@ class TwoSidedBidiagonal:
         own_v = columns.hessian(v, poles)
         own_u = self.rows(v).hessian(u[::-1].copy(), poles)
         ratio, scale, above, below = np.empty((4, n, poles.nodes.size))
-        squares = columns.p**2, columns.q**2
-        _cross_factor(*squares, v, poles.nodes, poles.weights, self._back, ratio, scale, above, below)
+        squares, scratch = (columns.p**2, columns.q**2), np.empty((2, poles.nodes.size))
+        _cross_factor(*squares, v, poles.nodes, poles.weights, self._back, scratch[0], ratio, scale, above, below)
 
         def product(step: Array) -> Array:
             along_u, along_v = u * step[:n], v * step[n:]
             by_u, by_v = np.zeros(n), np.zeros(n)
-            _cross_below(ratio, scale, above, below, step[:n], along_v, by_u, by_v)
-            _cross_above(ratio, scale, above, below, self._back, step[:n], along_v, by_u, by_v)
+            _cross_below(ratio, scale, above, below, step[:n], along_v, scratch[0], scratch[1], by_u, by_v)
+            _cross_above(ratio, scale, above, below, self._back, step[:n], along_v, scratch[0], scratch[1], by_u, by_v)
             of_u = u * own_u(along_u[::-1].copy())[::-1] - by_u
             return np.concatenate([of_u, v * (own_v(along_v) - by_v)]) / value
 
@@ -112,6 +112,7 @@ def _cross_factor(
     t: Array,
     w: Array,
     back: Index,
+    state: Array,
     ratio: Array,
     scale: Array,
     above: Array,
@@ -119,35 +120,47 @@ def _cross_factor(
 ) -> None:
     """Fill ``ratio`` with rho^2, ``scale`` with w ((K^-1)[i, i])^2, ``above`` and ``below`` with the factors of Y^2."""
     n, count = ratio.shape
-    e = np.zeros(count)
+    for j in range(count):
+        state[j] = 0.0
     for i in range(n):
         decay = p2[i - 1] if i > 0 else 1.0
         for j in range(count):
-            kept = e[j] / (decay + e[j])
+            kept = state[j] / (decay + state[j])
             below[i, j] = q2[i] * kept * kept
-            e[j] = t[j] * v[i] + q2[i] * kept
-            scale[i, j] = e[j]
-    f = np.full(count, p2[n - 1])
+            state[j] = t[j] * v[i] + q2[i] * kept
+            scale[i, j] = state[j]
+    for j in range(count):
+        state[j] = p2[n - 1]
     for step in range(n):
         i = back[step]
         before = p2[i - 1] if i > 0 else 0.0
         for j in range(count):
-            h = t[j] * v[i] + f[j]
-            inverse = 1.0 / (scale[i, j] + f[j])
+            h = t[j] * v[i] + state[j]
+            inverse = 1.0 / (scale[i, j] + state[j])
             scale[i, j] = w[j] * inverse * inverse
-            above[i, j] = f[j] * (f[j] / p2[i])
+            above[i, j] = state[j] * (state[j] / p2[i])
             passed = before / (q2[i] + h)
             ratio[i, j] = q2[i] * passed / (q2[i] + h)
-            f[j] = passed * h
+            state[j] = passed * h
 
 
 @compiled
 def _cross_below(
-    ratio: Array, scale: Array, above: Array, below: Array, a: Array, b: Array, by_u: Array, by_v: Array
+    ratio: Array,
+    scale: Array,
+    above: Array,
+    below: Array,
+    a: Array,
+    b: Array,
+    from_u: Array,
+    from_v: Array,
+    by_u: Array,
+    by_v: Array,
 ) -> None:
     """Add to R a the entries i < k, and to R^T b the entries k <= i."""
     n, count = ratio.shape
-    from_u, from_v = np.zeros(count), np.zeros(count)
+    for j in range(count):
+        from_u[j] = from_v[j] = 0.0
     for i in range(n):
         before = a[i - 1] if i > 0 else 0.0
         to_u, to_v = 0.0, 0.0
@@ -162,11 +175,22 @@ def _cross_below(
 
 @compiled
 def _cross_above(
-    ratio: Array, scale: Array, above: Array, below: Array, back: Index, a: Array, b: Array, by_u: Array, by_v: Array
+    ratio: Array,
+    scale: Array,
+    above: Array,
+    below: Array,
+    back: Index,
+    a: Array,
+    b: Array,
+    from_u: Array,
+    from_v: Array,
+    by_u: Array,
+    by_v: Array,
 ) -> None:
     """Add to R a the entries i >= k, and to R^T b the entries k > i."""
     n, count = ratio.shape
-    from_u, from_v = np.zeros(count), np.zeros(count)
+    for j in range(count):
+        from_u[j] = from_v[j] = 0.0
     for step in range(n):
         i = back[step]
         to_u, to_v = 0.0, 0.0

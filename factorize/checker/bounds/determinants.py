@@ -135,7 +135,9 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
 @ctx.workprec(_PLACES)  # in both threads
 def _norm(given: Recursion) -> Fraction:
     """A number not above the nuclear norm."""
-    from factorize.checker.bounds.determinant_kernels import determinant
+    from factorize.checker.bounds import determinant_kernels
+
+    determinant: Any = determinant_kernels.determinant
 
     saturated = _logarithm(*pivots(given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
 

@@ -6,16 +6,20 @@ import numba
 import numpy as np
 
 
-@numba.njit(cache=True, nogil=True)
-def trace(a, b, shift):
+def trace(a: np.ndarray, b: np.ndarray, shift: float) -> tuple[float, float]:
     """Return tr (L^T L + shift)^-1 and its error; L lower bidiagonal, squared diagonal a and sub-diagonal b (n - 1).
 
     Factored from above and from below, s and r are what is left of the pivots without b and a, and the diagonal of the
     inverse is 1 / (s - shift + r); nothing is ever subtracted. Relative errors are carried along in units of 2^-53:
     those of what came before are damped by b / (b + s), a / (a + r) and by adding the shift.
     """
+    total, error = _trace(a, b, shift, np.empty(len(a)), np.zeros(len(a)))
+    return total, error
+
+
+@numba.njit(cache=True, nogil=True)
+def _trace(a, b, shift, below, errors):
     n = len(a)
-    below, errors = np.empty(n), np.zeros(n)
     r, e = shift, 0.0
     below[n - 1] = r
     for i in range(n - 2, -1, -1):

@@ -76,6 +76,7 @@ def variances(
     noisy = next(k for k, statement in enumerate(statements) if statement.target == noise)
     slots, ends = sum(sizes), np.empty((2, n))
     state = (np.zeros((slots, slots)), np.zeros((slots, slots)), np.zeros((slots, slots)))
+    scratch = np.empty((3, slots)), np.empty(len(triples), dtype=np.int64), np.empty((len(triples), 2))
     constant = all(map(_is_constant, factors))
     at_once = n if constant else max(1, _NUMBERS // len(factors))
     pieces = [(start, min(start + at_once, n)) for start in range(0, n, at_once)]
@@ -83,7 +84,7 @@ def variances(
         laid_out = np.zeros((1 if constant else steps[1] - steps[0], len(factors), 2))
         for column, factor in enumerate(factors):
             _write(laid_out[:, column], factor, *steps)
-        if not carry(*layout, laid_out, steps, backwards, noisy, reading, state, ends):
+        if not carry(*layout, laid_out, steps, backwards, noisy, reading, state, ends, *scratch):
             raise NotEnclosed(_GROWS)
     if not np.isfinite(ends).all():
         raise NotEnclosed(_GROWS)

@@ -8,8 +8,6 @@ quarter of the d I of their statement, so that twice R covers them.
 
 from __future__ import annotations
 
-import numpy as np
-
 from factorize.checker.arithmetic.compiled import njit
 
 
@@ -75,7 +73,7 @@ def _state(target, sources, coefficients, noise, high, low, bound, work):
 
 
 @njit(cache=True, nogil=True)
-def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, reading, state, ends):
+def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, reading, state, ends, work, slots, row):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 
     The last values of state v stand in a ring of sizes[v] slots from bases[v] on. Statement s sets the state targets[s]
@@ -94,12 +92,14 @@ def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, readi
         reading: the state whose variance is written.
         state: covariance as pairs and its bound, shape (slots, slots) each.
         ends: shape (2, n).
+        work: scratch, shape (3, slots).
+        slots: scratch, integers, shape (terms,).
+        row: scratch, shape (terms, 2).
 
     Returns:
         Whether the variances are enclosed.
     """
     high, low, bound = state
-    work, slots, row = np.empty((3, len(high))), np.empty(terms.shape[1], dtype=np.int64), np.zeros((terms.shape[1], 2))
     fine = True
     for step in range(steps[1] - steps[0]):
         i = steps[1] - 1 - step if backwards else steps[0] + step

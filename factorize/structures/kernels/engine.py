@@ -9,7 +9,6 @@ lags[t] steps back.
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 
 @numba.njit(cache=True, nogil=True)
@@ -39,7 +38,9 @@ def _find(rings, phases, terms, row, start, stop, target, slots):
 
 
 @numba.njit(cache=True, nogil=True)
-def sweep(rings, targets, starts, terms, factors, steps, output, origin, backwards, block, out, held, live):
+def sweep(
+    rings, targets, starts, terms, factors, steps, output, origin, backwards, block, out, held, live, places, sums
+):
     """Run steps over rows of inputs, or the transposed steps from the last to the first over rows of outputs.
 
     Args:
@@ -56,11 +57,12 @@ def sweep(rings, targets, starts, terms, factors, steps, output, origin, backwar
         out: the same shape, written.
         held: the rings, shape (groups, slots, lanes): lane k of group g serves row g lanes + k.
         live: which groups have met a number that is not 0, shape (groups,).
+        places: scratch, integers, two rows as long as there are terms or rings.
+        sums: scratch, shape (lanes,).
     """
     first, last = steps
     count, entrance = len(starts) - 1, rings.shape[1] - 1
-    slots, phases = np.empty(terms.shape[1], dtype=np.int64), np.empty(entrance + 1, dtype=np.int64)
-    sums = np.empty(held.shape[2])
+    slots, phases = places[0], places[1, : entrance + 1]
     for g in range(len(live)):
         state, above = held[g], g * held.shape[2]
         width = min(held.shape[2], len(block) - above)
@@ -110,16 +112,18 @@ def sweep(rings, targets, starts, terms, factors, steps, output, origin, backwar
 
 
 @numba.njit(cache=True, nogil=True)
-def variances(rings, targets, starts, terms, factors, steps, backwards, noise, reading, covariance, found):
+def variances(
+    rings, targets, starts, terms, factors, steps, backwards, noise, reading, covariance, found, places, sums
+):
     """Carry the covariance of the rings along, with white noise in the state `noise`, and write that of `reading`.
 
     Forwards noise is the input itself; backwards it is added to the state, and the statements are those transposed.
 
-    `noise` and `reading` are states, `covariance` is (slots, slots), `found` is (n,); the others are those of `sweep`.
+    `noise` and `reading` are states, `covariance` is (slots, slots), `found` is (n,), `sums` (slots,); the others are
+    those of `sweep`.
     """
     first, last = steps
-    slots, phases = np.empty(terms.shape[1], dtype=np.int64), np.empty(rings.shape[1], dtype=np.int64)
-    sums = np.empty(len(covariance))
+    slots, phases = places[0], places[1, : rings.shape[1]]
     for step in range(last - first):
         i = last - 1 - step if backwards else first + step
         row = factors[i - first if len(factors) > 1 else 0]

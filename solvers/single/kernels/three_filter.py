@@ -1,7 +1,7 @@
 """Kernels of `cascade`: both filters with three states, and the Hessian product.
 
 Variables are named as in the formulas at the head of `cascade`.  ``steps`` holds beta, eta, lam and decay,
-shape (4, n).  Arrays with one row per step have the poles last, for the vector units.
+shape (4, n).  Arrays with one row per step have the poles last, for the vector units; ``state`` is scratch, six rows.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.compiled import compiled, inlined
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Six = tuple[float, float, float, float, float, float]
 
 
-@compiled
+@inlined
 def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: float) -> Six:
     """One step of the filter from the end; (d1, d2, d3, r1, a, b) in and out."""
     d1, d2, d3, r1, a, b = p
@@ -41,7 +40,7 @@ def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: fl
     )
 
 
-@compiled
+@inlined
 def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
     """One step of the filter from the start; (e1, e2, e3, w23, a, b) in and out, the observation in e1."""
     e1, e2, e3, w23, a, b = p
@@ -59,7 +58,7 @@ def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
     )
 
 
-@compiled
+@inlined
 def _posterior(p: Six, e: Six) -> tuple[float, float, float]:
     """``(K^-1)[i, i]`` and its covariances with the second and third state."""
     d1, d2, d3, r1, a, b = p
@@ -78,13 +77,16 @@ def _posterior(p: Six, e: Six) -> tuple[float, float, float]:
 
 
 @compiled
-def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtered: Array) -> None:
     """Filter from the end: the six numbers of every step, shape (n, 6 or more, poles)."""
     n, count = v.size, t.size
-    state = np.zeros((6, count))
     eta = steps[1, n - 1]
-    state[0], state[3], state[4] = eta * eta, 1.0, 1.0 / eta
-    assign(filtered[n - 1, :6], state)
+    for j in range(count):
+        state[0, j], state[3, j], state[4, j] = eta * eta, 1.0, 1.0 / eta
+        state[1, j] = state[2, j] = state[5, j] = 0.0
+    for k in range(6):
+        for j in range(count):
+            filtered[n - 1, k, j] = state[k, j]
     for step in range(1, n):
         i = back[step]
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
@@ -93,14 +95,18 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
             new = _backward(p, t[j] * v[i + 1], beta, eta, lam, decay)
             state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
             state[4, j], state[5, j] = new[4], new[5]
-        assign(filtered[i, :6], state)
+        for k in range(6):
+            for j in range(count):
+                filtered[i, k, j] = state[k, j]
 
 
 @compiled
-def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array) -> None:
+def combine(steps: Array, v: Array, t: Array, w: Array, state: Array, filtered: Array, x: Array) -> None:
     """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
     count = t.size
-    state = np.zeros((6, count))
+    for k in range(6):
+        for j in range(count):
+            state[k, j] = 0.0
     for i in range(v.size):
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
         f = filtered[i]
@@ -117,19 +123,21 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
 
 
 @compiled
-def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: Array) -> None:
+def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, state: Array, loops: Array) -> None:
     """Closed loop of every step, shape (n, 12, poles): Phi row by row, then sigma times the root of ``squares``."""
-    predict(steps, v, t, back, loops)
+    predict(steps, v, t, back, state, loops)
     count = t.size
-    state, f, out = np.zeros((6, count)), np.zeros((6, count)), np.zeros((12, count))
+    for k in range(6):
+        for j in range(count):
+            state[k, j] = 0.0
     for i in range(v.size):
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
-        assign(f, loops[i, :6])
+        out = loops[i]
         for j in range(count):
             e1, e2, e3 = state[0, j] + t[j] * v[i], state[1, j], state[2, j]
             e = (e1, e2, e3, state[3, j], state[4, j], state[5, j])
             w12, w13, w23 = e[4] + e[5], e[3] * e[4], e[3]
-            p = (f[0, j], f[1, j], f[2, j], f[3, j], f[4, j], f[5, j])
+            p = (out[0, j], out[1, j], out[2, j], out[3, j], out[4, j], out[5, j])
             m2, a3 = 1.0 + w12, 1.0 + eta * (w13 + w23)
             lower = e1 + e2 * m2 * m2
             h = 1.0 / (1.0 + eta * eta * lower + e3 * a3 * a3)
@@ -146,4 +154,3 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: 
             new = _forward(e, beta, eta, lam, decay)
             state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
             state[4, j], state[5, j] = new[4], new[5]
-        assign(loops[i], out)

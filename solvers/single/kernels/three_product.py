@@ -38,10 +38,13 @@ def _times(f: Three, m: Six) -> Three:
 
 
 @compiled
-def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
+def product_above(loops: Array, back: Index, state: Array, x: Array, y: Array) -> None:
     """``y[i] = sum over k > i``: first entry of ``Q = Phi[i] M[i+1] Phi[i]^T``, ``M[i] = Q + x[i] sigma sigma^T``."""
     n, _, count = loops.shape
-    m = np.zeros((6, count))
+    m = state
+    for k in range(6):
+        for j in range(count):
+            m[k, j] = 0.0
     for step in range(n):
         i = back[step]
         total = 0.0
@@ -64,10 +67,13 @@ def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
 
 
 @compiled
-def product_below(loops: Array, x: Array, y: Array) -> None:
+def product_below(loops: Array, state: Array, x: Array, y: Array) -> None:
     """``y[i] = sum over k <= i``: ``sigma^T N sigma``, ``N = Z[i] + x[i] e1 e1^T``, ``Z[i+1] = Phi[i]^T N Phi[i]``."""
     n, _, count = loops.shape
-    z = np.zeros((6, count))
+    z = state
+    for k in range(6):
+        for j in range(count):
+            z[k, j] = 0.0
     for i in range(n):
         total = 0.0
         for j in range(count):

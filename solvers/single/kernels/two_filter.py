@@ -1,7 +1,7 @@
 """Kernels of `momentum`: the two filters and the closed loop.
 
 Variables are named as in the formulas at the head of `momentum`.  ``steps`` holds beta, eta and lam, shape
-(3, n).  Arrays with one row per step have the poles last, for the vector units.
+(3, n).  Arrays with one row per step have the poles last, for the vector units; ``state`` is scratch for six rows.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.compiled import compiled, inlined
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Three = tuple[float, float, float]
 
 
-@compiled
+@inlined
 def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Three:
     """One step of the filter from the end; (a, r, c) in and out."""
     a, r, c = p
@@ -28,7 +28,7 @@ def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Thre
     return new, (lam * r * seen * u + eta * c1) * inverse, beta * beta * seen * c1 * inverse
 
 
-@compiled
+@inlined
 def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
     """One step of the filter from the start; (e, d, rho) in and out, the observation in e."""
     e, d, rho = p
@@ -42,7 +42,7 @@ def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
     )
 
 
-@compiled
+@inlined
 def _posterior(p: Three, q: Three) -> float:
     """``(K^-1)[i, i]``."""
     a, r, c = p
@@ -52,12 +52,13 @@ def _posterior(p: Three, q: Three) -> float:
 
 
 @compiled
-def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtered: Array) -> None:
     """Filter from the end: (a, r, c) of every step, shape (n, 3, poles)."""
     n, count = v.size, t.size
-    a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
-    a[:], r[:] = steps[1, n - 1] * steps[1, n - 1], 1.0 / steps[1, n - 1]
+    a, r, c = state[0], state[1], state[2]
+    eta = steps[1, n - 1]
     for j in range(count):
+        a[j], r[j], c[j] = eta * eta, 1.0 / eta, 0.0
         filtered[n - 1, 0, j], filtered[n - 1, 1, j], filtered[n - 1, 2, j] = a[j], r[j], c[j]
     for step in range(1, n):
         i = back[step]
@@ -68,9 +69,11 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
 
 
 @compiled
-def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array) -> None:
+def combine(steps: Array, v: Array, t: Array, w: Array, state: Array, filtered: Array, x: Array) -> None:
     """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
-    e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
+    e, d, rho = state[0], state[1], state[2]
+    for j in range(t.size):
+        e[j] = d[j] = rho[j] = 0.0
     for i in range(v.size):
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         total = 0.0
@@ -82,10 +85,12 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
 
 
 @compiled
-def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: Array) -> None:
+def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, state: Array, loops: Array) -> None:
     """Closed loop of every step, shape (n, 6, poles): Phi row by row, then (s1, s2) times the root of ``squares``."""
-    predict(steps, v, t, back, loops)
-    e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
+    predict(steps, v, t, back, state, loops)
+    e, d, rho = state[0], state[1], state[2]
+    for j in range(t.size):
+        e[j] = d[j] = rho[j] = 0.0
     for step in range(v.size):
         i = back[v.size - 1 - step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]

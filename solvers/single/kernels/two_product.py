@@ -24,10 +24,12 @@ def _carried(f: Four, m: Three) -> Three:
 
 
 @compiled
-def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
+def product_above(loops: Array, back: Index, state: Array, x: Array, y: Array) -> None:
     """``y[i] = sum over k > i``: first entry of ``Q = Phi[i] M[i+1] Phi[i]^T``, ``M[i] = Q + x[i] sigma sigma^T``."""
     n, _, count = loops.shape
-    m11, m12, m22 = np.zeros(count), np.zeros(count), np.zeros(count)
+    m11, m12, m22 = state[0], state[1], state[2]
+    for j in range(count):
+        m11[j] = m12[j] = m22[j] = 0.0
     for step in range(n):
         i = back[step]
         total = 0.0
@@ -43,10 +45,12 @@ def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
 
 
 @compiled
-def product_below(loops: Array, x: Array, y: Array) -> None:
+def product_below(loops: Array, state: Array, x: Array, y: Array) -> None:
     """``y[i] = sum over k <= i``: ``sigma^T N sigma``, ``N = Z[i] + x[i] e1 e1^T``, ``Z[i+1] = Phi[i]^T N Phi[i]``."""
     n, _, count = loops.shape
-    z11, z12, z22 = np.zeros(count), np.zeros(count), np.zeros(count)
+    z11, z12, z22 = state[0], state[1], state[2]
+    for j in range(count):
+        z11[j] = z12[j] = z22[j] = 0.0
     for i in range(n):
         total = 0.0
         for j in range(count):
