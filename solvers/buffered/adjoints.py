@@ -2,7 +2,8 @@
 
 An adjoint runs against its recursion, from the marks that this one left: a segment's matrices P or Z are recomputed
 before they are used, so that memory is O(n buffers) and a segment stays in the cache.  ``x_bar`` is the derivative of
-the loss by x.  Checked by finite differences in the tests.
+the loss by x.  Matrices and lines that are passed are scratch, zero at
+first.  Checked by finite differences in the tests.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
-from factorize.solvers.buffered.kernels import EVERY, Places, error_step, factor_step
+from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
@@ -33,6 +33,10 @@ def error_adjoint(
     inputs_bar: Array,
     outputs_bar: Array,
     diagonal_bar: Array,
+    kept: Array,
+    cov: Array,
+    bar: Array,
+    lines: Array,
 ) -> None:
     """Fill the derivatives of the loss by log ratio, inputs, outputs and diagonal through recursion 3.
 
@@ -40,9 +44,7 @@ def error_adjoint(
     """
     n, width = ratio.shape
     rows, size = width // WIDTH, m + 1
-    kept = vectors(EVERY * size * rows).reshape(EVERY, size * width)
-    cov, bar = vectors(size * rows), vectors(size * rows)
-    image, turned, row = vectors(rows), vectors(rows), vectors(rows)
+    image, turned, row = lines[0], lines[1], lines[2]
     for segment in range(marks.shape[0] - 1, -1, -1):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(cov, marks[segment])
@@ -97,17 +99,17 @@ def factor_adjoint(
     inputs_bar: Array,
     outputs_bar: Array,
     diagonal_bar: Array,
+    kept: Array,
+    gram: Array,
+    bar: Array,
+    lines: Array,
 ) -> None:
     """Carry the derivatives back through recursion 2: add to ratio's and inputs'; ``outputs_bar`` becomes that by h.
 
     Columns from m on are zero in ``inputs`` and ``outputs_bar``. ``outputs`` is written again, with what it holds.
     """
     n, width = ratio.shape
-    rows = width // WIDTH
-    entries = marks.shape[1]
-    kept = vectors((EVERY + 1) * (m + 1) * rows).reshape(EVERY + 1, entries)
-    gram, bar = vectors((m + 1) * rows), vectors((m + 1) * rows)
-    now, image_bar = vectors(rows), vectors(rows)
+    rows, now, image_bar = width // WIDTH, lines[0], lines[1]
     for segment in range(marks.shape[0]):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(gram, marks[segment])
@@ -163,6 +165,7 @@ def sweep_adjoint(
     outputs_bar: Array,
     ratio_bar: Array,
     own_bar: Array,
+    lines: Array,
 ) -> None:
     """Carry the derivatives back through recursion 1.
 
@@ -170,7 +173,7 @@ def sweep_adjoint(
     What stands beside the buffers is no derivative, and ``outputs_bar`` is zero there.
     """
     n, rows = tau.shape[0], tau.shape[1] // WIDTH
-    kappa, carried, by_tau = vectors(rows), vectors(rows), vectors(rows)
+    kappa, carried, by_tau = lines[0], lines[1], lines[2]
     for i in range(n):
         sums, of_root = spread(0.0), spread(0.0)
         for w in range(rows):
@@ -207,16 +210,3 @@ def sweep_adjoint(
             if i > 0:
                 by = reciprocal(spread(p2[i - 1]) + load(above, at - rows))
                 store(by_tau, w, of_above * spread(q2[i] * p2[i - 1]) * (by * by))
-
-
-@compiled
-def profile_adjoint(first: Places, weights: Array, bar: Array, out: Array) -> None:
-    """Fill the derivatives by coefficients, shape (splines, width), from those by a profile, shape (n, width)."""
-    rows = out.shape[1] // WIDTH
-    for at in range(out.shape[0] * rows):
-        store(out, at, spread(0.0))
-    for i in range(first.size):
-        for s in range(weights.shape[1]):
-            for w in range(rows):
-                to = (first[i] + s) * rows + w
-                store(out, to, load(out, to) + spread(weights[i, s]) * load(bar, i * rows + w))

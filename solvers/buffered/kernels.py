@@ -30,11 +30,9 @@ from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int64]
 
 EVERY = 256
 
@@ -45,29 +43,24 @@ def width_of(buffers: int) -> int:
 
 
 @compiled
-def profile(first: Places, weights: Array, coefficients: Array, out: Array) -> None:
-    """Fill a profile, shape (n, width), from its coefficients, shape (splines, width).
+def sweep(
+    p2: Array,
+    q2: Array,
+    root: Array,
+    tau: Array,
+    scale: Array,
+    extra: Array,
+    above: Array,
+    held: Array,
+    ratio: Array,
+    inputs: Array,
+    outputs: Array,
+    own: Array,
+) -> None:
+    """Fill what X with unit diagonal consists of: ratios, g and h, shape (n, width), and the diagonal term, shape (n,).
 
-    Args:
-        first: of the splines that are not zero at each step, shape (n,).
-        weights: their values, shape (n, splines that are not zero).
-        coefficients: of the splines.
-        out: filled.
-    """
-    rows = out.shape[1] // WIDTH
-    for i in range(first.size):
-        for w in range(rows):
-            found = spread(0.0)
-            for s in range(weights.shape[1]):
-                found = found + spread(weights[i, s]) * load(coefficients, (first[i] + s) * rows + w)
-            store(out, i * rows + w, found)
-
-
-@compiled
-def sweep(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
-    """Fill the pivots from above e, those from below with their own term h, and the ratios; all of shape (n, width).
-
-    ``root[i] = q[i] p[i-1]``.
+    Pivots from above e, and those from below with their own term h, stay for the adjoint. ``root[i] = q[i] p[i-1]``;
+    ``scale`` is zero beside the buffers, and so are g and h.
     """
     n, rows = tau.shape[0], tau.shape[1] // WIDTH
     for w in range(rows):
@@ -81,24 +74,12 @@ def sweep(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Arr
             by = reciprocal(spread(q2[i + 1]) + below)
             store(held, at, load(tau, at) + spread(p2[i]) * (below * by))
             store(ratio, at + rows, spread(root[i + 1]) * by)
-    for i in range(1, n):
-        for at in range(i * rows, (i + 1) * rows):
-            before = load(above, at - rows)
-            store(above, at, load(tau, at) + spread(q2[i]) * (before * reciprocal(spread(p2[i - 1]) + before)))
-
-
-@compiled
-def generate(
-    tau: Array, above: Array, held: Array, scale: Array, extra: Array, inputs: Array, outputs: Array, own: Array
-) -> None:
-    """Fill g and h, shape (n, width), and the diagonal term, shape (n,), of X with unit diagonal.
-
-    ``scale`` is zero beside the buffers, and so are g and h.
-    """
-    rows = tau.shape[1] // WIDTH
-    for i in range(tau.shape[0]):
+    for i in range(n):
         sums = spread(0.0)
         for at in range(i * rows, (i + 1) * rows):
+            if i > 0:
+                before = load(above, at - rows)
+                store(above, at, load(tau, at) + spread(q2[i]) * (before * reciprocal(spread(p2[i - 1]) + before)))
             of = load(scale, at) * reciprocal(load(above, at) + (load(held, at) - load(tau, at)))
             store(inputs, at, of)
             sums = sums + of * load(scale, at)
@@ -139,14 +120,22 @@ def factor_step(
 
 @compiled
 def factor(
-    m: int, ratio: Array, inputs: Array, targets: Array, own: Array, diagonal: Array, outputs: Array, marks: Array
+    m: int,
+    ratio: Array,
+    inputs: Array,
+    targets: Array,
+    own: Array,
+    diagonal: Array,
+    outputs: Array,
+    marks: Array,
+    gram: Array,
 ) -> int:
     """Recursion 2: fill ``diagonal`` (n,), ``outputs`` (n, m) and the marks; return the step that failed, or -1.
 
     ``marks[k]`` is P before step ``min(n, (k + 1) EVERY) - 1``, shape (ceil(n / EVERY), (m + 1) width).
+    ``gram`` is P, zero at first.
     """
     n = ratio.shape[0]
-    gram = vectors(marks.shape[1] // WIDTH)
     for i in range(n - 1, -1, -1):
         if i == n - 1 or i % EVERY == EVERY - 1:
             assign(marks[i // EVERY], gram)
@@ -193,14 +182,16 @@ def error_step(
 
 
 @compiled
-def error(m: int, ratio: Array, inputs: Array, outputs: Array, diagonal: Array, marks: Array) -> float:
+def error(
+    m: int, ratio: Array, inputs: Array, outputs: Array, diagonal: Array, marks: Array, cov: Array, lines: Array
+) -> float:
     """Recursion 3: return the loss and fill the marks, S before every step that `EVERY` divides.
 
-    Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.
+    Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S, zero
+    at first, and ``lines`` are scratch.
     """
     n, width = ratio.shape
-    cov, image = vectors(marks.shape[1] // WIDTH), vectors(width // WIDTH)
-    loss = 0.0
+    loss, image = 0.0, lines[0]
     for i in range(n):
         if i % EVERY == 0:
             assign(marks[i // EVERY], cov)

@@ -9,6 +9,8 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,9 @@ from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -47,15 +52,18 @@ class BufferedLoss:
         self._log_nodes = np.zeros(kernels.width_of(m))
         self._half_log_weights = np.full(kernels.width_of(m), -np.inf)  # zeros beside the buffers
         self._extra = np.zeros(n)
-        self._first, self._weights = _splines(places(q), intervals)
+        self._splines = _splines(places(q), intervals)
+        self._transposed = self._splines.T.tocsr()
         self._bound = lower_bound
         width = kernels.width_of(m)
         rows = width // WIDTH
         self._arrays = [vectors(n * rows).reshape(n, width) for _ in range(11)]
-        self._coefficients = vectors(self.shape[1] * rows).reshape(self.shape[1], width)
         self._vectors = np.empty((3, n))
         marks = -(-n // kernels.EVERY)
         self._marks = [vectors(marks * (m + 1) * rows).reshape(marks, (m + 1) * width) for _ in range(2)]
+        self._kept = vectors((kernels.EVERY + 1) * (m + 1) * rows).reshape(-1, (m + 1) * width)
+        self._matrices = vectors((m + 1) * rows), vectors((m + 1) * rows)
+        self._lines = vectors(3 * rows).reshape(3, width)
 
     @property
     def origin(self) -> Array:
@@ -73,7 +81,8 @@ class BufferedLoss:
         if not self._build(z):
             return np.inf
         ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
-        loss = kernels.error(self.shape[2], ratio, inputs, outputs, self._vectors[1], self._marks[1])
+        state = (self.shape[2], ratio, inputs, outputs, self._vectors[1], self._marks[1])
+        loss = kernels.error(*state, self._clean()[0], self._lines)
         return loss / self._bound - 1.0
 
     def __call__(self, z: Array) -> tuple[float, Array]:
@@ -88,24 +97,24 @@ class BufferedLoss:
         if not self._build(z):
             return np.inf, np.zeros(z.size)
         state = (m, ratio, inputs, outputs, diagonal, self._marks[1])
-        loss = kernels.error(*state)
-        adjoints.error_adjoint(*state, ratio_bar, inputs_bar, outputs_bar, own_bar)
+        bars = ratio_bar, inputs_bar, outputs_bar, own_bar
+        loss = kernels.error(*state, self._clean()[0], self._lines)
+        adjoints.error_adjoint(*state, *bars, self._kept, *self._clean(), self._lines)
         inputs[:, m], outputs_bar[:, m:] = 0.0, 0.0
         adjoints.factor_adjoint(
             m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0],
-            ratio_bar, inputs_bar, outputs_bar, own_bar,
+            *bars, self._kept, *self._clean(), self._lines,
         )  # fmt: skip
+        self._clean()
         adjoints.sweep_adjoint(
             self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
-            inputs_bar, outputs_bar, ratio_bar, own_bar,
+            inputs_bar, outputs_bar, ratio_bar, own_bar, self._lines,
         )  # fmt: skip
-        gradient = np.empty(self.shape)
-        for bar, out in zip((ratio_bar, outputs_bar), gradient, strict=True):
-            adjoints.profile_adjoint(self._first, self._weights, bar, self._coefficients)
-            out[:] = self._coefficients[:, :m]
+        both = self._transposed @ np.concatenate([ratio_bar[:, :m], outputs_bar[:, :m]], axis=1)
+        gradient = np.concatenate([both[:, :m].ravel(), both[:, m:].ravel()])
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
-        return loss / self._bound - 1.0, gradient.ravel() / self._bound
+        return loss / self._bound - 1.0, gradient / self._bound
 
     def strategy(self, z: Array) -> BufferedMatrix:
         """Return C, its columns scaled to norms just below 1.
@@ -124,21 +133,26 @@ class BufferedLoss:
         tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
         m = self.shape[2]
-        for coefficients, out in zip(z.reshape(self.shape), (tau, scale), strict=True):
-            self._coefficients[:, :m], self._coefficients[:, m:] = coefficients, 0.0
-            kernels.profile(self._first, self._weights, self._coefficients, out)
-        tau += self._log_nodes
+        profiles = self._splines @ np.concatenate([*z.reshape(self.shape)], axis=1)
+        tau[:], scale[:] = self._log_nodes, self._half_log_weights
+        tau[:, :m] += profiles[:, :m]
+        scale[:, :m] += profiles[:, m:]
         tau += self._log_v
-        scale += self._half_log_weights
         with np.errstate(over="ignore"):
             np.exp(tau, out=tau)
             np.exp(scale, out=scale)
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
-        kernels.sweep(self._p2, self._q2, self._root, tau, above, held, ratio)
-        kernels.generate(tau, above, held, scale, self._extra, inputs, targets, own)
+        kernels.sweep(self._p2, self._q2, self._root, tau, scale, self._extra, above, held, ratio, inputs, targets, own)
         ratio[:, m], inputs[:, m] = self._follow, self._feed
-        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0]) < 0
+        gram, _ = self._clean()
+        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) < 0
+
+    def _clean(self) -> tuple[Array, Array]:
+        """Return two matrices for the kernels; these and their lines are zero."""
+        for array in (*self._matrices, self._lines):
+            array[:] = 0.0
+        return self._matrices
 
 
 def unit_columns(matrix: BufferedMatrix) -> BufferedMatrix:
@@ -162,17 +176,11 @@ def places(q: Array) -> Array:
     return np.log(inside / (np.repeat(lengths, lengths) - inside))
 
 
-def _splines(x: Array, intervals: int) -> tuple[NDArray[np.int64], Array]:
-    """Return the cubic B-splines on equal intervals over the places.
-
-    Returns:
-        The first of those that are not zero at each step, shape (n,), and the values of these, shape (n, 4), of
-        intervals + 3 in all.
-    """
+def _splines(x: Array, intervals: int) -> csr_array:
+    """Return the values of the intervals + 3 cubic B-splines on equal intervals at the places, shape (n, splines)."""
     from scipy.interpolate import BSpline
 
     reach = max(float(np.abs(x).max()), 1e-3)
     knots = np.linspace(-reach, reach, intervals + 1)
     padded = np.concatenate([[-reach] * _DEGREE, knots, [reach] * _DEGREE])
-    found = BSpline.design_matrix(np.clip(x, -reach, reach), padded, _DEGREE).tocsr()
-    return found.indices.reshape(len(x), -1)[:, 0].astype(np.int64), found.data.reshape(len(x), -1).copy()
+    return BSpline.design_matrix(np.clip(x, -reach, reach), padded, _DEGREE).tocsr()

@@ -16,7 +16,6 @@ from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, sto
 Array = NDArray[np.float64]
 
 
-@compiled
 def vectors(entries: int) -> Array:
     """Return a flat array of so many vectors, zero, each in one line of the cache, which halves the time of a load."""
     found = np.zeros((entries + 1) * WIDTH)
