@@ -19,6 +19,7 @@ FactorizeError
 ├── StoreError
 │   ├── NotFound
 │   ├── CorruptObject           stored bytes do not hash to their name
+│   │   └── BadSignature        a signature is damaged, of other bytes, or of another key
 │   ├── Revoked                 the operator has taken a result back, and says why
 │   └── StoreUnavailable        no space, no permission, an I/O error; try again
 ├── ServiceError                the service answered with a problem, or cannot be reached
@@ -178,6 +179,12 @@ class CorruptObject(StoreError):
     slug = "corrupt-object"
 
 
+class BadSignature(CorruptObject):
+    """A signature is damaged, of other bytes, or of another key than the one that is trusted."""
+
+    slug = "bad-signature"
+
+
 class Revoked(StoreError):
     """The operator has taken a result back; it is kept and never given out again.
 
@@ -234,6 +241,8 @@ class ServiceUnreachable(ServiceError):
 
 
 EXTRAS = {
+    "OpenSSL": "signing",
+    "cryptography": "signing",
     "cvxpy": "conic",
     "dask": "cluster",
     "distributed": "cluster",
@@ -243,6 +252,7 @@ EXTRAS = {
     "jax_privacy": "jax",
     "llvmlite": "solve",
     "matplotlib": "cli",
+    "model_signing": "signing",
     "numba": "solve",
     "obstore": "cloud",
     "opentelemetry": "otel",

@@ -17,7 +17,7 @@ from factorize.api.commands.keys import keys
 from factorize.api.commands.recommend import compare, recommend
 from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
 from factorize.api.commands.solve import add, estimate, solve, spec
-from factorize.api.commands.stored import get, ls, plot, show
+from factorize.api.commands.stored import get, ls, plot, show, sign
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
     ExitCode,
@@ -43,6 +43,7 @@ COMMANDS = (
     ls,
     show,
     get,
+    sign,
     verify,
     plot,
     calibrate,

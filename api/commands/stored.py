@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,9 @@ from factorize.api.terminal.output import (
     Explain,
     Output,
     OutputForm,
+    PublicKey,
     ServiceUrl,
+    SignatureFile,
     StoreUrl,
     Target,
     ToFile,
@@ -25,6 +28,7 @@ from factorize.api.terminal.output import (
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
     copy_stored,
+    file_of,
     full_digest,
     is_name,
     open_results,
@@ -39,6 +43,7 @@ from factorize.api.terminal.text import describe_gap, describe_manifest, explain
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound
 from factorize.format.labels import describe_part
+from factorize.signatures import check_signature
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -156,6 +161,8 @@ def get(
     to: ToFile,
     service: ServiceUrl = None,
     dtype: Dtype = None,
+    signature: SignatureFile = None,
+    public_key: PublicKey = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -163,27 +170,37 @@ def get(
 
     A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
     """
+    accept = partial(check_signature, signature=signature, public_key=public_key)
     manifest = (
-        _from_store(source, to, store, dtype)
+        _from_store(source, to, store, dtype, accept)
         if service is None
-        else _from_service(source, to, service_url(service, store), dtype)
+        else _from_service(source, to, service_url(service, store), dtype, signature, public_key)
     )
-    emit(output, manifest, f"{describe_manifest(manifest)}\nfile          {to}")
+    text = f"{describe_manifest(manifest)}\nfile          {to}"
+    signed = accept(to)
+    if signed is not None:
+        manifest, text = {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
+    emit(output, manifest, text)
 
 
-def _from_service(source: str, to: Path, url: str, dtype: str | None) -> dict[str, Any]:
+def _from_service(
+    source: str, to: Path, url: str, dtype: str | None, signature: Path | None, public_key: Path | None
+) -> dict[str, Any]:
     from factorize.client import fetch
     from factorize.factor_file import load
 
     wanted = source if is_digest(source) else read_spec_text(source)
     with display() as shown:
         shown.start(url)
-        fetch(wanted, url=url, to=to, dtype=dtype, progress=partial(show_event, shown))
+        say = partial(show_event, shown)
+        fetch(wanted, url=url, to=to, dtype=dtype, progress=say, signature=signature, public_key=public_key)
         shown.finish("")
     return load(to).manifest
 
 
-def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> dict[str, Any]:
+def _from_store(
+    source: str, to: Path, store: str | None, dtype: str | None, accept: Callable[[Path], object]
+) -> dict[str, Any]:
     results = open_results(store, create=False)
     digest = full_digest(source, results) if is_name(source) else _digest_of(source, results)
     manifest = results.manifest(digest)
@@ -192,8 +209,30 @@ def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> 
         from factorize.rounded import cast
 
         manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
-    copy_stored(results, manifest, to)
+    copy_stored(results, manifest, to, accept)
     return manifest
+
+
+SignTarget = Annotated[str, argument(metavar="FILE|DIGEST", help="A file, or the digest of a stored result.")]
+PrivateKey = Annotated[Path, option("--private-key", metavar="KEY.pem", help="P-256, P-384 or P-521, no password.")]
+ToBundle = Annotated[Path | None, option("--to", metavar="FILE.sig", help="The signature. Default: FILE.sig.")]
+
+
+def sign(
+    target: SignTarget,
+    private_key: PrivateKey,
+    to: ToBundle = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline."""
+    from factorize.signatures import sign as signed
+
+    if to is None and is_name(target):
+        raise InvalidParameter("a stored result has no file beside which its signature goes; give --to", field="to")
+    with file_of(target, store) as path:
+        written = signed(path, private_key=private_key, to=to)
+    emit(output, {"file": target, "signature": str(written)}, f"{written}: signature of {target}")
 
 
 def _digest_of(source: str, results: Store) -> str:

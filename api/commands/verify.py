@@ -12,15 +12,18 @@ from factorize.api.terminal.output import (
     Explain,
     Output,
     OutputForm,
+    PublicKey,
+    SignatureFile,
     StoreUrl,
     VerificationFailed,
     argument,
     emit,
     option,
 )
-from factorize.api.terminal.sources import full_digest, is_name, open_results, open_target, read_spec_text
+from factorize.api.terminal.sources import file_of, full_digest, is_name, open_results, open_target, read_spec_text
 from factorize.api.terminal.text import describe_certificate, explained
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
+from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
     from factorize.checker.report import Report
@@ -65,6 +68,8 @@ def verify(
     calibration: CalibrationFile = None,
     seed: Seed = "claim",
     explain: Explain = False,
+    signature: SignatureFile = None,
+    public_key: PublicKey = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -80,21 +85,33 @@ def verify(
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
     if seed != "claim" and calibration is None:
         raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
+    if (signature or public_key) and (target is None or calibration is not None):
+        raise InvalidParameter("--signature is for the claims of a FILE or DIGEST alone", field="signature")
     if strategy is not None:
         return verify_strategy(strategy, participation, claim, output)
     assert target is not None
     if calibration is not None:
         return verify_calibration(target, store, calibration, seed == "fresh", output)
     try:
+        signed = _signature(target, store, signature, public_key)
         factorization = open_target(target, store)
         report = check_file(target, store, factorization)
         head: dict[str, Any] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
+        if signed is not None:
+            head["signature"] = signed.document()
         if report.supported:
             head["certificate"] = factorization.manifest["certificate"]
             confirm_sensitivity(report, factorization)
     except (CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None
     finish(report, head, output, explain=explain)
+
+
+def _signature(target: str, store: str | None, signature: Path | None, public_key: Path | None) -> Signature | None:
+    if signature is None and public_key is None:
+        return None
+    with file_of(target, store) as path:
+        return check_signature(path, signature, public_key)
 
 
 _SHOWN = 12
@@ -192,6 +209,8 @@ def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
     found = [f"{_headline(report):13} {name}"]
     if "certificate" in document:
         found += describe_certificate(document["certificate"])
+    if "signature" in document:
+        found.append(f"signed        {document['signature']['file']}, by the key sha256:{document['signature']['key']}")
     value = report.sensitivity
     if value:
         ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"

@@ -179,6 +179,10 @@ StoreUrl = Annotated[
         help="Directory that results are kept in. Default: FACTORIZE_STORE, else the user's data folder.",
     ),
 ]
+SignatureFile = Annotated[
+    Path | None, option("--signature", metavar="FILE.sig", help="Of the file, by OpenSSF Model Signing: is verified.")
+]
+PublicKey = Annotated[Path | None, option("--public-key", metavar="KEY.pem", help="With --signature: whose it is.")]
 Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
 SpecText = Annotated[
     str,

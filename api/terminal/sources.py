@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from factorize.encoding import is_digest
@@ -206,13 +207,42 @@ def written_whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def copy_stored(results: Store, manifest: Mapping[str, Any], path: Path) -> None:
+def copy_stored(
+    results: Store, manifest: Mapping[str, Any], path: Path, accept: Callable[[Path], object] | None = None
+) -> None:
     """Write a result's factor file, byte for byte the stored one, whole or not at all.
+
+    Args:
+        results: the store.
+        manifest: of the result.
+        path: where to write.
+        accept: is called with the whole file before it gets its name, and raises where it may not.
 
     Raises:
         CorruptObject: the stored bytes are damaged.
         OSError: the file cannot be written.
     """
-    with written_whole(path) as part, part.open("wb") as file:
-        for chunk in results.blob(manifest["files"][0]["sha256"]).read():
-            file.write(chunk)
+    with written_whole(path) as part:
+        with part.open("wb") as file:
+            for chunk in results.blob(manifest["files"][0]["sha256"]).read():
+                file.write(chunk)
+        if accept is not None:
+            accept(part)
+
+
+@contextmanager
+def file_of(target: str, store: str | None) -> Iterator[Path]:
+    """Give the path of a file that is named, or of a copy of a stored result's.
+
+    Args:
+        target: path or digest.
+        store: what `--store` says.
+    """
+    if not is_name(target):
+        yield Path(target)
+        return
+    results = open_results(store, create=False)
+    with TemporaryDirectory(prefix="factorize.") as folder:
+        path = Path(folder) / "factors.safetensors"
+        copy_stored(results, results.manifest(full_digest(target, results)), path)
+        yield path

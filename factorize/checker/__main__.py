@@ -1,7 +1,7 @@
 """`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page for a model card.
 
-It needs numpy, safetensors and python-flint. Exit codes: 0 everything is proved, 2 usage, 4 something is false, 6
-something was not looked at.
+It needs numpy, safetensors and python-flint, and the extra `signing` for signatures. Exit codes: 0 everything is
+proved, 2 usage, 4 something is false, 6 something was not looked at.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import card, text
-from factorize.errors import FactorizeError
+from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
+from factorize.signatures import check_signature
 
 FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
+SIGNATURE = "receipt.signature"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,20 +29,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
     parser.add_argument("factors", type=Path, nargs="+", metavar="FACTORS.safetensors")
     parser.add_argument("--output", choices=("text", "json", "card"), default="text", help="card: Markdown")
+    parser.add_argument(
+        "--signature", type=Path, metavar="RECEIPT.sig", help="of the receipt, by OpenSSF Model Signing"
+    )
+    parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="with --signature: whose it is")
     asked = parser.parse_args(arguments)
     try:
+        signed = check_signature(asked.receipt, asked.signature, asked.public_key)
         receipt = asked.receipt.read_bytes()
         report = check_receipt(receipt, [path.read_bytes() for path in asked.factors])
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
     except ImportError as missing:
-        what = f"this claim is tested with {missing.name}, which is not installed"
-        print(f"error: {what}; install factorize-check[sampling]", file=sys.stderr)
+        extra = "signing" if EXTRAS.get(str(missing.name)) == "signing" else "sampling"
+        what = f"this is tested with {missing.name}, which is not installed"
+        print(f"error: {what}; install factorize-check[{extra}]", file=sys.stderr)
         return NOT_LOOKED_AT
+    except InvalidParameter as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
     except FactorizeError as error:
         print(f"NOT SUPPORTED  {error}", file=sys.stderr)
         return FALSE
+    if signed is not None:
+        report.stated = (*report.stated, SIGNATURE)
+        report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
     if asked.output == "json":
         document = {"verified": report.supported, "complete": not report.unseen, **report.document()}
         print(json.dumps(document, indent=2))

@@ -6,8 +6,9 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.format.reading import check_file
+from factorize.signatures import check_signature
 
 ATTEMPTS = 3
 """Consecutive connections without a new byte, and whole transfers with wrong bytes, after which a download gives up."""
@@ -33,6 +35,8 @@ def fetch(
     dtype: str | None = None,
     progress: ProgressCallback = ignore,
     timeout: float = TIMEOUT,
+    signature: str | Path | None = None,
+    public_key: str | Path | None = None,
 ) -> Path:
     """Download the factor file of a spec or digest; solve it first if the service does not have it.
 
@@ -47,12 +51,15 @@ def fetch(
         dtype: `float32` for matrices that the service has rounded and certified anew; as they were solved by default.
         progress: called with the events of a running solve, then with `download` events {bytes, total}.
         timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
+        signature: of the file, by OpenSSF Model Signing; what it does not sign gets no name.
+        public_key: that it has to be made with.
 
     Returns:
         The path written.
 
     Raises:
         CorruptObject: the bytes are wrong after three transfers, or the manifest answers another question.
+        BadSignature: the file is another one than was signed with this key.
         SolveFailed, Cancelled: the solve ended without a result.
         ServiceError, ServiceUnreachable: refused, or three connections in a row brought nothing.
         StoreUnavailable: the file cannot be written.
@@ -62,7 +69,9 @@ def fetch(
     if target.is_dir():
         raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
     service = Service(url, timeout=timeout)
-    download(service, service.manifest(source, progress=progress, dtype=dtype), target, progress=progress)
+    manifest = service.manifest(source, progress=progress, dtype=dtype)
+    accept = partial(check_signature, signature=signature, public_key=public_key)
+    download(service, manifest, target, progress=progress, accept=accept)
     return target
 
 
@@ -73,6 +82,7 @@ def download(
     *,
     progress: ProgressCallback = ignore,
     wait: bool = False,
+    accept: Callable[[Path], object] = Path,
 ) -> None:
     """Download the file of a manifest that was checked; see `fetch`.
 
@@ -82,9 +92,11 @@ def download(
         target: where to write.
         progress: called with `download` events.
         wait: for another process that writes the same file, rather than refuse.
+        accept: is called with the whole file before it gets its name, and raises `CorruptObject` where it may not.
     """
     stored = StoredFile.of(manifest)
     if _has(target, stored):
+        accept(target)
         return
     part = target.with_name(target.name + ".part")
     try:
@@ -96,6 +108,7 @@ def download(
                 _fill(connection, stored, file, progress)
                 file.flush()
                 check_file(part, manifest["digest"])
+                accept(part)
             except CorruptObject:
                 part.unlink()  # nothing to resume from
                 raise

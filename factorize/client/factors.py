@@ -19,6 +19,7 @@ from factorize.errors import CorruptObject
 from factorize.format.claims import StatedSensitivity
 from factorize.format.names import MatrixName
 from factorize.format.reading import matrix_parts
+from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
     from factorize.certificate.certificate import Certificate
@@ -36,9 +37,11 @@ class Factors(AnyFactors):
         path: a verified file of it.
         service: where its rows, or its file, are to be had; used where there is no path.
         cache: folder for a file that has to be fetched.
+        signature: of the file, verified.
 
     Attributes:
         spec: what was asked, plain data.
+        signature: of the file, if one was verified.
     """
 
     def __init__(
@@ -48,8 +51,9 @@ class Factors(AnyFactors):
         path: Path | None = None,
         service: Service | None = None,
         cache: str | Path | None = None,
+        signature: Signature | None = None,
     ) -> None:
-        self._service, self._path, self._cache = service, path, cache
+        self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
         self.spec: dict[str, Any] = manifest["spec"]
         self._sensitivity = StatedSensitivity.of(manifest)
@@ -138,6 +142,8 @@ def load(
     cache: str | Path | None = None,
     progress: ProgressCallback = ignore,
     timeout: float = TIMEOUT,
+    signature: str | Path | None = None,
+    public_key: str | Path | None = None,
 ) -> Factors:
     """Return the factors of a file, spec, digest or URL: rows, sensitivity, calibration and noise.
 
@@ -153,13 +159,16 @@ def load(
         cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
         progress: called with the events of a running solve and of the download.
         timeout: seconds without a byte after which a connection counts as stalled.
+        signature: of the file, by OpenSSF Model Signing; `Factors.signature` then says what was verified.
+        public_key: that it has to be made with.
 
     Raises:
         InvalidParameter: neither `url` nor `store` is given, and the cache has no answer.
         NotFound: the store does not have it.
         CorruptObject: wrong bytes, or the answer to another question.
+        BadSignature: the file is another one than was signed with this key.
         SolveFailed, Cancelled, ServiceError, ServiceUnreachable: see `fetch`.
         FileNotFoundError: there is no such file.
     """
     path, manifest = obtain(source, url=url, store=store, cache=cache, progress=progress, timeout=timeout)
-    return Factors(manifest, path=path)
+    return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))

@@ -36,6 +36,7 @@ MECHANISMS: list[dict[str, Any]] = [
     {"mechanism": "buffered_linear", "buffers": 1, "redraws": 1, "epochs": 4},
     {"mechanism": "nu_toeplitz", "nu": 0.1, "n": "unbounded"},
 ]
+COMMAND = "import runpy; runpy.run_module('factorize.checker', run_name='__main__')"
 CHECK = """
 import json, sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_its_verdict_on_every_structure_is_that_of_the_product(site: Path, tmp_p
         assert not report.unseen
 
 
-def test_a_bet_without_scipy_is_not_looked_at(site: Path, tmp_path: Path) -> None:
+def test_a_bet_without_scipy_or_a_signature_without_its_extra_is_not_looked_at(site: Path, tmp_path: Path) -> None:
     """Nothing of a claim under bins is taken on trust where it cannot be tested."""
     factors = factorize.solve("prefix", n=12, epochs=3, mechanism="blt", buffers=1)
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="balls_in_bins", bins=4)
@@ -93,8 +94,9 @@ def test_a_bet_without_scipy_is_not_looked_at(site: Path, tmp_path: Path) -> Non
     receipt, file = tmp_path / "receipt.json", tmp_path / "factors.safetensors"
     Receipt(receipt).begin(statement, [factors], BinsAuditor.of(order), generator="sfc64", dtype="float32")
     factors.save(file)
-    done = run(
-        site, "import runpy; runpy.run_module('factorize.checker', run_name='__main__')", str(receipt), str(file)
-    )
+    done = run(site, COMMAND, str(receipt), str(file))
     assert done.returncode == 6 and "factorize-check[sampling]" in done.stderr, done.stderr
+    signed = ("--signature", str(receipt), "--public-key", str(receipt))
+    done = run(site, COMMAND, str(receipt), str(file), *signed)
+    assert done.returncode == 6 and "factorize-check[signing]" in done.stderr, done.stderr
     assert main([str(receipt), str(file)]) == 0

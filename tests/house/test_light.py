@@ -49,6 +49,7 @@ def needing():
         lambda: factorize.compare("prefix", n=8),
         lambda: load(path).calibrate(epsilon=1.0, delta=1e-6, sampling="balls_in_bins", bins=4),
         lambda: factorize.solve("prefix", n=8, mechanism="semidefinite"),
+        lambda: load(path, signature=path, public_key=path),
     ]
 for call in needing():
     try:

@@ -53,7 +53,7 @@ COMMANDS = (
     "serve",
     "fsck",
 )
-COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "estimate", "worker")
+COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "sign", "estimate", "worker")
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
     "keys": ("create", "list", "show", "revoke"),

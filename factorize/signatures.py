@@ -1,0 +1,138 @@
+"""Signatures of files: bundles of OpenSSF Model Signing over a factor file or a receipt, by keys and offline.
+
+A digest says that bytes are whole; a signature says who vouches for them. The bundles are those that `model_signing`
+makes and verifies, so that either side may use it instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from factorize.encoding import read_json
+from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
+
+_MOST_BYTES = 1 << 16  # a bundle over one file by a key has 1.3 kB
+_CURVES = "on P-256, P-384 or P-521"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature that was verified.
+
+    Attributes:
+        file: the bundle's path.
+        key: sha256 of the public key as PEM, hexadecimal, as the bundle names it.
+    """
+
+    file: str
+    key: str
+
+    def document(self) -> dict[str, str]:
+        """Return the plain JSON form."""
+        return {"file": self.file, "key": self.key}
+
+    def __str__(self) -> str:
+        """One phrase for a report."""
+        return f"{self.file}, by the key sha256:{self.key}"
+
+
+def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = None) -> Path:
+    """Sign a file, and return the path of the bundle.
+
+    Args:
+        path: a factor file or a receipt; any file.
+        private_key: PEM without a password, on P-256, P-384 or P-521.
+        to: the bundle's path; the file's with `.sig` by default.
+
+    Raises:
+        InvalidParameter: the key's file holds no such key.
+        MissingExtra: the extra `signing` is not installed.
+        OSError: a file cannot be read or written.
+    """
+    with extras_named("a signature"):
+        from model_signing import signing
+    target = Path(f"{path}.sig" if to is None else to)
+    Path(path).open("rb").close()
+    config = signing.Config()
+    _take(config.use_elliptic_key_signer, "private_key", private_key)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        config.sign(Path(path), part)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def check_signature(path: str | Path, signature: str | Path | None, public_key: str | Path | None) -> Signature | None:
+    """Verify that the owner of a key has signed a file; None where neither signature nor key is given.
+
+    Args:
+        path: of the file.
+        signature: of the bundle.
+        public_key: PEM, on P-256, P-384 or P-521.
+
+    Raises:
+        BadSignature: it is damaged, of other bytes, or of another key.
+        InvalidParameter: the key's file holds no such key, or one of the two is missing.
+        MissingExtra: the extra `signing` is not installed.
+        OSError: a file cannot be read.
+    """
+    if signature is None or public_key is None:
+        if signature is public_key:
+            return None
+        missing = "public_key" if public_key is None else "signature"
+        raise InvalidParameter(f"a signature is verified with a key; give {missing}, too", field=missing)
+    with extras_named("a signature"):
+        from model_signing import verifying  # first, so that it is the one that is said to be missing
+
+    from cryptography.exceptions import InvalidSignature
+
+    config = verifying.Config()
+    _take(config.use_elliptic_key_verifier, "public_key", public_key)
+    key, signed = _named(Path(signature))
+    with Path(path).open("rb") as file:
+        held = hashlib.file_digest(file, "sha256").hexdigest()
+    if signed != [("sha256", held)]:
+        raise BadSignature(f"{signature} is a signature of other bytes than {path}, which hashes to {held}")
+    try:
+        config.verify(Path(path), Path(signature))
+    except (ValueError, TypeError, LookupError, AttributeError, InvalidSignature):
+        raise BadSignature(
+            f"{signature} names the key sha256:{key}, and was not made with that of {public_key}, or was changed since"
+        ) from None
+    return Signature(str(signature), key)
+
+
+def _take(use: Any, name: str, path: str | Path) -> None:
+    """Give a key to model_signing, whose words for a wrong one are those of five libraries."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        use(**{name: Path(path)})
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
+        kind = name.replace("_", " ")
+        raise InvalidParameter(
+            f"{path} holds no {kind} that can be used; give one in PEM, {_CURVES}, without a password", field=name
+        ) from None
+
+
+def _named(path: Path) -> tuple[str, list[tuple[str, str]]]:
+    """Return the key and the digests that a bundle names, before anybody vouches for them."""
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    try:
+        bundle: Any = read_json(text, limit=_MOST_BYTES)
+        key = bundle["verificationMaterial"]["publicKey"]["hint"]
+        statement: Any = read_json(base64.b64decode(bundle["dsseEnvelope"]["payload"], validate=True))
+        signed = [(entry["algorithm"], entry["digest"]) for entry in statement["predicate"]["resources"]]
+    except (MalformedJson, ValueError, KeyError, TypeError, AttributeError):
+        raise BadSignature(
+            f"{path} is damaged, or no bundle of OpenSSF Model Signing by a key; ask for it again"
+        ) from None
+    return str(key)[:64], signed

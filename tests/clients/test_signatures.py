@@ -1,0 +1,166 @@
+"""Signatures of OpenSSF Model Signing: over files and receipts, made by either side, and refused by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from servers import serving
+
+import factorize
+from factorize.adapters.statement import PrivacyStatement
+from factorize.api.settings import Settings
+from factorize.auditor import ParticipationAuditor
+from factorize.checker.__main__ import main as check
+from factorize.client import fetch
+from factorize.errors import BadSignature, InvalidParameter
+from factorize.signatures import check_signature, sign
+from factorize.training.receipt import Receipt
+
+PEM = serialization.Encoding.PEM
+PLAIN = serialization.NoEncryption()
+
+
+def key_pair(folder: Path, name: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    (folder / f"{name}.pem").write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN))
+    public = key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / f"{name}.pub").write_bytes(public)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Two keys, a stored result, its file, a receipt of it, and signatures of both."""
+    for name in ("own", "foreign"):
+        key_pair(tmp_path, name)
+    factors = factorize.solve(
+        "prefix", n=8, mechanism="identity", store=tmp_path / "store", to=tmp_path / "f.safetensors"
+    )
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    statement = PrivacyStatement(calibration, factors.digest, 8, 8, 8, "fixed", "example")
+    auditor = ParticipationAuditor.of(calibration, 8)
+    Receipt(tmp_path / "r.json").begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    for name in ("f.safetensors", "r.json"):
+        assert sign(tmp_path / name, private_key=tmp_path / "own.pem") == tmp_path / f"{name}.sig"
+    return tmp_path
+
+
+def verified(home: Path, name: str = "f.safetensors", signature: str = "f.safetensors.sig", key: str = "own") -> Any:
+    return check_signature(home / name, home / signature, home / f"{key}.pub")
+
+
+def test_python(home: Path) -> None:
+    signed = verified(home)
+    assert (
+        signed.key == json.loads((home / "f.safetensors.sig").read_text())["verificationMaterial"]["publicKey"]["hint"]
+    )
+    keys: dict[str, Any] = {"signature": home / "f.safetensors.sig", "public_key": home / "own.pub"}
+    assert factorize.load(home / "f.safetensors", **keys).signature == signed
+    assert factorize.load(home / "f.safetensors").signature is None
+    digest = factorize.load(home / "f.safetensors").digest
+    with serving(Settings(store=str(home / "store"), port=0)) as service:
+        url = service.url
+        with pytest.raises(BadSignature):
+            fetch(digest, url=url, to=home / "g", signature=home / "r.json.sig", public_key=home / "own.pub")
+        assert not (home / "g").exists()
+        assert fetch(digest, url=url, to=home / "g", **keys).read_bytes() == (home / "f.safetensors").read_bytes()
+        with pytest.raises(BadSignature):  # also where the file is there already
+            fetch(digest, url=url, to=home / "g", signature=home / "r.json.sig", public_key=home / "own.pub")
+
+
+def test_what_is_refused(home: Path) -> None:
+    data, text = (home / "f.safetensors").read_bytes(), (home / "f.safetensors.sig").read_text()
+    (home / "damaged").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    (home / "truncated").write_bytes(data[:-9])
+    document = json.loads(text)
+    envelope = document["dsseEnvelope"]
+    first = envelope["signatures"][0]["sig"]
+    envelope["signatures"][0]["sig"] = first[:20] + ("A" if first[20] != "A" else "B") + first[21:]
+    (home / "changed.sig").write_text(json.dumps(document))
+    (home / "short.sig").write_text(text[: len(text) // 2])
+    sign(home / "f.safetensors", private_key=home / "foreign.pem", to=home / "foreign.sig")
+    claimed = json.loads((home / "foreign.sig").read_text())
+    claimed["verificationMaterial"] = document["verificationMaterial"]
+    (home / "claimed.sig").write_text(json.dumps(claimed))  # says that it is by the own key
+    for given, words in (
+        ({"name": "damaged"}, "other bytes"),
+        ({"name": "truncated"}, "other bytes"),
+        ({"signature": "r.json.sig"}, "other bytes"),
+        ({"signature": "short.sig"}, "damaged"),
+        ({"signature": "f.safetensors"}, "damaged"),
+        ({"signature": "changed.sig"}, "not made with"),
+        ({"signature": "foreign.sig"}, "not made with"),
+        ({"signature": "claimed.sig"}, "not made with"),
+        ({"key": "foreign"}, "not made with"),
+    ):
+        with pytest.raises(BadSignature, match=words):
+            verified(home, **given)
+    (home / "none.pub").write_bytes((home / "own.pem").read_bytes())
+    with pytest.raises(InvalidParameter, match="holds no public key"):
+        verified(home, key="none")
+    with pytest.raises(InvalidParameter, match="holds no private key"):
+        sign(home / "r.json", private_key=home / "own.pub")
+    with pytest.raises(InvalidParameter, match="give public_key"):
+        factorize.load(home / "f.safetensors", signature=home / "f.safetensors.sig")
+    with pytest.raises(FileNotFoundError):
+        sign(home / "nothing", private_key=home / "own.pem")
+
+
+def test_every_changed_field_of_a_bundle_is_refused(home: Path) -> None:
+    """Each long string: the form, the key's name, what is signed, and the signature."""
+    text = (home / "r.json.sig").read_text()
+    refused = 0
+    for word in sorted({word for word in text.split('"') if len(word) > 20}):
+        (home / "changed.sig").write_text(text.replace(word, word[:9] + ("0" if word[9] != "0" else "1") + word[10:]))
+        with pytest.raises(BadSignature):
+            verified(home, "r.json", "changed.sig")
+        refused += 1
+    assert refused >= 4
+
+
+def test_the_command_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = CommandLine(home)
+    digest = factorize.load(home / "f.safetensors").digest
+    keys, foreign = ["--public-key", "own.pub"], ["--public-key", "foreign.pub"]
+    kept = ["--store", "store"]
+    signed = ["--signature", "stored.sig"]
+    assert command("sign", digest, "--private-key", "own.pem", "--to", "stored.sig", *kept).code == 0
+    key = verified(home, signature="stored.sig").key
+    for target in (digest[:10], "f.safetensors"):
+        done = command("verify", target, *signed, *keys, *kept, "--output", "json")
+        assert done.code == 0 and done.json()["signature"] == {"file": "stored.sig", "key": key}, done
+        assert command("verify", target, *signed, *foreign, *kept).code == 4
+    assert (
+        f"signed        stored.sig, by the key sha256:{key}" in command("verify", "f.safetensors", *signed, *keys).out
+    )
+    done = command("get", digest, "--to", "g", *signed, *foreign, *kept, "--output", "json")
+    assert done.code == 4 and done.json()["error"]["type"] == "bad-signature" and not (home / "g").exists()
+    assert command("get", digest, "--to", "g", *signed, *kept).code == 2
+    done = command("get", digest, "--to", "g", *signed, *keys, *kept, "--output", "json")
+    assert done.code == 0 and done.json()["signature"]["key"] == key and (home / "g").exists()
+    assert command("sign", digest, "--private-key", "own.pem", *kept).code == 2
+
+    asked = [str(home / name) for name in ("r.json", "f.safetensors")]
+    own, other = str(home / "own.pub"), str(home / "foreign.pub")
+    assert check([*asked, "--signature", str(home / "r.json.sig"), "--public-key", own]) == 0
+    assert f"by the key sha256:{key}" in capsys.readouterr().out
+    assert check([*asked, "--signature", str(home / "r.json.sig"), "--public-key", other]) == 4
+    assert check([*asked, "--signature", str(home / "stored.sig"), "--public-key", own]) == 4
+    assert check([*asked, "--signature", str(home / "r.json.sig")]) == 2
+
+
+def test_the_program_of_model_signing_signs_and_verifies_the_same_bundles(home: Path) -> None:
+    def run(*order: str) -> None:
+        done = subprocess.run([sys.executable, "-m", "model_signing", *order], cwd=home, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    run("verify", "key", "r.json", "--signature", "r.json.sig", "--public_key", "own.pub")
+    run("sign", "key", "f.safetensors", "--signature", "theirs.sig", "--private_key", "own.pem")
+    assert verified(home, signature="theirs.sig")
