@@ -1,4 +1,4 @@
-"""`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page for a model card.
+"""`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page on it.
 
 It needs numpy, safetensors and python-flint, and the extra `signing` for signatures. Exit codes: 0 everything is
 proved, 2 usage, 4 something is false, 6 something was not looked at.
@@ -10,14 +10,24 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from factorize.checker.receipt import check_receipt
-from factorize.checker.receipt_text import card, text
+from factorize.checker.receipt_text import card, questions, text
+from factorize.checker.registry_entry import entry
+from factorize.checker.report import Report
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.signatures import check_signature
 
 FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
 SIGNATURE = "receipt.signature"
+
+
+def _registered(report: Report, receipt: dict[str, Any]) -> str:
+    return json.dumps(entry(report, receipt), indent=2) + "\n"
+
+
+PAGES = {"card": card, "nist": questions, "registry": _registered}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
     parser.add_argument("factors", type=Path, nargs="+", metavar="FACTORS.safetensors")
-    parser.add_argument("--output", choices=("text", "json", "card"), default="text", help="card: Markdown")
+    told = "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
+    parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=told)
     parser.add_argument(
         "--signature", type=Path, metavar="RECEIPT.sig", help="of the receipt, by OpenSSF Model Signing"
     )
@@ -61,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif asked.output == "text" or not report.supported:
         print(text(report))
     else:
-        print(card(report, json.loads(receipt)), end="")
+        print(PAGES[asked.output](report, json.loads(receipt)), end="")
     if not report.supported:
         return FALSE
     return NOT_LOOKED_AT if report.unseen else 0

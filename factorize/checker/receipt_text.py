@@ -1,8 +1,8 @@
-"""The report on a receipt in words: for a terminal, and as a page for a model card."""
+"""The report on a receipt in words: for a terminal, for a model card, and in the order of NIST SP 800-226."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from factorize.checker.report import Report
@@ -19,6 +19,24 @@ _ORDER = {
     "random_allocation": "secret: each example draws its step in every epoch anew",
 }
 
+_NONE = "not in the receipt"
+_QUESTIONS = {
+    "Privacy parameters: how strong is the guarantee?": ("Guarantee", "Without sampling"),
+    "Unit of privacy: whose data are protected?": ("Privacy unit",),
+    "Definition: which data sets are neighbours?": ("Neighbouring data sets",),
+    "Algorithm: which mechanism, and why is it correct?": ("Mechanism", "Sensitivity of C", "Factors"),
+    "Machine learning: clipping, sampling, steps": ("Order of the data", "Steps"),
+    "Composition: what else was released of these data?": ("Other runs on these data",),
+    "Utility and bias: how accurate is the model, and for whom?": (),
+    "Hyperparameters: how were they chosen?": (),
+    "Trust model: who sees the data?": ("Trust model",),
+    "Implementation: floating point and randomness": ("Randomness",),
+    "Side channels: does time or memory tell of the data?": (),
+    "Data security and access control": (),
+    "Exposure in collecting the data": (),
+}
+"""What the guideline asks, from the top of its pyramid to the bottom, and the rows that answer."""
+
 
 def text(report: Report) -> str:
     """Return the report for a terminal."""
@@ -29,18 +47,13 @@ def text(report: Report) -> str:
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
 
 
-def card(report: Report, receipt: Mapping[str, Any]) -> str:
-    """Return a Markdown page on a receipt that holds, by what NIST SP 800-226 asks of a guarantee.
-
-    Args:
-        report: on the receipt; nothing in it is false.
-        receipt: as it was read.
-    """
+def answers(receipt: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a receipt that holds says, each in a phrase by the name of its row."""
     calibration, unit, steps = receipt["calibration"], receipt["unit"], receipt["steps"]
     relation, sigma = calibration["adjacency"], calibration["sigma_of_sums"]
     taken = max((last for _, last in steps["processes"]), default=0)
     together = receipt["together"]
-    rows = {
+    return {
         "Guarantee": f"({receipt['epsilon']:g}, {receipt['delta']:g})-differential privacy",
         "Privacy unit": f"one {unit} of {receipt['data']['examples']} examples",
         "Neighbouring data sets": f"{relation}: {_NEIGHBOURS[relation].format(unit=unit)}",
@@ -59,9 +72,18 @@ def card(report: Report, receipt: Mapping[str, Any]) -> str:
         "Factors": ", ".join(f"`{entry['digest']}`" for entry in receipt["factors"]),
         "Receipt": f"`{receipt['digest']}`",
     }
-    table = [f"| {name} | {value} |" for name, value in rows.items()]
+
+
+def card(report: Report, receipt: Mapping[str, Any]) -> str:
+    """Return a Markdown page for a model card on a receipt that holds.
+
+    Args:
+        report: on the receipt; nothing in it is false.
+        receipt: as it was read.
+    """
+    table = [f"| {name} | {value} |" for name, value in answers(receipt).items()]
     claims = [f"- {entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims]
-    rest = [f"- {sentence}" for sentence in report.not_checked]
+    rest = _listed(report.not_checked)
     return "\n".join(
         [
             *("# Privacy of this model", "", "| | |", "| --- | --- |", *table, ""),
@@ -69,3 +91,23 @@ def card(report: Report, receipt: Mapping[str, Any]) -> str:
             *("## What rests on the job's word, or is unknown", "", *rest, ""),
         ]
     )
+
+
+def questions(report: Report, receipt: Mapping[str, Any]) -> str:
+    """Return a Markdown page with the questions of NIST SP 800-226, and the receipt's answer where it has one.
+
+    Args:
+        report: on the receipt; nothing in it is false.
+        receipt: as it was read.
+
+    Reference:
+        Near, Darais, Lefkovitz and Howarth 2025, Guidelines for evaluating differential privacy guarantees.
+    """
+    told = answers(receipt)
+    rows = [f"| {asked} | {'; '.join(told[row] for row in by) or _NONE} |" for asked, by in _QUESTIONS.items()]
+    lines = ["# Answers to NIST SP 800-226", "", "| question | answer |", "| --- | --- |", *rows, ""]
+    return "\n".join([*lines, "Not proved, and to be asked of who trained:", "", *_listed(report.not_checked), ""])
+
+
+def _listed(sentences: Sequence[str]) -> list[str]:
+    return [f"- {sentence}" for sentence in sentences]

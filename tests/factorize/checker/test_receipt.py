@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import factorize
@@ -20,6 +21,7 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
+from factorize.checker.registry_entry import UNKNOWN
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.numbers.gaussian import gaussian_delta
@@ -305,7 +307,56 @@ def test_steps_that_were_left_out_or_are_too_many_are_refused(tmp_path: Path) ->
         assert not report.supported and why in report.failed[0]
 
 
-def test_the_command_prints_a_page_and_needs_no_heavy_package(
+def fields(required: str = "", also: str = "", **kinds: Any) -> dict[str, Any]:
+    """Return the schema of an object of texts, or of what the keywords say, with no other keys."""
+    kinds |= {name: {"type": "string"} for name in f"{required} {also}".split() if name not in kinds}
+    return {"type": "object", "properties": kinds, "required": required.split(), "additionalProperties": False}
+
+
+def among(*values: Any) -> dict[str, Any]:
+    return {"enum": list(values)}
+
+
+NAMES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+# Of opendp/deployments-registry-data, 3e9c812 of 15 July 2026: names, what is required, and the values of choices.
+REGISTRY = fields(
+    "url_slug status tier deployment",
+    status=among("Converted", "Draft", "Pending", "Changes Required", "Approved"),
+    tier=among(1, 2, 3),
+    deployment=fields(
+        "basic",
+        basic=fields(
+            "name data_curators description intended_use data_product_type data_product_region publication_date",
+            data_curators=NAMES,
+            data_product_type=among("Summary statistics", "Machine learning model", "Dataset", "Synthetic data"),
+            publication_date={"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"},
+            data_product_sector=among("Technology", "Healthcare", "Education", "Government", "Energy", "Finance"),
+        ),
+        dp_variant=fields(
+            also="data_domain unprotected_quantities",
+            variant_name=among("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"),
+        ),
+        privacy_loss=fields(
+            also="privacy_unit privacy_unit_details privacy_parameters_details",
+            privacy_parameters=fields(
+                epsilon={"type": "number"}, delta={"type": ["number", "string"]}, rho={"type": "number"}
+            ),
+        ),
+        deployment_model=fields(
+            also="model_name_details actors release_type_details data_source_type_details access_type_details",
+            model_name=among("Local", "Central", "Shuffle", "Federated", "Varies"),
+            release_type=among("One release", "Many releases"),
+            data_source_type=among("Static", "Dynamic"),
+            access_type=among("Interactive", "Non-interactive"),
+        ),
+        accounting=fields(also="post_processing composition"),
+        implementation=fields(also="preprocessing_and_hyperparameter_tuning mechanisms justification"),
+        administrative=fields("registry_authors", "sources notes", registry_authors=NAMES),
+    ),
+)
+
+
+def test_the_command_prints_pages_and_needs_no_heavy_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = with_others(tmp_path)
@@ -315,7 +366,19 @@ def test_the_command_prints_a_page_and_needs_no_heavy_package(
     assert main([*names, "--output", "card"]) == 0
     page = capsys.readouterr().out
     assert "| Guarantee | (2, 1e-05)-differential privacy |" in page and "hyperparameters" in page
+    assert main([*names, "--output", "nist"]) == 0
+    page = capsys.readouterr().out
+    assert "whose data are protected? | one example of 24 examples |" in page
+    assert "| Data security and access control | not in the receipt |" in page and "- clipping: that one" in page
+    assert main([*names, "--output", "registry"]) == 0
+    entry = json.loads(capsys.readouterr().out)
+    jsonschema.validate(entry, REGISTRY)
+    loss, basic = entry["deployment"]["privacy_loss"], entry["deployment"]["basic"]
+    assert loss["privacy_parameters"] == GUARANTEED and loss["privacy_unit"] == "Example"
+    assert basic["name"] == basic["data_curators"][0] == UNKNOWN
     Path(names[0]).write_bytes(signed({**made.document, "epsilon": 1.0}))
+    for form in ("card", "nist", "registry"):
+        assert main([*names, "--output", form]) == 4 and "NOT SUPPORTED" in capsys.readouterr().out
     assert main(names) == 4 and "NOT SUPPORTED" in capsys.readouterr().out
     assert main([str(tmp_path / "none.json"), names[1]]) == 2
     Path(names[0]).write_bytes(made.text)
