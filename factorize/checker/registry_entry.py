@@ -55,7 +55,7 @@ def entry(report: Report, receipt: Mapping[str, Any]) -> dict[str, Any]:
         },
         "accounting": {
             "post_processing": "Optimizer, schedules and everything that is computed from the noisy sums.",
-            "composition": "All steps are one Gaussian mechanism. Other runs on these data: "
+            "composition": "All steps of the run are accounted for together. Other runs on these data: "
             f"{told['Other runs on these data']}.",
         },
         "implementation": {

@@ -53,6 +53,7 @@ class FactorizationNoise:
     Attributes:
         calibration: scale and guarantee.
         step: the step whose noise comes next.
+        factors: of C.
         steps: n.
     """
 
@@ -73,7 +74,7 @@ class FactorizationNoise:
         )
         self.steps = held.steps
         self._made: NoiseGenerator | None = None
-        self._factors, self._shape, self._seed = held, shape, seed
+        self.factors, self._shape, self._seed = held, shape, seed
 
     @property
     def step(self) -> int:
@@ -83,7 +84,7 @@ class FactorizationNoise:
     @property
     def origin(self) -> tuple[object, ...]:
         """What the noise is a function of, the seed included."""
-        return "factorization", self._factors.digest, self._seed
+        return "factorization", self.factors.digest, self._seed
 
     def next(self) -> np.ndarray:
         """Return the noise of this step, float32.
@@ -96,7 +97,7 @@ class FactorizationNoise:
         return self._made.next()
 
     def _make(self) -> NoiseGenerator:
-        source = source_of(self._factors)
+        source = source_of(self.factors)
         return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
 
 

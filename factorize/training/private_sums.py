@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -10,8 +10,12 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 from factorize.training.bins import BallsInBins
 from factorize.training.clip import Contributions, clipped_sum
-from factorize.training.correlated_noise import NoiseSource
+from factorize.training.correlated_noise import FactorizationNoise, NoiseSource
 from factorize.training.orders import Order
+
+if TYPE_CHECKING:
+    from factorize.training.order_record import OrderRecord
+    from factorize.training.receipt import Receipt
 
 
 class Sums(Protocol):
@@ -45,16 +49,26 @@ class PrivateSums:
         noise: noise of each step for sums, with the right scale and correlation.
         calibration: of that noise; by default its attribute `calibration`. Clip norm and divisor are read from it, so
             that they cannot differ from what the noise was made for.
+        receipt: to be written before each release; close it after the last. It takes `FactorizationNoise`, whose
+            factor file proves it.
+        unit: whose data one contribution is: `example` or `user`.
 
     Attributes:
         calibration: scale and guarantee.
         step: number of releases so far.
 
     Raises:
-        InvalidParameter: no calibration, or another one than the noise's own.
+        InvalidParameter: no calibration, or another one than the noise's own; or a receipt for noise without factors.
     """
 
-    def __init__(self, noise: NoiseSource, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self,
+        noise: NoiseSource,
+        calibration: Calibration | None = None,
+        *,
+        receipt: Receipt | None = None,
+        unit: str = "example",
+    ) -> None:
         own = getattr(noise, "calibration", None)
         given = own if calibration is None else calibration
         if not isinstance(given, Calibration) or (own is not None and own != given):
@@ -65,7 +79,15 @@ class PrivateSums:
             )
         self.calibration = given
         self.step = 0
-        self._noise = noise
+        self._noise, self._receipt, self._unit = noise, receipt, unit
+        if receipt is not None and not isinstance(noise, FactorizationNoise):
+            raise InvalidParameter(
+                f"a receipt is proved from a factor file, and {type(noise).__name__} has none; make FactorizationNoise "
+                "of a factorization, or leave the receipt out",
+                field="receipt",
+            )
+        self._orders: list[Order | BallsInBins] = []
+        self._recorded: OrderRecord | None = None
 
     @property
     def clip_norm(self) -> float:
@@ -90,8 +112,10 @@ class PrivateSums:
         """Return the same for a sum of contributions that were clipped to `clip_norm` elsewhere (by the machines).
 
         Raises:
-            InvalidParameter: the noise has another shape than the sum.
+            InvalidParameter: the noise has another shape than the sum; or nobody has checked the order of a receipt.
         """
+        if self._receipt is not None:
+            self._record(self._receipt)
         noise = self._noise.next()
         if noise.shape != total.shape:
             raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
@@ -125,6 +149,16 @@ class PrivateSums:
                 field="calibration",
             )
         order.check(self.calibration.sensitivity.participation, steps)
+        self._orders.append(order)
+
+    def _record(self, receipt: Receipt) -> None:
+        from factorize.training.order_record import OrderRecord
+
+        if self._recorded is None:
+            assert isinstance(self._noise, FactorizationNoise)
+            factors = self._noise.factors
+            self._recorded = OrderRecord(receipt, self.calibration, factors, self._orders, unit=self._unit)
+        self._recorded.record(self.step)
 
 
 class PlainSums:

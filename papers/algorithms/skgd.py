@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +22,14 @@ from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.clip import Rows, clipped_sum
 from factorize.training.correlated_noise import standard_row
+from factorize.training.orders import full_batch
 from factorize.training.runs import Observer, Run, unobserved
 from papers.algorithms.sketches import Draw, Sketch
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
+    from factorize.training.order_record import OrderRecord
+    from factorize.training.receipt import Receipt
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From (weights of shape (d,), coordinates U) to the partial derivatives of all examples, shape (examples, len(U))."""
@@ -106,6 +113,7 @@ def dp_skgd(
     seed: int,
     sampling_seed: int = 0,
     observe: Observer = unobserved,
+    receipt: Receipt | None = None,
 ) -> Run:
     """Minimise a loss whose coordinates have smoothness M_j.
 
@@ -125,6 +133,7 @@ def dp_skgd(
         seed: secret, of the noise.
         sampling_seed: public, of the drawn coordinates.
         observe: called after each inner step with (step, th_{i+1}, release on U).
+        receipt: to be written before each release, in units of L_U; `independent_releases(lengths)` proves it.
 
     Returns:
         A run whose weights are w^T.
@@ -139,6 +148,7 @@ def dp_skgd(
     _check_problem(start, sketch, smoothness)
     if noise is not None:
         _check_noise(noise, lengths)
+    record = None if receipt is None else _record(receipt, noise, lengths)
     weights = np.array(start, dtype=np.float64)
     sampler, normals = np.random.default_rng(sampling_seed), ReplayableNormals(seed, "DP-SkGD")
     for outer in range(lengths.outer):
@@ -148,6 +158,8 @@ def dp_skgd(
             drawn = sketch.draw(sampler)
             partial = _checked(gradient(theta, drawn.coordinates), drawn, noise)
             released = clipped_sum(Rows(partial), drawn.bound)
+            if record is not None:
+                record.record(step)
             if noise is not None:
                 released += drawn.bound * noise.sigma_of_sums * standard_row(normals, step, len(released))
             released /= len(partial)
@@ -157,6 +169,25 @@ def dp_skgd(
             observe(step, theta, released)
         weights = total / lengths.inner
     return Run(weights, lengths.total, noise)
+
+
+def independent_releases(lengths: Lengths) -> Factorization:
+    """Return C = I for K T releases in which every example takes part: save it for whoever checks a receipt."""
+    from factorize.solvers import solve
+    from factorize.spec import parse_spec
+
+    epochs = {"kind": "fixed_epochs", "epochs": lengths.total} if lengths.total > 1 else {"kind": "single"}
+    workload = {"kind": "prefix", "n": lengths.total}
+    return solve(parse_spec({"workload": workload, "participation": epochs, "mechanism": {"kind": "identity"}}))
+
+
+def _record(receipt: Receipt, noise: Calibration | None, lengths: Lengths) -> OrderRecord:
+    from factorize.training.order_record import OrderRecord
+
+    if noise is None or noise.divisor is None:
+        raise InvalidParameter("a run without noise guarantees nothing; leave its receipt out", field="receipt")
+    order = full_batch(noise.divisor, lengths.total)
+    return OrderRecord(receipt, noise, independent_releases(lengths), [order], dtype="float64")
 
 
 def _checked(partial: np.ndarray, drawn: Draw, noise: Calibration | None) -> np.ndarray:
