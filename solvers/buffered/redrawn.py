@@ -33,6 +33,7 @@ Where more buffers are allowed, the strategy has as many as this leaves, and at 
 """
 
 _DUAL_ACCURACY = 1e-7
+_MOST_CANCELLED = 1e3  # entries of inputs, in terms of the largest that takes part alone
 _KINKS = (1e-4, 1e-5)
 _ENOUGH = (1e-2, 5e-3)  # what a hundred steps must gain, as a part of the distance
 _WORK = 1e11  # multiplications of the search, at most
@@ -211,22 +212,29 @@ def _start(
     sizes: tuple[int, int, int],
     most: int,
 ) -> np.ndarray:
-    """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes."""
+    """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes.
+
+    Where rates come close to each other, inputs grow and cancel: such a C could not be inverted in double precision.
+    """
     from scipy.optimize import minimize
 
     from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 
     epochs, buffers, redraws = sizes
 
-    def at(rates: np.ndarray) -> np.ndarray:
+    def at(rates: np.ndarray) -> RedrawnNumbers:
         slow, fast = np.exp(rates)
-        return loss.pack(fitted(inverse, decoder, epochs, redraws, decays_between(slow, fast, buffers)))
+        return fitted(inverse, decoder, epochs, redraws, decays_between(slow, fast, buffers))
+
+    def value(rates: np.ndarray) -> float:
+        numbers = at(rates)
+        cancelled = np.abs(numbers.input).max() > _MOST_CANCELLED * np.abs(numbers.direct).max()
+        return math.inf if cancelled else loss.value(loss.pack(numbers))
 
     usual = np.log(usual_rates(buffers, len(inverse) // epochs))
     fits = int(min(max(_RATE_WORK / len(inverse), 4), most))
     options = {"maxfev": fits, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
-    best = minimize(lambda rates: loss.value(at(rates)), usual, method="Nelder-Mead", options=options).x
-    start = at(best)
+    start = loss.pack(at(minimize(value, usual, method="Nelder-Mead", options=options).x))
     if not math.isfinite(loss.value(start)):
         raise FloatingPointError("no fit of the optimum's inverse is stable")
     return start
