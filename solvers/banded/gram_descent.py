@@ -74,6 +74,9 @@ class Landscape:
         self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))
         self._theta = np.zeros((n, width)), np.zeros((n, target.feed.shape[1]))
         self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
+        states = target.feed.shape[1]
+        self._scratch = [np.empty(shape) for shape in ((n, width), (n, states), (states, n), (2, states, states))]
+        self._lines = np.empty((3, width + states))
 
     def __call__(self, offsets: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
@@ -82,8 +85,12 @@ class Landscape:
         if not factor(offsets, rows):
             return None
         (theta, theta_u), (w_band, s_band) = self._theta, self._bands
-        backward(rows, *self._target, theta, theta_u)
-        loss = forward(rows, *self._target, theta, theta_u, w_band, s_band)
+        for array in self._scratch:
+            array[:] = 0.0
+        form, mixed, lagged, squares = self._scratch
+        backward(rows, *self._target, theta, theta_u, form, mixed, squares, self._lines)
+        squares[:] = 0.0
+        loss = forward(rows, *self._target, theta, theta_u, w_band, s_band, lagged, squares, self._lines)
         if not np.isfinite(loss):
             return None
         (w, w_offsets), (s, s_offsets) = map(_split, self._bands)

@@ -64,18 +64,26 @@ def factor(offsets: Array, rows: Array) -> bool:
 
 @compiled
 def backward(
-    rows: Array, follow: Array, feed: Array, read: Array, through: Array, theta: Array, theta_u: Array
+    rows: Array,
+    follow: Array,
+    feed: Array,
+    read: Array,
+    through: Array,
+    theta: Array,
+    theta_u: Array,
+    form: Array,
+    mixed: Array,
+    squares: Array,
+    lines: Array,
 ) -> None:
-    """Write theta_i: theta[i] for the x_k of the window, shape (n, b), and theta_u[i] for u_i, shape (n, states)."""
+    """Write theta_i: theta[i] for the x_k of the window, shape (n, b), and theta_u[i] for u_i, shape (n, states).
+
+    The form's lower half, stored like rows, and its part of x_k with the states, shape (n, states), are zero at first,
+    as are two squares of the states; ``lines`` is scratch, shape (3, b + states).
+    """
     n, b = rows.shape
     q = feed.shape[1]
-    form = np.zeros((n, b))  # lower half, stored like rows
-    mixed = np.zeros((n, q))  # x_k with the states
-    states = np.zeros((q, q))
-    held = np.zeros(q)
-    half = np.zeros((q, q))
-    a = np.zeros(b)
-    w = np.zeros(b)
+    states, half, held, a, w = squares[0], squares[1], lines[0], lines[1], lines[2]
     for i in range(n - 1, -1, -1):
         first = max(0, i - b + 1)
         size = i - first
@@ -138,19 +146,18 @@ def forward(
     theta_u: Array,
     gram: Array,
     cov: Array,
+    lagged: Array,
+    squares: Array,
+    lines: Array,
 ) -> float:
     """Write W and Cov(x) in the band and return the loss.
 
-    Both are stored with both halves: entry (j, k) at [j, k - j + b - 1], shape (n, 2 b - 1).
+    Both are stored with both halves: entry (j, k) at [j, k - j + b - 1], shape (n, 2 b - 1). Cov(u_i, x_k), shape
+    (states, n), and two squares of the states are zero at first; ``lines`` as in `backward`.
     """
     n, b = rows.shape
     q = feed.shape[1]
-    lagged = np.zeros((q, n))  # Cov(u_i, x_k)
-    spread = np.zeros((q, q))
-    half = np.zeros((q, q))
-    t = np.zeros(b + q)
-    h = np.zeros(b)
-    z = np.zeros(b)
+    spread, half, t, h, z = squares[0], squares[1], lines[0], lines[1], lines[2]
     loss = 0.0
     for i in range(n):
         first = max(0, i - b + 1)
@@ -160,19 +167,7 @@ def forward(
         t[:] = 0.0
         h[:] = 0.0
         z[:] = 0.0
-        for j in range(0, size - 3, 4):
-            s0, s1 = cov[first + j, b - 1 - j :], cov[first + j + 1, b - 2 - j :]
-            s2, s3 = cov[first + j + 2, b - 3 - j :], cov[first + j + 3, b - 4 - j :]
-            c0, c1, c2, c3 = c[j], c[j + 1], c[j + 2], c[j + 3]
-            g0, g1, g2, g3 = g[j], g[j + 1], g[j + 2], g[j + 3]
-            for k in range(size):
-                t[k] += c0 * s0[k] + c1 * s1[k] + c2 * s2[k] + c3 * s3[k]
-                h[k] += g0 * s0[k] + g1 * s1[k] + g2 * s2[k] + g3 * s3[k]
-            w0, w1 = gram[first + j, b - 1 - j :], gram[first + j + 1, b - 2 - j :]
-            w2, w3 = gram[first + j + 2, b - 3 - j :], gram[first + j + 3, b - 4 - j :]
-            for k in range(size):
-                z[k] += c0 * w0[k] + c1 * w1[k] + c2 * w2[k] + c3 * w3[k]
-        for j in range(size // 4 * 4, size):
+        for j in range(size):
             s0, w0 = cov[first + j, b - 1 - j :], gram[first + j, b - 1 - j :]
             for k in range(size):
                 t[k] += c[j] * s0[k]
