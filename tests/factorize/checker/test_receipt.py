@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+from checker_files import parts, random_result, sealed, true_squares
+from checker_mutations import dense
 
 import factorize
 from factorize.accounting.amplification import calibrate_amplified
@@ -209,6 +214,34 @@ def test_no_changed_field_makes_a_receipt_say_more_than_is_true(run: Run) -> Non
             elif path[-1] in ("epsilon", "delta", "sigma_of_sums", "clip_norm", "sensitivity"):
                 assert (path[-1] != "clip_norm") == (other > value), (path, other)
     assert accepted < 40
+
+
+def test_no_changed_factor_file_makes_a_receipt_say_more_than_is_true(tmp_path: Path) -> None:
+    """Receipts name files of which one number of C was changed, every digest made right again; truth is in fractions."""
+    rng, verdicts = np.random.default_rng(37), Counter[bool]()
+    for turn in range(150):
+        structure = ("dense", "banded", "toeplitz")[turn % 3]
+        factors = random_result(rng, structure, n=4)
+        calibration = factors.calibrate(**GUARANTEED)
+        receipt, auditor = Receipt(tmp_path / f"{turn}.json"), ParticipationAuditor.of(calibration, 4)
+        statement = PrivacyStatement(calibration, factors.digest, 4, 4, 4, "fixed", "example")
+        receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+        document = json.loads(receipt.path.read_bytes())
+
+        manifest, tensors = parts(factors)
+        numbers = tensors[manifest["matrices"]["C"]["tensors"][0]].reshape(-1)
+        numbers[rng.choice(np.flatnonzero(numbers))] *= rng.choice([-1.0, 0.5, 1 - 1e-6, 1 + 1e-6, 2.0])
+        data = sealed(manifest, tensors)
+        document["factors"][0]["digest"] = manifest["digest"]
+        try:
+            supported = check_receipt(signed(document), [data]).supported
+        except CorruptObject:  # a diagonal that is no longer positive
+            supported = False
+        verdicts[supported] += 1
+        squared, _ = true_squares(dense(structure, tensors, 4), calibration.sensitivity.participation)
+        mu = math.sqrt(squared) / calibration.sigma_of_sums
+        assert not supported or gaussian_delta(2.0, mu * (1 - 1e-9)) <= 1e-5, (turn, structure)
+    assert min(verdicts.values()) > 30, verdicts
 
 
 def test_a_changed_or_damaged_receipt_is_refused(run: Run) -> None:
