@@ -85,7 +85,7 @@ def test_a_container_compiles_nothing(tmp_path: Path) -> None:
     env = {**os.environ, **settings, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
     solve = [sys.executable, "-P", "-c", SOLVE, str(tmp_path / "store"), json.dumps(families)]
     subprocess.run(solve, check=True, env=env, cwd=tmp_path)
-    assert len(kernels) > 5 and _files(tmp_path / "kernels") == kernels
+    assert kernels and _files(tmp_path / "kernels") == kernels
 
 
 def _files(folder: Path) -> dict[str, int]:
