@@ -97,22 +97,28 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
     found = Sensitivity(bracket.stated, kind, bracket.rule, participation.document())
-    compare_plain(square_root_up(bracket.upper), matrix, participation)
+    compare_plain(square_root_up(bracket.upper), matrix, participation, bracket.off)
     return found
 
 
-def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation) -> None:
+def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation, off: float) -> None:
     """Compare a sensitivity that the checker has bounded with the one that the rows of C give in plain doubles.
 
+    Args:
+        bound: from above.
+        matrix: C.
+        participation: of the sensitivity.
+        off: share by which another evaluation of the checker's rule may differ: C may cancel.
+
     Raises:
-        CertificateError: they differ by more than 1e-9.
+        CertificateError: they differ by more than 1e-9 and `off`.
         TooLarge: columns overlap, and n is above the limit at which they are multiplied.
     """
     if isinstance(matrix, EndlessMatrix):
         plain = _without_end(matrix, participation).value
     else:
         plain = plain_sensitivity(matrix, participation)
-    if not abs(plain - bound) <= AGREEMENT * bound:
+    if not abs(plain - bound) <= (AGREEMENT + off) * bound:
         raise CertificateError(
             f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, and "
             f"its rows give {plain!r}: one of the two programs is wrong; report the spec"

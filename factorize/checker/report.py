@@ -137,6 +137,7 @@ def describe_bracket(bracket: Bracket) -> dict[str, Any]:
         "lower_squared": _power(bracket.lower),
         "upper_squared": _power(bracket.upper),
         "rule": bracket.rule,
+        "off": bracket.off,
         "pattern": list(bracket.pattern),
         "signs": list(bracket.signs),
     }

@@ -20,11 +20,14 @@ from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect, prove
 from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
+from factorize.certificate.sensitivity import compare_plain
 from factorize.checker import check
 from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest
+from factorize.participation import read_participation
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
+from factorize.structures.dense import DenseMatrix
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 
@@ -164,6 +167,15 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
     assert "n=9000 is above 8192" in found["not_checked"][0]
     with pytest.raises(TooLarge):
         inspect(tmp_path / "f.safetensors", store.url, strict=True)
+
+
+def test_the_second_program_may_differ_by_what_the_bound_leaves_open():
+    """C whose states cancel is enclosed to 4e-9 only; its rows lie anywhere within."""
+    strategy, once = DenseMatrix(np.eye(3)), read_participation({"kind": "single"})
+    compare_plain(1 + 3e-9, strategy, once, 4e-9)
+    for bound, off in ((1 + 3e-9, 0.0), (1 + 6e-9, 4e-9), (1 - 6e-9, 4e-9)):
+        with pytest.raises(CertificateError, match="one of the two programs is wrong"):
+            compare_plain(bound, strategy, once, off)
 
 
 @pytest.mark.parametrize("mechanism", ["dense", {"kind": "blt", "buffers": 1}])

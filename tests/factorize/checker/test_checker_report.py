@@ -36,6 +36,7 @@ def test_an_exact_claim_that_is_true() -> None:
         "lower_squared": {"integer": "0x1", "exponent": 0},
         "upper_squared": {"integer": "0x1", "exponent": 0},
         "rule": "column norms",
+        "off": 0.0,
         "pattern": [3],
         "signs": [1],
         "claim": 1.0,
