@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ OUT_OF_REACH = (NotEnclosed, MemoryError)
 
 _LONG = 128
 """Steps from which lower bounds of recursions are quicker without whole matrices; below, nothing has to be compiled."""
+_QUICKER = 16
+"""Multiplications of whole matrices in the time of a unit of a recursion's work: 2e9 and 1.2e8 a second."""
 
 
 class Utility:
@@ -72,7 +74,14 @@ class Utility:
             NotEnclosed: no road reaches them.
         """
         wide, reasons = None, []
-        for road in (self._losses_by_series, self._losses_by_recursion, self._losses_by_whole, self._losses_by_balls):
+        short = min(max(self._strategy.n**3 // _QUICKER, variances.LEAST_WORK), variances.LARGEST_WORK)
+        for road in (
+            self._losses_by_series,
+            partial(self._losses_by_recursion, short),
+            self._losses_by_whole,
+            partial(self._losses_by_recursion, variances.LARGEST_WORK),
+            self._losses_by_balls,
+        ):
             try:
                 ends = road()
             except OUT_OF_REACH as reason:
@@ -93,8 +102,8 @@ class Utility:
             raise NotEnclosed("C or the workload is not Toeplitz")
         return series.losses(column, workload, weighing_of(self._spec["objective"], self._strategy.n))
 
-    def _losses_by_recursion(self) -> Ends:
-        ends = variances.losses(self._strategy, self._spec["workload"], self._spec["objective"])
+    def _losses_by_recursion(self, most: int) -> Ends:
+        ends = variances.losses(self._strategy, self._spec["workload"], self._spec["objective"], most)
         if ends is None:
             raise NotEnclosed("C or the workload is no recursion of few states")
         return ends

@@ -18,7 +18,8 @@ from factorize.checker.spec import Weighing, program_of, weighing_of
 from factorize.checker.spec.programs import Program, X
 from factorize.checker.strategy import Strategy
 
-LARGEST_WORK = 1 << 35
+LEAST_WORK, LARGEST_WORK = 1 << 24, 1 << 35
+"""Steps times states squared: a tenth of a second, and five minutes."""
 WIDEST = 1e-9
 """Relative width of the losses above which they count as not enclosed."""
 _SLACK = 2.0**-44
@@ -33,13 +34,14 @@ class Ends(NamedTuple):
     objective: tuple[float, float]
 
 
-def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any]) -> Ends | None:
+def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any], most: int) -> Ends | None:
     """Return the losses, or None where C or A has no recursion here, or it would take too long.
 
     Args:
         strategy: banded, Toeplitz with few diagonals, with buffers or decays, or a tree.
         workload: the spec's.
         objective: the spec's.
+        most: units of work.
 
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
@@ -47,13 +49,13 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     found = program_of(workload)
     if found is not None and strategy.scale is not None:
         found = _after_factors(found, strategy.scale)
-    ends = None if found is None else strategy.reading.variances(found, LARGEST_WORK)
+    ends = None if found is None else strategy.reading.variances(found, most)
     if found is None or ends is None:
         return None
     weighing = weighing_of(objective, strategy.n)
     if weighing.tau is None:
         return weighed(ends, weighing)
-    since = strategy.reading.variances(found.since_reference(strategy.n, weighing.tau), LARGEST_WORK)
+    since = strategy.reading.variances(found.since_reference(strategy.n, weighing.tau), most)
     return None if since is None else weighed(ends, weighing, since)
 
 

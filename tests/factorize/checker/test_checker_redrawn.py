@@ -216,7 +216,7 @@ class TestLosses:
         rows: Any = exact_rows(spec.document()["workload"])
         for matrix in (cases.likely(N), cases.wild(N, 2, 2, 5, 1)):
             norms = ((rows @ cases.inverse(matrix)) ** 2).sum(axis=1)
-            found = variances.losses(strategy(matrix), spec.document()["workload"], {"kind": "mean"})
+            found = variances.losses(strategy(matrix), spec.document()["workload"], {"kind": "mean"}, 1 << 24)
             assert found is not None
             assert found.total[0] <= norms.sum() <= found.total[1] < found.total[0] * (1 + 1e-11)
             assert found.last[0] <= norms[-1] <= found.last[1] and found.largest[1] >= norms.max()
@@ -235,7 +235,7 @@ class TestLosses:
         for workload in ({"kind": "identity", "n": 9}, {"kind": "momentum", "n": 9, "momentum": 0.5}):
             rows: Any = exact_rows(workload)
             norms = ((rows @ noising) ** 2).sum(axis=1)
-            found = variances.losses(strategy(matrix), workload, {"kind": "mean"})
+            found = variances.losses(strategy(matrix), workload, {"kind": "mean"}, 1 << 24)
             assert found is not None and found.last[0] <= norms[-1] <= found.last[1]
             assert found.last[1] > found.last[0] * (1 + 1e-6)
 

@@ -25,7 +25,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.doubles import nuclear_norms, whole
 from factorize.checker.file import read_factor_file
 from factorize.checker.losses import balls
-from factorize.checker.losses.variances import WIDEST
+from factorize.checker.losses.variances import LARGEST_WORK, WIDEST
 from factorize.checker.report import (
     ADDED_NOISE,
     CLASS_BOUND,
@@ -176,12 +176,23 @@ def test_losses_of_columns_far_apart(seed: int, n: int, spread: int, steep: floa
     assert_hold(ends, divided(rows_of(workload), fractions(array)), objective, width=math.inf)
 
 
+def test_many_taps_with_factors_are_proved_by_whole_matrices() -> None:
+    """A recursion of 600 states takes eight times as long, and is left for what whole matrices do not enclose."""
+    n = 600
+    column = np.cumprod(np.concatenate([[1.0], 1 - 0.5 / np.arange(1, n)]))
+    strategy = Strategy("scaled", {"coefficients": column, "column_scale": np.linspace(1.0, 2.0, n)}, n)
+    one = utility_of(strategy, {"kind": "prefix", "n": n})
+    near, far = one._losses_by_whole(), one._losses_by_recursion(LARGEST_WORK)
+    assert one.losses() == near
+    assert max(near.total[0], far.total[0]) <= min(near.total[1], far.total[1])
+
+
 def test_losses_of_a_recursion_are_those_of_whole_matrices() -> None:
     """BLT of 40 steps by series, by covariances and by products of matrices."""
     blt = {"theta": np.array([0.9, 0.5]), "omega": np.array([0.3, 0.2])}
     for objective in ({"kind": "mean"}, {"kind": "lambda_tau", "tau": 7}):
         one = utility_of(Strategy("blt", dict(blt), 40), {"kind": "prefix", "n": 40}, objective)
-        found = [one._losses_by_series(), one._losses_by_recursion(), one._losses_by_whole()]
+        found = [one._losses_by_series(), one._losses_by_recursion(1 << 24), one._losses_by_whole()]
         for ends, other in itertools.combinations(found, 2):
             for name in ("total", "largest", "last", "objective"):
                 (low, high), (least, most) = getattr(ends, name), getattr(other, name)

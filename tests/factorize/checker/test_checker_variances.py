@@ -55,7 +55,7 @@ def compared(
     spec = spec_of(workload, "identity", objective=objective).document()
     strategy = Strategy(structure, dict(tensors), N)
     whole = Utility(spec, strategy, {}, {})._losses_by_whole()
-    long = variances.losses(strategy, spec["workload"], spec["objective"])
+    long = variances.losses(strategy, spec["workload"], spec["objective"], variances.LARGEST_WORK)
     assert long is not None
     for name in ("total", "largest", "last", "objective"):
         (low, high), (a, b) = getattr(whole, name), getattr(long, name)
@@ -112,4 +112,6 @@ def test_rates_that_are_not_one_for_each_step() -> None:
 def test_inverses_that_grow_too_much() -> None:
     bands = np.array([np.ones(60), [2.0**40] * 59 + [0.0]])
     with pytest.raises(NotEnclosed, match="grows too much"):
-        variances.losses(Strategy("banded", {"bands": bands}, 60), {"kind": "prefix", "n": 60}, {"kind": "mean"})
+        variances.losses(
+            Strategy("banded", {"bands": bands}, 60), {"kind": "prefix", "n": 60}, {"kind": "mean"}, 1 << 24
+        )
