@@ -39,7 +39,7 @@ _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
 _TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
 _SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
-_NEAR = 0.1  # relative, of sigma: around a guess
+_NEAR = 0.3  # relative, of sigma: around a guess
 
 
 class Sampled(NamedTuple):
@@ -123,7 +123,7 @@ class StarEstimate:
         self._shared_variance = shared_part(gram.gram)
         self._order = 8  # where the search for the best one starts
         self._random = np.random.default_rng(seed)
-        self._normals = self._random.standard_normal((self.samples, gram.bins))
+        self._normals = self._random.standard_normal((self.samples, gram.bins)).astype(np.float32)
         self._uniforms = np.empty((self.samples, 0))
 
     def forward(
@@ -209,8 +209,8 @@ class StarEstimate:
     def _drawn(self, shared: float) -> Rest:
         rest = self.gram.gram - shared
         tau = 2.0**-40 * self.gram.bins * float(self.gram.gram.max())
-        base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T
-        return Rest(BinsLaw(BinGram(rest, self.gram.steps)), base.astype(np.float32), shared)
+        base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T.astype(np.float32)
+        return Rest(BinsLaw(BinGram(rest, self.gram.steps)), base, shared)
 
     def _tuples(self, kernel: np.ndarray, order: int, samples: int | None = None) -> Tuples:
         """Return tuples at s = 1 of a covariance."""
@@ -257,14 +257,14 @@ class StarEstimate:
     def sigma(self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float = _CLOSE) -> float:
         """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4 by default.
 
-        It lies between that of the single-bin lower bound and that of the star bound, or within a tenth of `near`,
+        It lies between that of the single-bin lower bound and that of the star bound, or within 30 % of `near`,
         whatever the samples say: a proposal that never meets the event it is for would report a mean of 0, and a
         sigma of 0 with it.
 
         Args:
             epsilon: of (epsilon, delta)-DP.
             delta: of (epsilon, delta)-DP.
-            near: another estimate of it; searched from first, a tenth of it to either side.
+            near: another estimate of it; searched from first, 30 % of it to either side.
             tolerance: relative, of sigma.
         """
         target = math.log(delta)

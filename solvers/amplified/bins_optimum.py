@@ -38,6 +38,7 @@ Array = NDArray[np.float64]
 LARGEST_STEPS = 2**17
 LARGEST_TAPS = 256
 LARGEST_WORK = 2**27  # n x bins
+_FIRST_SAMPLES = 1024  # of the estimates of starts, of which the best one is searched from
 _ROUNDS = 12
 _STEPS = 50  # of L-BFGS in a round
 _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
@@ -91,7 +92,7 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: 600 evaluations of 8192 samples, two dozen tables of their pairs, and those of the loss.
+    """Return the cost: 150 evaluations of 8192 samples, ten tables of their pairs, and those of the loss.
 
     The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
     """
@@ -99,7 +100,7 @@ def estimate(spec: Spec) -> Estimate:
     n = float((spec.optimize_for or spec.workload).n)
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
-    sampled = 600 * 8.0 * SAMPLES * bins * 40 + 24 * 4.0 * SAMPLES * bins**2
+    sampled = 150 * 8.0 * SAMPLES * bins * 40 + 10 * 4.0 * SAMPLES * bins**2
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
@@ -148,13 +149,15 @@ class _Search:
     def run(self) -> _Found:
         """Alternate until nothing is gained."""
         starts = list(self.family.starts())
-        seen = [self._value(start, seed) for seed, start in enumerate(starts)]
-        forms = [form for _, form in seen if form is not None][-_FORMS:]
+        seen = [self._value(start, seed, samples=_FIRST_SAMPLES) for seed, start in enumerate(starts)]
+        forms = [form for _, form in seen if form is not None][1 - _FORMS :]
         if not forms:
             raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")
-        first = min(range(len(seen)), key=lambda i: seen[i][0])
-        best, idle = _Found(self.family, starts[first], seen[first][0], 0), 0
-        for seed in range(len(starts), len(starts) + _ROUNDS):
+        first = starts[min(range(len(seen)), key=lambda i: seen[i][0])]
+        value, form = self._value(first, len(starts), np.stack(forms))
+        forms = forms if form is None else [*forms, form]
+        best, idle = _Found(self.family, first, value, 0), 0
+        for seed in range(len(starts) + 1, len(starts) + 1 + _ROUNDS):
             value, form, variables = self._step(best.variables, np.stack(forms), seed)
             if form is None:
                 break
@@ -199,19 +202,20 @@ class _Search:
             variables = (variables + start) / 2
         return value, form, variables
 
-    def _value(self, variables: Array, seed: int, forms: Array | None = None) -> tuple[float, Array | None]:
+    def _value(
+        self, variables: Array, seed: int, forms: Array | None = None, samples: int = SAMPLES
+    ) -> tuple[float, Array | None]:
         """Return the logarithm of the error at the privacy, and sigma's form; infinity where nothing can be told."""
         column = self.family.column(variables)
         try:
-            here = self._at(column, seed, forms)
+            here = self._at(column, seed, forms, samples)
         except (SolveFailed, CertificateError, InvalidParameter):
             return math.inf, None
         return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
 
-    def _at(self, column: Array, seed: int, forms: Array | None) -> Amplified:
-        privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
+    def _at(self, column: Array, seed: int, forms: Array | None, samples: int) -> Amplified:
         gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
-        return amplified(gram, self.family.n, **privacy, seed=seed, forms=forms)
+        return amplified(gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples)
 
     def _descend(self, start: Array, forms: Array) -> Array:
         from scipy.optimize import minimize

@@ -115,8 +115,7 @@ class ColumnFit:
     def _value(self, factors: Array, seed: int, forms: Array | None = None) -> tuple[float, Array]:
         scaled = factors[:, None] * self.products * factors
         gram = by_epochs(by_epochs(scaled, self.bins).sum(axis=0).T, self.bins).sum(axis=0)
-        privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
-        here = amplified(gram, self.n, **privacy, seed=seed, forms=forms)
+        here = amplified(gram, self.n, self.sampling, seed=seed, forms=forms)
         error = float((1 / factors) @ self.error @ (1 / factors))
         return math.log(here.multiplier) + math.log(error) / 2, here.form
 

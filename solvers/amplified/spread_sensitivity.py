@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.solvers.methods.transforms import Transforms
+from factorize.spec import BinsSampling
 
 Array = NDArray[np.float64]
 
@@ -121,29 +122,39 @@ class Amplified:
     form: Array
 
 
-def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int, forms: Array | None = None) -> Amplified:
+def amplified(
+    gram: Array,
+    n: int,
+    sampling: BinsSampling,
+    *,
+    seed: int,
+    forms: Array | None = None,
+    samples: int = SAMPLES,
+) -> Amplified:
     """Return sigma and D of a strategy by the star sampler.
 
     Args:
         gram: of its bins, in plain doubles, shape (b, b).
         n: number of steps.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        sampling: with epsilon and delta.
         seed: of the common random numbers; an estimate chooses C and proves nothing.
         forms: of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
+        samples: of the estimate, at most.
     """
     from factorize.accounting.gram_matrix import BinGram
     from factorize.accounting.star_estimate import StarEstimate, usual_samples
 
     held = BinGram(gram, n)
-    estimate = StarEstimate(held, seed=seed, samples=min(SAMPLES, usual_samples(held.bins)))
+    estimate = StarEstimate(held, seed=seed, samples=min(samples, usual_samples(held.bins)))
     near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))
     with np.errstate(all="ignore"):
-        multiplier = estimate.sigma(epsilon, delta, near=near)
+        multiplier = estimate.sigma(sampling.epsilon, sampling.delta, near=near)
     if not _LEAST * held.sensitivity < multiplier < math.inf:
-        raise SolveFailed(f"the estimate lost sigma at epsilon={epsilon:g}: {multiplier:g} is no noise")
-    form = estimate.pair_weights(multiplier, epsilon, width=_WIDTH)
+        raise SolveFailed(f"the estimate lost sigma at epsilon={sampling.epsilon:g}: {multiplier:g} is no noise")
+    form = estimate.pair_weights(multiplier, sampling.epsilon, width=_WIDTH)
     here = float((form * gram).sum())
     if not (math.isfinite(here) and here > 0):
-        raise SolveFailed(f"no sample met epsilon={epsilon:g} at the sigma found, {multiplier:g}; use a larger delta")
+        raise SolveFailed(
+            f"no sample met epsilon={sampling.epsilon:g} at the sigma found, {multiplier:g}; use a larger delta"
+        )
     return Amplified(multiplier, form * (multiplier**2 / here))
