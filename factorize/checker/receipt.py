@@ -1,6 +1,6 @@
 """The receipt of a run beside its factor files: what of it is proved, what rests on the job's word, what is unknown.
 
-It is read strictly (docs/receipt.md), and shares no code with what writes it. Sensitivity, noise multiplier, mu,
+It is read strictly (docs/receipt.md), and shares no arithmetic with what writes it. Sensitivity, noise multiplier, mu,
 epsilon and delta are derived again from the bytes of the factors and the standard deviation of the noise.
 """
 
