@@ -80,7 +80,7 @@ def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         "job": _job(asked, table["spec"]),
         "mechanism": name_of(row),
         "why": chosen["reason"],
-        "compared": _compared(table, row),
+        "compared": _compared(asked, table, row),
         "budgets": [_within(table, one) for one in chosen_of(dict(table))],
         "seconds_per_step": row["seconds_per_step"],
         "sampling": sampling,
@@ -139,14 +139,14 @@ def _scheme(table: Mapping[str, Any], sampling: str) -> Mapping[str, Any]:
     return next(named, SCHEMES[sampling].document())
 
 
-def _compared(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what the mechanism is compared with: the best in a fixed order, and DP-SGD."""
+def _compared(asked: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the mechanism is compared with: the best in a fixed order, and independent noise."""
     rows = table["rows"]
     wanted = {
         "without sampling, within the memory": lambda one: (
             one["sampling"] is None and one["noise_vectors"] <= table["budget"]
         ),
-        "DP-SGD (independent noise), its best sampling": lambda one: one["mechanism"] == "identity",
+        asked.independent: lambda one: one["mechanism"] == "identity",
     }
     best = {name: min(filter(fits, rows), key=_error, default=None) for name, fits in wanted.items()}
     names = ("mechanism", "sampling", "rmse_at_privacy", "noise_vectors")

@@ -39,6 +39,8 @@ class Job(Frozen):
 
     divisor: ClassVar[str]
     """Name of the field whose number a mean is divided by."""
+    independent: ClassVar[str]
+    """What independent noise is called."""
     units: ClassVar[str]
     """Name of the field with the number of those whose data are protected."""
 
@@ -111,6 +113,7 @@ class RecommendRequest(Job):
     """
 
     divisor, units = "batch_size", "examples"
+    independent = "DP-SGD (independent noise), its best sampling"
 
     examples: _Examples
     batch_size: _Examples
@@ -169,6 +172,7 @@ class FleetRequest(Job):
     """
 
     divisor, units = "clients_a_round", "clients"
+    independent = "independent noise, with the same timers"
 
     clients: _Examples
     clients_a_round: _Examples
@@ -214,7 +218,8 @@ class FleetRequest(Job):
 
     def notes(self) -> list[str]:
         """Say how often a client takes part, too."""
-        return [self.fleet.note, *super().notes()]
+        told = self.fleet.note.partition("; take correlated")[0]  # which is what the answer says
+        return [told, *super().notes()]
 
     def check(self) -> None:
         """Refuse a fleet that is too small for one round."""

@@ -284,10 +284,32 @@ def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     assert title.startswith("prefix(n=3), single, mean, ") and page.title() == f"{title} · factorize"
 
 
+def test_a_fleet_is_described_in_a_form_of_its_own(view: Watched) -> None:
+    page = view.page
+    view.go("recommend")
+    page.get_by_role("link", name="Federated training?").click()
+    for name, text in {"clients": "18", "clients a round": "6", "rounds": "6", "delta": "0.01"}.items():
+        page.get_by_label(name, exact=True).fill(text)
+    page.get_by_role("button", name="Recommend").click()
+    code = page.get_by_label("Code for the server", exact=True)
+    code.wait_for()
+    assert "clients=18, clients_a_round=6" in code.text_content() and view.barriers() == []
+    assert "at least 3 apart" in page.locator("dd").all_text_contents()[1]
+
+
 @pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
 def test_nobody_is_kept_out(browser: Browser, live_service: LiveService, root: dict[str, Any], options) -> None:
     with watched(browser, live_service.url, **options) as view:
-        for name in ("compose", f"f/{root['digest']}", "results", "recommend", "compare", "key", "nothing"):
+        for name in (
+            "compose",
+            f"f/{root['digest']}",
+            "results",
+            "recommend",
+            "recommend/fleet",
+            "compare",
+            "key",
+            "nothing",
+        ):
             view.go(name)
             view.page.wait_for_load_state("networkidle")
             assert view.barriers() == [], name
