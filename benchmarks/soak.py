@@ -295,12 +295,14 @@ def _kill_all(pid: int) -> None:
 def main() -> None:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=PARTS, choices=PARTS, metavar="PART")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--minutes", type=float, default=10.0, help="for each part that repeats (10)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"{', '.join(sorted(unknown))}: no such part; name some of {', '.join(PARTS)}")
     sys.path.append(str(ROOT / "tests" / "factorize" / "storage"))
-    for name in given.parts:
+    for name in given.parts or PARTS:
         folder = Path(tempfile.mkdtemp(prefix=f"factorize-soak-{name}-"))
         began = time.monotonic()
         part: Callable[[], str] = getattr(Soak(given.minutes, given.seed, folder), name)
