@@ -212,9 +212,10 @@ def proved(path: Path) -> bool:
 
 def proved_exactly(data: bytes) -> bool:
     try:
-        return check_factor_file(data).supported
+        report = check_factor_file(data)
     except FactorizeError:
         return False
+    return report.supported and "certificate.sensitivity" not in report.unseen
 
 
 def attained(noising: np.ndarray, participation: str) -> float:
