@@ -218,8 +218,16 @@ def proved_exactly(data: bytes) -> bool:
     return report.supported and "certificate.sensitivity" not in report.unseen
 
 
+INVERTIBLE = 1e9  # condition of rows, of whose inverse seven digits are compared
+
+
 def attained(noising: np.ndarray, participation: str) -> float:
-    """A sensitivity that noise made with these rows really has, or less: of patterns with equal contributions."""
+    """A sensitivity that noise made with these rows really has, or less: of patterns with equal contributions.
+
+    0 where the rows cannot be inverted in doubles: a C with a diagonal of 1e-30 has an inverse whose own is rounding.
+    """
+    if not np.linalg.cond(noising) < INVERTIBLE:
+        return 0.0
     given, strategy = json.loads(participation), np.linalg.inv(noising)
     n = len(strategy)
     if given["kind"] == "single":
