@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from servers import LiveService, serving
@@ -53,7 +53,7 @@ def lines(live: LiveService) -> list[dict[str, Any]]:
             answer = live.post(SPEC, {"Prefer": "wait=30"})
         assert answer.status == 200
         deadline = time.monotonic() + 60
-        while "a solve has ended" not in stream.getvalue():  # the process, a moment after the job
+        while "a solve is settled" not in stream.getvalue():  # its last line, which the answer does not wait for
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
@@ -89,7 +89,12 @@ def test_the_answer_of_a_request_has_a_line(lines: list[dict[str, Any]]) -> None
 def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
     lines: list[dict[str, Any]], spans: InMemorySpanExporter, live: LiveService
 ) -> None:
-    found = {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
+    deadline = time.monotonic() + 60
+    found: dict[str, ReadableSpan] = {}
+    while not {"POST /v1/factorizations", "job"} <= set(found):  # a request's span ends after its answer is sent
+        assert time.monotonic() < deadline, sorted(found)
+        time.sleep(0.01)
+        found = {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
     request, job = found["POST /v1/factorizations"], found["job"]
     assert f"{request.parent.span_id:016x}" == "b7ad6b7169203331"
     # Another span of the framework may stand between a request and what it does.
