@@ -101,7 +101,7 @@ def with_many_bins(
     """
     pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.found) if _many(one, scheme)]
     pairs.sort(key=lambda pair: _promise(pair[0].row))
-    kept = [pair for pair in pairs if MOST_BINS_WORK // _bins(pair[0]) ** 2 > pairs.index(pair)]
+    kept = [pair for place, pair in enumerate(pairs, 1) if place * _bins(pair[0]) ** 2 <= MOST_BINS_WORK]
     found: list[list[Row | Refused]] = [[] for _ in kept]
 
     def fill(place: int, tell: Tell[str]) -> None:
@@ -114,8 +114,9 @@ def with_many_bins(
 
 
 def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Deadline) -> Row | Refused:
-    needed = _CALIBRATION * _bins(one) ** 2 if isinstance(scheme, BinsScheme) else 0.0
-    if one.row.mechanism != "identity" and deadline.over(CALIBRATIONS, needed):
+    needed = _CALIBRATION * _bins(one) ** 2 if scheme.claimed else 0.0
+    exempt = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
+    if not exempt and deadline.over(CALIBRATIONS, needed):
         return _late(one.row, scheme.name, deadline.told("was not calibrated"))
     return rows.sampled(one.found, one.row, scheme)
 
