@@ -79,7 +79,7 @@ class Utility:
             self._losses_by_series,
             partial(self._losses_by_recursion, short),
             self._losses_by_whole,
-            partial(self._losses_by_recursion, variances.LARGEST_WORK),
+            partial(self._losses_by_recursion, variances.LARGEST_WORK),  # one that was short and wide is run again
             self._losses_by_balls,
         ):
             try:
@@ -91,7 +91,7 @@ class Utility:
                 return ends
             wide = ends
         if wide is None:
-            raise NotEnclosed("; ".join(reasons))
+            raise NotEnclosed("; ".join(dict.fromkeys(reasons)))
         return wide
 
     def _losses_by_series(self) -> Ends:
