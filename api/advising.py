@@ -123,9 +123,9 @@ def recommend(
         MissingExtra: without the extra `[solve]`.
     """
     from factorize.api.questions.advice import advise
-    from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, read_job
+    from factorize.api.questions.training_job import kind_of, read_job
 
-    asked = {
+    fields = {
         "examples": examples,
         "batch_size": batch_size,
         "epochs": epochs,
@@ -142,8 +142,8 @@ def recommend(
         "seconds": seconds,
         **_parts(workload, words),
     }
-    kind: type[Job] = RecommendRequest if clients is None else FleetRequest
-    job = read_job({name: value for name, value in asked.items() if value is not None}, kind)
+    asked = {name: value for name, value in fields.items() if value is not None}
+    job = read_job(asked, kind_of(asked))
     with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
 

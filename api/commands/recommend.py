@@ -120,7 +120,7 @@ def compare(
 
 def _memory(text: str | None) -> dict[str, Any]:
     """Return one budget as `buffers`, several as `budgets`."""
-    from factorize.api.questions.training_job import read
+    from factorize.api.questions.dialogue import read
 
     if text is None:
         return {}
@@ -237,11 +237,11 @@ def recommend(
 
 def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> Job:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.questions.training_job import FleetRequest, RecommendRequest, answers, read, read_job
+    from factorize.api.questions.dialogue import answers, read
+    from factorize.api.questions.training_job import kind_of, read_job
 
     options = {name: text for name, text in typed.items() if text is not None}
-    fleet = any(name in options for name in ("clients", "clients_a_round", "rounds", "check_in", "offline"))
-    kind = FleetRequest if fleet else RecommendRequest
+    kind = kind_of(options)
     given = {name: read(name, text, kind) for name, text in options.items()}
     parts = _about(workload)
     more = {name: value for name, value in more.items() if value is not None}

@@ -74,7 +74,6 @@ def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     row = table["rows"][chosen["row"]]
     sampling = row["sampling"] or "fixed"
     scheme = {**_scheme(table, sampling), **asked.loader}
-    divisor = getattr(asked, asked.divisor)
     spec = _as_asked(asked, row)
     return {
         "job": _job(asked, table["spec"]),
@@ -88,9 +87,9 @@ def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         "secret": scheme["secret"],
         "sigma": {
             "sums": row["sigma_of_sums"],
-            "means": row["sigma_of_sums"] / divisor,
+            "means": row["sigma_of_sums"] / asked.divisor,
             "clip_norm": 1.0,
-            "divisor": divisor,
+            "divisor": asked.divisor,
             "rests_on": row["method"],
         },
         "rmse_at_privacy": row["rmse_at_privacy"],

@@ -7,6 +7,7 @@ docstring of a question is what the OpenAPI document says of its route.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
 
 
-class Question:
+class Question(ABC):
     """One kind of question; a subclass is its whole statement.
 
     Attributes:
@@ -60,9 +61,10 @@ class Question:
     seconds = 600.0
     threads = 0
 
-    def complete(self, schemas: Document, reference: str) -> None:
+    def complete(self, schemas: Document, reference: str) -> None:  # noqa: B027 - most have nothing to add
         """Add to the schemas of all bodies, by name, what the body's class does not say; `reference` has `{model}`."""
 
+    @abstractmethod
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
         """Check what was posted; looks at the disk.
 
@@ -70,11 +72,10 @@ class Question:
             What the worker is asked, and the memory that it takes, in units of 2^20 bytes; 0 for half of what all
             solves may take.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
         """Answer what `read` returned, in a worker; `store` opens the service's."""
-        raise NotImplementedError
 
 
 class PredictionRequest(Frozen):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -37,8 +38,6 @@ class Job(Frozen):
         seconds: for all; what promises most is tried first, and the answer says what was not.
     """
 
-    divisor: ClassVar[str]
-    """Name of the field whose number a mean is divided by."""
     independent: ClassVar[str]
     """What independent noise is called."""
     units: ClassVar[str]
@@ -56,14 +55,19 @@ class Job(Frozen):
     seconds: Positive = DEFAULT_SECONDS
 
     @property
+    @abstractmethod
     def steps(self) -> int:
         """Steps of the run."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
+    def divisor(self) -> int:
+        """What a mean is divided by."""
+
+    @property
+    @abstractmethod
     def participation(self) -> dict[str, Any]:
         """Of one example, or of one client, as plain data."""
-        raise NotImplementedError
 
     @property
     def sampled(self) -> dict[str, Any]:
@@ -76,13 +80,13 @@ class Job(Frozen):
         return {}
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """The job in a few words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def numbers(self) -> dict[str, Any]:
         """Return its own numbers and those that follow from them."""
-        raise NotImplementedError
 
     def notes(self) -> list[str]:
         """Return what is to be known of it, whatever the answer is."""
@@ -112,7 +116,7 @@ class RecommendRequest(Job):
         samplings: that the loader can do, beside a fixed order; all by default.
     """
 
-    divisor, units = "batch_size", "examples"
+    units = "examples"
     independent = "DP-SGD (independent noise), its best sampling"
 
     examples: _Examples
@@ -124,6 +128,11 @@ class RecommendRequest(Job):
     def steps(self) -> int:
         """Full batches of an epoch, times epochs."""
         return self.epochs * (self.examples // self.batch_size)
+
+    @property
+    def divisor(self) -> int:
+        """Examples of a step."""
+        return self.batch_size
 
     @property
     def participation(self) -> dict[str, Any]:
@@ -171,7 +180,7 @@ class FleetRequest(Job):
         offline: share of the fleet that cannot be asked, or does not answer, in a round.
     """
 
-    divisor, units = "clients_a_round", "clients"
+    units = "clients"
     independent = "independent noise, with the same timers"
 
     clients: _Examples
@@ -190,6 +199,11 @@ class FleetRequest(Job):
     def steps(self) -> int:
         """Its rounds."""
         return self.rounds
+
+    @property
+    def divisor(self) -> int:
+        """Clients that are asked; a constant, however many answer."""
+        return self.clients_a_round
 
     @property
     def participation(self) -> dict[str, Any]:
@@ -218,15 +232,19 @@ class FleetRequest(Job):
 
     def notes(self) -> list[str]:
         """Say how often a client takes part, too."""
-        told = self.fleet.note.partition("; take correlated")[0]  # which is what the answer says
-        return [told, *super().notes()]
+        return [self.fleet.spread, *super().notes()]
 
     def check(self) -> None:
         """Refuse a fleet that is too small for one round."""
-        assert self.fleet
+        _ = self.fleet
 
 
 JobKind = TypeVar("JobKind", bound=Job)
+
+
+def kind_of(names: Iterable[str]) -> type[Job]:
+    """Return which kind of job is meant by fields of such names: a fleet's where one of them is of fleets alone."""
+    return FleetRequest if set(names) & (set(FleetRequest.model_fields) - set(Job.model_fields)) else RecommendRequest
 
 
 def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
@@ -251,20 +269,6 @@ def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
     objective = {"objective": request.objective} if request.objective else {}
     parse_spec({"workload": {**workload, "n": request.steps}, **objective})
     return request.model_copy(update={"memory": sorted(set(request.memory))})
-
-
-def check_field(name: str, value: Any, kind: type[Job]) -> None:
-    """Refuse the value of one field of a training job, whatever the others are.
-
-    Raises:
-        InvalidParameter: it is outside its limits.
-    """
-    try:
-        read_union({name: value}, kind)
-    except InvalidSpec as error:
-        wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
-        if wrong:
-            raise InvalidParameter(f"{name}: {wrong[0]}", field=name) from None
 
 
 def check_batch(examples: int, batch_size: int) -> None:
@@ -322,111 +326,3 @@ def schemas(reference: str) -> dict[str, Any]:
         request["properties"]["objective"] = {"anyOf": [*objective, {"type": "null"}], "default": None}
         found[job.__name__] = request
     return found
-
-
-Ask = Callable[[str], str]
-"""Shows a question and returns what was typed; raises `InvalidParameter` where nobody types any more."""
-
-
-class DialogueQuestion(NamedTuple):
-    """A question of the dialogue.
-
-    Attributes:
-        text: what is asked.
-        names: of the answers, in the order in which they are typed.
-        default: shown, and taken where nothing is typed; empty where an answer has to be given.
-    """
-
-    text: str
-    names: tuple[str, ...]
-    default: str = ""
-
-
-_PRIVACY_AND_MEMORY = (
-    DialogueQuestion("Which privacy, epsilon and delta (like 2, 1e-5)?", ("epsilon", "delta")),
-    DialogueQuestion(
-        "How many vectors of noise state may be kept, each as large as the model (several with commas)?",
-        ("memory",),
-        ",".join(map(str, DEFAULT_MEMORY)),
-    ),
-)
-QUESTIONS: dict[type[Job], tuple[DialogueQuestion, ...]] = {
-    RecommendRequest: (
-        DialogueQuestion("How many examples are in the data set?", ("examples",)),
-        DialogueQuestion("How many examples are in a batch?", ("batch_size",)),
-        DialogueQuestion("How many epochs are trained?", ("epochs",), "1"),
-        *_PRIVACY_AND_MEMORY,
-    ),
-    FleetRequest: (
-        DialogueQuestion("How many clients are in the fleet?", ("clients",)),
-        DialogueQuestion("How many clients are asked in a round?", ("clients_a_round",)),
-        DialogueQuestion("How many rounds are trained?", ("rounds",)),
-        *_PRIVACY_AND_MEMORY,
-    ),
-}
-
-
-def answers(kind: type[Job], given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the answers to all questions that were not answered by options.
-
-    Args:
-        kind: of the job.
-        given: answers by name; those that are None are asked for.
-        ask: see `Ask`.
-        tell: shows why an answer is none.
-    """
-    found = {name: value for name, value in given.items() if value is not None}
-    for question in QUESTIONS[kind]:
-        missing = tuple(name for name in question.names if name not in found)
-        if missing:
-            alone = DialogueQuestion(f"Which {missing[0]}?", missing)
-            found |= _asked(kind, question if missing == question.names else alone, found, ask, tell)
-    return found
-
-
-def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:
-    """Return an answer that was typed about a kind of job; `60_000` and `6e4` are whole numbers, too.
-
-    Raises:
-        InvalidParameter: it is outside the limits of its field.
-    """
-    several = [_number(part) for part in text.split(",") if part.strip()]
-    answer = several if name == "memory" else _number(text)
-    check_field(name, answer, kind)
-    return answer
-
-
-def _asked(
-    kind: type[Job], question: DialogueQuestion, before: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]
-) -> dict[str, Any]:
-    shown = f"{question.text} [{question.default}] " if question.default else f"{question.text} "
-    while True:
-        typed = ask(shown)  # outside: what it raises where nobody types ends the dialogue
-        try:
-            found = _read_all(kind, question, typed.strip() or question.default)
-            if "batch_size" in found:
-                check_batch(before["examples"], found["batch_size"])
-            return found
-        except InvalidParameter as error:
-            tell(str(error))
-
-
-def _read_all(kind: type[Job], question: DialogueQuestion, typed: str) -> dict[str, Any]:
-    """Return the answers to a question, by name."""
-    if len(question.names) == 1:
-        return {question.names[0]: read(question.names[0], typed, kind)}
-    parts = typed.strip("()").replace(",", " ").split()
-    if len(parts) != len(question.names):
-        wanted = " and ".join(question.names)
-        raise InvalidParameter(f"{typed!r} is not {wanted}; give {len(question.names)} numbers, like 2, 1e-5")
-    return {name: read(name, part, kind) for name, part in zip(question.names, parts, strict=True)}
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        return int(value) if abs(value) < 2**53 and value == int(value) else value
-    return text.strip()

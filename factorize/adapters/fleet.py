@@ -22,6 +22,7 @@ class FleetAdvice:
         min_sep: the fewest rounds from one round of a client to its next.
         max_participations: the most rounds of a client.
         correlated: whether correlated noise gains over independent noise.
+        spread: how often a client takes part, in words.
         note: all of this in a sentence.
     """
 
@@ -29,6 +30,7 @@ class FleetAdvice:
     min_sep: int
     max_participations: int
     correlated: bool
+    spread: str
     note: str
 
 
@@ -74,17 +76,17 @@ def advise_fleet(
     apart = min(rounds, allowed if check_in is None else min(allowed, check_in))
     most = -(-rounds // apart)
     participation = {"kind": "min_sep", "min_sep": apart, "max_participations": most}
-    told = f"a client takes part in at most {most} of {rounds} rounds, at least {apart} apart"
+    spread = f"a client takes part in at most {most} of {rounds} rounds, at least {apart} apart"
     if apart == 1:
-        note = f"{told}: where everybody may be in every round, correlation gains nothing; take independent noise"
+        note = f"{spread}: where everybody may be in every round, correlation gains nothing; take independent noise"
     else:
-        note = f"{told}; take correlated noise, and compare it with independent noise by `factorize compare`"
+        note = f"{spread}; take correlated noise, and compare it with independent noise by `factorize compare`"
     spec = {
         "workload": {**(workload or {"kind": "prefix"}), "n": rounds},
         "participation": {"kind": "single"} if most == 1 else participation,
         "mechanism": {"kind": "identity" if apart == 1 else "auto"},
     }
-    return FleetAdvice(spec, apart, most, apart > 1, note)
+    return FleetAdvice(spec, apart, most, apart > 1, spread, note)
 
 
 def certified_for(run: Factorization, rounds: int, participation: Mapping[str, Any]) -> Factorization:

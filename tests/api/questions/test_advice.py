@@ -131,6 +131,12 @@ def test_a_fleet_gets_timers_and_the_lines_of_its_server() -> None:
     assert again.spec == found["spec"]
 
 
+def test_numbers_of_a_fleet_that_lack_one_are_refused_by_its_name() -> None:
+    """As with the command, any field of a fleet makes it one: nobody is told that `examples` is missing."""
+    with pytest.raises(InvalidSpec, match="^/clients: clients is required"):
+        factorize.recommend(clients_a_round=6, rounds=16, epsilon=2.0, delta=1e-1)
+
+
 def test_what_the_time_did_not_last_for_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Independent noise is tried, and calibrated under every sampling, however little time there is."""
     monkeypatch.setattr(Deadline, "over", lambda _self, share, *_: share == CALIBRATIONS)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from factorize.api.commands.application import run
-from factorize.api.questions.training_job import QUESTIONS, FleetRequest, RecommendRequest, answers, read
+from factorize.api.questions.dialogue import QUESTIONS, answers, read
+from factorize.api.questions.training_job import FleetRequest, RecommendRequest
 
 NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
 
