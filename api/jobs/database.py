@@ -300,9 +300,13 @@ def _create_private(database: str | None) -> None:
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the begin listener decides how a transaction starts
-    connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_SECONDS}")
-    _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_SECONDS}")
+        _write_ahead(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error:
+        connection.close()  # the pool has not taken it yet
+        raise
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

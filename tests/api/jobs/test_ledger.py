@@ -8,9 +8,11 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -258,7 +260,7 @@ def test_an_sqlite_database_is_private(sqlite_ledger, tmp_path):
     path = tmp_path / "service" / "jobs.sqlite"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
@@ -279,8 +281,10 @@ def test_a_database_of_another_release_is_refused(ledger, url):
 def test_a_damaged_database_is_refused_with_the_path(tmp_path):
     path = tmp_path / "jobs.sqlite"
     path.write_bytes(b"this is not a database " * 400)
-    with pytest.raises(StoreUnavailable, match=r"jobs\.sqlite"):
+    with pytest.raises(StoreUnavailable, match=r"jobs\.sqlite") as refusal:
         Ledger(f"sqlite:///{path}")
+    assert refusal.value.__traceback__  # which would keep the connection open
+    assert str(path) not in {file.path for file in psutil.Process().open_files()}
 
 
 @pytest.mark.parametrize(
