@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster import free_ports
+from ports import free_ports
 from servers import Client
 
 ROOT = Path(__file__).parents[2]

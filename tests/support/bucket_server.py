@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.error import URLError
+
+from ports import free_ports
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -49,9 +50,7 @@ class BucketServer:
 @contextmanager
 def running() -> Iterator[BucketServer]:
     """Start a server and end it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import bucket_server
 import postgres_server
+from ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,15 +174,6 @@ def running(
     with tempfile.TemporaryDirectory(prefix="factorize-cluster-") as folder, ExitStack() as stack:
         cluster = Cluster(Path(folder), stack, postgres, buckets)
         yield cluster, cluster.start()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def until(condition, what: str, seconds: float = 600) -> None:  # type: ignore[no-untyped-def]  # a lambda

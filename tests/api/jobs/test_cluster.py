@@ -13,6 +13,7 @@ import cluster as cluster_module
 import pytest
 from faults import Faults
 from garbled_server import answering
+from ports import free_ports
 from servers import Client
 
 from factorize.api.jobs.cluster_worker import secure, tls_of
@@ -75,7 +76,7 @@ def test_tls_takes_three_files(tmp_path: Path):
 
 def test_a_worker_without_a_scheduler_or_with_something_else_at_its_address_says_so(tmp_path):
     """In a process of its own, which a worker takes for itself: its loop, its sockets, its children."""
-    (port,) = cluster_module.free_ports(1)
+    (port,) = free_ports(1)
     with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as other:
         command = ["worker", "--store", str(tmp_path / "store"), "--scheduler"]
         code = (

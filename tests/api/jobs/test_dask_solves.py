@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from distributed import LocalCluster
 from garbled_server import answering
+from ports import free_ports
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_solves import DaskSolves
@@ -40,8 +41,7 @@ def threads() -> list[str]:
 
 def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thread(listener, monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        refusing = port_of(closed)
+    (refusing,) = free_ports(1)
     for port in (refusing, refusing, port_of(listener)):
         with pytest.raises(OSError, match=str(port)):
             dask_cluster.SchedulerClient(f"tcp://127.0.0.1:{port}", lambda event: None)

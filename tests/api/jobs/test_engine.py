@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import psutil
 import pytest
 import toy_solver
 from distributed import LocalCluster
+from ports import free_ports
 from servers import shared_pool
 from toy_solver import RESULT
 
@@ -620,9 +620,7 @@ def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
     loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
     with pytest.MonkeyPatch.context() as hasty:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from certificates import authority_with, certificate
-from cluster import free_ports
+from ports import free_ports
 from scheduler_attacker import Bomb
 from servers import Client
 
