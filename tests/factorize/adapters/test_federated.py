@@ -286,11 +286,11 @@ def test_what_the_server_adds_has_the_covariance_of_the_strategy(
         added = np.array([rounds.close()[0] for _ in range(steps)]) * PLANNED
         rounds.stop()
         total += added @ added.T
-    c = np.array(list(factors.matrix.whole()))
-    sigma = rounds.calibration.sigma_of_sums
-    expected = sigma**2 * np.linalg.inv(c) @ np.linalg.inv(c).T
-    error = np.sqrt((expected**2 + np.outer(np.diag(expected), np.diag(expected))) / (seeds * size))
-    assert (np.abs(total / (seeds * size) - expected) <= 3 * error).all()
+    c = np.array(list(factors.matrix.whole())) / rounds.calibration.sigma_of_sums
+    white = c @ total @ c.T / (seeds * size)  # whose entries are independent of each other
+    away = np.abs(white - np.eye(steps)) / np.sqrt((1 + np.eye(steps)) / (seeds * size))
+    one_side = away[np.tril_indices(steps)]
+    assert one_side.max() <= 5 and (one_side > 3).sum() <= 2  # each fails one run in 40,000
 
 
 def test_a_run_that_stops_early_states_the_epsilon_of_its_rounds(tmp_path: Path, factors: Factorization) -> None:
