@@ -59,7 +59,7 @@ test-frameworks: $(FRAMEWORKS)/.installed
 
 # The adapters against the real Flower and NVFlare.
 test-federated: $(FEDERATED)/.installed
-	$(FEDERATED)/bin/python -m pytest tests/federated
+	$(FEDERATED)/bin/python -m pytest $(SIDE_BY_SIDE) tests/federated
 
 # The five papers' systems: their tests, and the quick form of every reproduction and of the leaderboard.
 papers: $(STAMP)

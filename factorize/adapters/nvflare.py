@@ -41,6 +41,7 @@ class CorrelatedAggregator(ModelAggregator):
     def __init__(self, rounds: FederatedRounds, names: list[str]) -> None:
         super().__init__()
         self.rounds, self.names = rounds, list(names)
+        self.model: list[np.ndarray] | None = None  # that the workflow sent, where it says so
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Add the answer of the client that NVFlare has authenticated, whatever name is in its meta data."""
@@ -90,7 +91,7 @@ class CorrelatedAggregator(ModelAggregator):
         if asked == self.rounds.step - 1 and self.rounds.last is not None:
             mean = self.rounds.last[1]
         elif asked in (None, self.rounds.step):
-            mean = self.rounds.close()
+            mean = self.rounds.close(self.model)
         else:
             raise InvalidParticipation(
                 f"the workflow is in round {asked} and {self.rounds.step} rounds were released; set its start_round to "
@@ -108,21 +109,49 @@ class CorrelatedAggregator(ModelAggregator):
 class CorrelatedFedAvg(FedAvg):
     """Federated averaging that asks the clients whose timers allow it, as many as are planned.
 
+    Where the server was killed, it goes on with the round and the model that the state of the rounds has.
+
     Args:
         aggregator: whose rounds are taken.
-        **options: of `FedAvg`. `start_round` is by default the next round, `num_rounds` all that are left; where the
-            server was killed before it saved the model of the last released round, begin one round earlier.
+        model: before the first round, by the names of the parameters; None where a persistor loads it.
+        seconds: that a round waits for its clients; 0 waits for all.
+        **options: of `FedAvg`; `num_rounds` is by default all that are left. Errors of clients are passed over.
     """
 
-    def __init__(self, *, aggregator: CorrelatedAggregator, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        aggregator: CorrelatedAggregator,
+        model: dict[str, np.ndarray] | None = None,
+        seconds: int = 0,
+        **options: Any,
+    ) -> None:
         rounds = aggregator.rounds
-        left = {"start_round": rounds.step, "num_rounds": rounds.steps - rounds.step}
-        super().__init__(num_clients=rounds.clients_a_round, aggregator=aggregator, **{**left, **options})
-        self._rounds = rounds
+        if rounds.last is not None:
+            model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
+        settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
+        super().__init__(
+            num_clients=rounds.clients_a_round, start_round=rounds.step, aggregator=aggregator, model=model, **settings
+        )
+        self._rounds, self._seconds = rounds, seconds
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return the names of clients whose timers allow this round."""
         return self._rounds.choose(client.name for client in self.engine.get_clients())
+
+    def send_model(self, *, data: FLModel, targets: list[str], **options: Any) -> None:
+        """Send the model to the chosen clients; to nobody where no timer allows it, which NVFlare takes for all.
+
+        Raises:
+            InvalidParameter: a model without a parameter that the aggregator names.
+        """
+        missing = set(self.aggregator.names) - set(data.params)
+        if missing:
+            message = f"the model has no parameters {sorted(missing)}; give the aggregator the names of its parameters"
+            raise InvalidParameter(message, field="names")
+        self.aggregator.model = [np.asarray(data.params[name]) for name in self.aggregator.names]
+        if targets:
+            super().send_model(data=data, targets=targets, timeout=self._seconds, **options)
 
 
 class ClippedUpdates(DXOFilter):

@@ -28,7 +28,8 @@ def rounds_in(folder: Path, **options: Any) -> tuple[FederatedRounds, Receipt]:
     settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": PLANNED, "clip_norm": CLIP, "seed": 1 << 90}
     target = PrivacyTarget(epsilon=4.0, delta=1e-5)
     model = list(MODEL.values())
-    return FederatedRounds(folder / "state", factors(), target, model, receipt=receipt, **settings, **options), receipt
+    rounds = FederatedRounds(folder / "state", factors(), target, model, receipt=receipt, **{**settings, **options})
+    return rounds, receipt
 
 
 def update(client: object, step: int) -> dict[str, np.ndarray]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -16,7 +22,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare_job import KILLED
 
+from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.nvflare import ClippedUpdates, CorrelatedAggregator, CorrelatedFedAvg
 from factorize.checker.receipt import check_receipt
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -129,17 +137,23 @@ def test_a_client_has_the_name_that_nvflare_knows(tmp_path: Path) -> None:
 
 
 class Workflow(CorrelatedFedAvg):
-    """NVFlare's loop over clients that answer at once."""
+    """NVFlare's loop over clients that answer at once, of whom one crashes in each round."""
 
     def prepare(self) -> None:
         self.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=str(i)) for i in range(CLIENTS)])
         self.fl_ctx, self.abort_signal, self.asked = FLContext(), SimpleNamespace(triggered=False), list[list[str]]()
         self.saved = list[FLModel]()
 
-    def send_model(self, *, targets: Any, data: FLModel, callback: Any, **_: Any) -> None:
+    def broadcast(self, task: Task, fl_ctx: FLContext, targets: list[str], **_: Any) -> None:
+        assert targets and task.timeout == 60, "nobody would be everybody, and who never answers would hold the round"
         self.asked.append(targets)
         for client in targets:
-            assert callback(answer(int(client), data.current_round))
+            step = task.data.get_header(AppConstants.CURRENT_ROUND)
+            sent = ClientTask(Client(client, ""), task)
+            sent.result = FLModelUtils.to_shareable(answer(int(client), step))
+            if client == targets[0]:
+                sent.result.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
+            task.result_received_cb(client_task=sent, fl_ctx=fl_ctx)
 
     def get_num_standing_tasks(self) -> int:
         return 0
@@ -149,22 +163,75 @@ class Workflow(CorrelatedFedAvg):
 
     fire_event_with_data = event
 
+    def panic(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def save_model(self, model: FLModel) -> None:
         self.saved.append(FLModel(params={name: array.copy() for name, array in model.params.items()}))
 
 
-def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
-    rounds, _ = rounds_in(tmp_path)
+def workflow_of(rounds: FederatedRounds, model: dict[str, np.ndarray] = MODEL, **options: Any) -> Workflow:
     aggregator = CorrelatedAggregator(rounds, list(MODEL))
-    workflow = Workflow(aggregator=aggregator, model={name: array.copy() for name, array in MODEL.items()})
+    workflow = Workflow(aggregator=aggregator, model=dict(model), seconds=60, **options)
     workflow.prepare()
+    return workflow
+
+
+def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path, clients_a_round=7)
+    workflow = workflow_of(rounds)
     workflow.run()
-    assert len(workflow.asked) == len(workflow.saved) == rounds.step == N and not rounds.refused
+    assert [len(asked) for asked in workflow.asked] == [7, 7, 2, 7, 7, 2] and not rounds.refused
+    assert len(workflow.saved) == rounds.step == N
     for client in map(str, range(CLIENTS)):
         turns = [step for step, asked in enumerate(workflow.asked) if client in asked]
         assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
     last = workflow.saved[-1].params["weights"] - workflow.saved[-2].params["weights"]
     assert rounds.last is not None and np.allclose(last, rounds.last[1][0], atol=1e-6)
+
+
+def test_a_model_without_the_parameters_that_are_named_is_refused(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    with pytest.raises(InvalidParameter, match=r"no parameters \['bias'\]"):
+        workflow_of(rounds, {"weights": MODEL["weights"]}).run()
+    assert rounds.step == 0
+
+
+def simulated(folder: Path) -> int:
+    """Return the exit status of NVFlare's simulator on `nvflare_job`, a server and two clients in processes of their own."""
+    here = Path(__file__).parent
+    with (folder / "log").open("a") as log:
+        command = [sys.executable, str(here / "nvflare_job.py"), str(folder)]
+        environment = {**os.environ, "PYTHONPATH": str(here)}
+        return subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=120, check=False).returncode
+
+
+def test_the_simulator_goes_on_with_the_same_bits_after_its_server_was_killed(tmp_path: Path) -> None:
+    assert simulated(tmp_path) != 0, "killed when round 3 was released and its model was not saved"
+    receipt = json.loads((tmp_path / "receipt.json").read_bytes())
+    assert receipt["steps"]["processes"] == [[0, KILLED + 1]]
+    assert simulated(tmp_path) == 0, (tmp_path / "log").read_text()
+    asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
+    assert [int(step) for step, _ in asked] == [0, 1, 3, 4], "in rounds 2 and 5 no timer allows anybody"
+    assert [name for _, name in asked[:2]] == [name for _, name in asked[2:]] and asked[0][1] != asked[1][1]
+
+    expected, _ = rounds_in(tmp_path / "alone", clients_a_round=1)
+    filter_of_clients, model = ClippedUpdates(CLIP), list(MODEL.values())
+    for step in range(N):
+        (name,) = expected.admit([str(step)])
+        if step in (0, KILLED):
+            sent = DXO(DataKind.WEIGHT_DIFF, data=update(0, step)).to_shareable()
+            expected.add(name, list(from_shareable(filter_of_clients.process(sent, FLContext())).data.values()))
+        model = [old + change for old, change in zip(model, expected.close(), strict=True)]
+    with np.load(tmp_path / "model.npz") as saved:
+        assert [saved[name].tobytes() for name in MODEL] == [part.tobytes() for part in model]
+    rounds, receipt_file = rounds_in(tmp_path, clients_a_round=1)
+    assert rounds.step == N and rounds.refused == {"shape": 1}
+    receipt_file.close()
+    factors().save(tmp_path / "factors.safetensors")
+    text = (tmp_path / "receipt.json").read_bytes()
+    report = check_receipt(text, [(tmp_path / "factors.safetensors").read_bytes()])
+    assert report.supported and not report.unseen, (report.failed, report.unseen)
 
 
 def test_the_filter_clips_what_leaves_a_client() -> None:
