@@ -140,6 +140,11 @@ class FederatedRounds:
         return self._auditor.step
 
     @property
+    def known(self) -> list[str]:
+        """Clients that were admitted so far."""
+        return sorted({*self._numbers, *self._open})
+
+    @property
     def last(self) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """The model that the last closed round was given and the mean that it released, for a restarted server."""
         return None if self._kept is None else (self._shaped(self._kept[0]), self._shaped(self._kept[1]))
@@ -175,7 +180,7 @@ class FederatedRounds:
         for client in clients:
             early = None if client in self._open else self._early(client)
             if early:
-                self._refuse(client, "too early", early)
+                self.refuse(client, "too early", early)
             else:
                 self._open.add(client)
                 admitted.append(client)
@@ -190,20 +195,32 @@ class FederatedRounds:
         one, one of other shapes or with entries that are not finite.
         """
         if client not in self._open:
-            return self._refuse(client, "not admitted", "it was not admitted to this round")
+            return self.refuse(client, "not admitted", "it was not admitted to this round")
         if client in self._answered:
-            return self._refuse(client, "twice", "it has answered in this round")
+            return self.refuse(client, "twice", "it has answered in this round")
         self._answered.add(client)
         shapes = [np.shape(part) for part in update]
         if shapes != [shape for shape, _ in self._parts]:
-            return self._refuse(client, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
+            return self.refuse(client, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
         if any(np.asarray(part).dtype.kind != "f" for part in update):
-            return self._refuse(client, "type", "its arrays are no floating-point numbers")
+            return self.refuse(client, "type", "its arrays are no floating-point numbers")
         vector = clipped(update, self.calibration.clip_norm)
         if vector is None:
-            return self._refuse(client, "not finite", "it has entries that are NaN or infinite")
+            return self.refuse(client, "not finite", "it has entries that are NaN or infinite")
         self._sum += vector
         return True
+
+    def refuse(self, client: str, reason: str, why: str) -> bool:
+        """Count and log a refusal of what did not reach `admit` or `add`, and return False.
+
+        Args:
+            client: whom it concerns, for the log.
+            reason: under which the receipt counts it.
+            why: for the log.
+        """
+        self.refused[reason] += 1
+        _log.warning("round %d refuses client %r: %s", self.step, client, why)
+        return False
 
     def close(self, model: Arrays | None = None) -> list[np.ndarray]:
         """Return the noisy mean of this round, after the state and the receipt that say so are on the disk.
@@ -283,11 +300,6 @@ class FederatedRounds:
         """Return why a client may not take part in this round."""
         number = self._numbers.get(client)
         return None if number is None else self._auditor.refusal(number)
-
-    def _refuse(self, client: str, reason: str, why: str) -> bool:
-        self.refused[reason] += 1
-        _log.warning("round %d refuses client %r: %s", self.step, client, why)
-        return False
 
     def _refuse_past(self) -> None:
         if self._broken:

@@ -14,35 +14,49 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from factorize.adapters.federated import FederatedRounds
 from factorize.errors import InvalidParameter
 
+_QUESTION = f"{MessageType.QUERY}.client_id"
 _log = logging.getLogger(__name__)
 
 
 class CorrelatedNoise(Strategy):
     """Client-level differential privacy with correlated noise around a strategy that averages models.
 
-    Clients are chosen by the timers of `rounds`, among all connected nodes; the sampling of the wrapped strategy is
-    switched off. What clients measure is not covered, so their metrics are dropped and no client evaluates: give
-    `start` an `evaluate_fn`.
+    Clients are chosen by the timers of `rounds`, among all connected nodes, as soon as there are the wrapped strategy's
+    `min_available_nodes`; its sampling is switched off. What clients measure is not covered, so their metrics are
+    dropped and no client evaluates: give `start` an `evaluate_fn`.
 
     Args:
         strategy: `FedAvg`, or one derived from it whose replies are arrays: `FedProx`, `FedAvgM`, `FedAdam`.
         rounds: of the run; made for the arrays of the model, in their order.
+        client_id: the name under which clients answer `query.client_id` with an id that they keep. Each node is asked
+            before each round, and takes no part without one. By default a client is known by the id of its node.
+        seconds: that a round waits for these answers.
 
     Raises:
-        InvalidParameter: a strategy that is not derived from `FedAvg`.
+        InvalidParameter: a strategy that is not derived from `FedAvg`; or a run whose clients are known by another id.
     """
 
-    def __init__(self, strategy: Strategy, rounds: FederatedRounds) -> None:
+    def __init__(
+        self, strategy: Strategy, rounds: FederatedRounds, *, client_id: str | None = None, seconds: float = 60.0
+    ) -> None:
         if not isinstance(strategy, FedAvg):
             message = (
                 f"{type(strategy).__name__} is not derived from FedAvg, whose replies are models; wrap one that is"
             )
             raise InvalidParameter(message, field="strategy")
-        self.strategy, self.rounds = strategy, rounds
+        self._prefix = "node " if client_id is None else f"{client_id}="
+        other = next((client for client in rounds.known if not client.startswith(self._prefix)), None)
+        if other is not None:
+            message = f"the run knows a client as {other!r}, not as {self._prefix}...; name clients as when it began"
+            raise InvalidParameter(message, field="client_id")
+        self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
+        self._names: dict[int, str] = {}  # of the nodes that are asked
+        self._available = strategy.min_available_nodes
         strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = 1.0, 0, 0
         self._arrays = ArrayRecord()
 
@@ -71,10 +85,9 @@ class CorrelatedNoise(Strategy):
             InvalidParticipation: the round would exceed the budget.
         """
         self._arrays = arrays
-        chosen = self.rounds.choose(str(node) for node in grid.get_node_ids())
-        return self.strategy.configure_train(
-            server_round, arrays, config, _Chosen(grid, [int(node) for node in chosen])
-        )
+        nodes = self._named(grid)
+        self._names = {nodes[name]: name for name in self.rounds.choose(nodes)}
+        return self.strategy.configure_train(server_round, arrays, config, _Chosen(grid, list(self._names)))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -83,7 +96,8 @@ class CorrelatedNoise(Strategy):
         current = self._arrays.to_numpy_ndarrays()
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             if not reply.has_error():
-                self.rounds.add(str(reply.metadata.src_node_id), self._update(reply, current))
+                name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}, not asked")
+                self.rounds.add(name, self._update(reply, current))
         mean = self.rounds.close(current)
         content = RecordDict(
             {
@@ -105,6 +119,35 @@ class CorrelatedNoise(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing; see `configure_evaluate`."""
         return None
+
+    def _named(self, grid: Grid) -> dict[str, int]:
+        """Return the connected nodes by the names of their clients; without a name of its own a node is left out."""
+        _, nodes = sample_nodes(grid, self._available, 0)
+        if self._client_id is None:
+            return {f"{self._prefix}{node}": node for node in nodes}
+        questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
+        replies = {
+            reply.metadata.src_node_id: reply for reply in grid.send_and_receive(questions, timeout=self._seconds)
+        }
+        named = dict[str, int]()
+        for node in sorted(nodes):
+            value = self._answered(replies.get(node))
+            if value is None:
+                self.rounds.refuse(f"node {node}", "no client id", f"it answered {_QUESTION} with no {self._client_id}")
+            elif value in named:
+                self.rounds.refuse(value, "same client id", f"node {node} has the id of node {named[value]}")
+            else:
+                named[value] = node
+        return named
+
+    def _answered(self, reply: Message | None) -> str | None:
+        """Return the name of a client from its answer; None where there is none."""
+        if reply is None or reply.has_error():
+            return None
+        records = reply.content.config_records.values()
+        values = [record[self._client_id] for record in records if self._client_id in record]
+        valid = len(values) == 1 and isinstance(values[0], str | int) and str(values[0])
+        return f"{self._prefix}{values[0]}" if valid else None
 
     def _update(self, reply: Message, current: list[np.ndarray]) -> list[np.ndarray]:
         """Return a client's model less the one that it was given; nothing where its arrays cannot be read as such."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
 from collections.abc import Callable, Iterable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
 from factorize.adapters.federated import clipped
@@ -32,6 +37,16 @@ def honest(node: int, step: int, model: dict[str, np.ndarray]) -> ArrayRecord:
     return record({name: array + update(node, step)[name] for name, array in model.items()})
 
 
+app = ClientApp()
+
+
+@app.query("client_id")
+def client_id(message: Message, context: Context) -> Message:
+    """Answer as docs/federated.md says."""
+    found = ConfigRecord({"client-id": context.node_config["client-id"]})
+    return Message(RecordDict({"config": found}), reply_to=message)
+
+
 class Nodes(Grid):
     """Nodes 1 to 16, who answer at once."""
 
@@ -40,6 +55,8 @@ class Nodes(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         given = list(messages)
+        if given and given[0].metadata.message_type == "query.client_id":
+            return [self.named(message) for message in given]
         if given:
             self.asked.append(sorted(message.metadata.dst_node_id for message in given))
         replies = []
@@ -55,6 +72,12 @@ class Nodes(Grid):
         self.step += bool(given)
         random.shuffle(replies)
         return replies
+
+    def named(self, message: Message) -> Message:
+        """Return what the app of a client answers, with phones that come back under other nodes."""
+        node = message.metadata.dst_node_id
+        context = Context(1, node, {"client-id": f"phone-{node % 100}"}, RecordDict(), {})
+        return app(message, context)
 
     def get_node_ids(self) -> list[int]:
         return list(range(1, CLIENTS + 1))
@@ -106,25 +129,29 @@ def test_the_noisy_mean_is_of_equal_weights(tmp_path: Path) -> None:
     assert np.allclose(released[0] - released[1], np.asarray(total) / PLANNED, atol=1e-5)
 
 
-@pytest.mark.parametrize("killed", [1, 3, 5])
-def test_a_restarted_server_goes_on_with_the_same_bits(tmp_path: Path, killed: int) -> None:
-    ends = []
-    for parts in ([N], [killed, N - killed]):
-        random.seed(7)
-        arrays, step = record(MODEL), 0
-        for part in parts:
-            rounds, _ = rounds_in(tmp_path / str(len(parts)))
-            strategy = CorrelatedNoise(FedProx(proximal_mu=0.1), rounds)
-            arrays = strategy.resumed(arrays)
-            arrays = trained(
-                strategy, Nodes(lambda node, step, model: honest(1, step, model), step), part, arrays
-            ).arrays
-            step += part
-            assert arrays.to_numpy_ndarrays()[0].tobytes() == strategy.resumed(arrays).to_numpy_ndarrays()[0].tobytes()
-            arrays = record(MODEL)  # the process ended, and the model with it
-            rounds.stop()
-        ends.append([part.tobytes() for part in strategy.resumed(arrays).to_numpy_ndarrays()])
-    assert ends[0] == ends[1]
+def run_on(folder: Path, killed: int = -1) -> list[bytes]:
+    """Train from where the state is, and return the bits of the model; the process is killed in a round."""
+
+    def answer(node: int, step: int, model: dict[str, np.ndarray]) -> ArrayRecord:
+        if step == killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return honest(1, step, model)
+
+    rounds, _ = rounds_in(folder)
+    strategy = CorrelatedNoise(FedProx(proximal_mu=0.1), rounds)
+    found = trained(strategy, Nodes(answer, rounds.step), N - rounds.step, strategy.resumed(record(MODEL))).arrays
+    bits = [part.tobytes() for part in found.to_numpy_ndarrays()]
+    assert bits == [part.tobytes() for part in strategy.resumed(found).to_numpy_ndarrays()]
+    return bits
+
+
+@pytest.mark.parametrize("killed", [0, 3, 5])
+def test_a_killed_server_goes_on_with_the_same_bits(tmp_path: Path, killed: int) -> None:
+    process = get_context("fork").Process(target=run_on, args=(tmp_path / "killed", killed))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert run_on(tmp_path / "killed") == run_on(tmp_path / "whole")
 
 
 def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
@@ -154,3 +181,62 @@ def test_other_strategies_see_the_noisy_mean_alone(tmp_path: Path, kind: Any) ->
 def test_a_strategy_without_models_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="not derived from FedAvg"):
         CorrelatedNoise(CorrelatedNoise(FedAvg(), rounds_in(tmp_path)[0]), rounds_in(tmp_path / "b")[0])
+
+
+class Phones(Nodes):
+    """Sixteen phones that have other nodes in every round."""
+
+    def get_node_ids(self) -> list[int]:
+        return [100 * self.step + phone for phone in super().get_node_ids()]
+
+
+@pytest.mark.parametrize("key", ["client-id", None])
+def test_a_phone_that_comes_back_under_another_node_keeps_its_timer(tmp_path: Path, key: str | None) -> None:
+    random.seed(3)
+    rounds, _ = rounds_in(tmp_path)
+    phones = Phones(lambda node, step, model: honest(node % 100, step, model))
+    trained(CorrelatedNoise(FedAvg(), rounds, client_id=key), phones, N)
+    turns = [
+        [step for step, asked in enumerate(phones.asked) if phone in [node % 100 for node in asked]]
+        for phone in range(1, CLIENTS + 1)
+    ]
+    kept = all(len(steps) <= 2 and all(np.diff(steps) >= SEPARATION) for steps in turns)
+    assert kept == (key is not None), "by its node alone nobody knows a phone again"
+    assert len(phones.asked) == N and not rounds.refused
+
+
+def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Nodes):
+        def named(self, message: Message) -> Message:
+            node = message.metadata.dst_node_id
+            ids: dict[int, Any] = {1: {}, 2: {"client-id": ""}, 3: {"client-id": 1.5}, 5: {"client-id": "phone-4"}}
+            if node == 6:
+                return Message(Error(0, "no such query"), reply_to=message)
+            if node in ids:
+                return Message(RecordDict({"config": ConfigRecord(ids[node])}), reply_to=message)
+            return super().named(message)
+
+    rounds, receipt = rounds_in(tmp_path, clients_a_round=CLIENTS)
+    nodes = Odd()
+    trained(CorrelatedNoise(FedAvg(), rounds, client_id="client-id"), nodes, 1)
+    assert nodes.asked == [[4, *range(7, CLIENTS + 1)]]
+    assert rounds.refused == {"no client id": 4, "same client id": 1}
+    assert all(f"'node {node}'" in caplog.text for node in (1, 2, 3, 6)) and "'client-id=phone-4'" in caplog.text
+    receipt.close()
+    assert json.loads((tmp_path / "receipt.json").read_bytes())["steps"]["refused"] == rounds.refused
+
+
+def test_a_run_keeps_the_kind_of_its_ids(tmp_path: Path) -> None:
+    """Timers of `node 7` do not hold for `phone-7`."""
+    rounds, _ = rounds_in(tmp_path)
+    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(), 1)
+    with pytest.raises(InvalidParameter, match=r"knows a client as 'node \d+', not as client-id="):
+        CorrelatedNoise(FedAvg(), rounds, client_id="client-id")
+
+
+def test_no_round_is_spent_before_clients_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Nodes()
+    monkeypatch.setattr(late, "get_node_ids", lambda: [])
+    monkeypatch.setattr(strategy_utils, "sleep", lambda _: monkeypatch.delattr(late, "get_node_ids"))
+    trained(CorrelatedNoise(FedAvg(), rounds_in(tmp_path)[0]), late, 1)
+    assert len(late.asked[0]) == PLANNED
