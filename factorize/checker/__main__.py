@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import card, questions, text
 from factorize.checker.registry_entry import entry
 from factorize.checker.report import Report
@@ -46,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="with --signature: whose it is")
     asked = parser.parse_args(arguments)
     try:
+        from factorize.checker.receipt import check_receipt  # the main package brings python-flint with an extra alone
+
         signed = check_signature(asked.receipt, asked.signature, asked.public_key)
         receipt = asked.receipt.read_bytes()
         report = check_receipt(receipt, [path.read_bytes() for path in asked.factors])
@@ -53,9 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
     except ImportError as missing:
-        extra = "signing" if EXTRAS.get(str(missing.name)) == "signing" else "sampling"
-        what = f"this is tested with {missing.name}, which is not installed"
-        print(f"error: {what}; install factorize-check[{extra}]", file=sys.stderr)
+        package = str(missing.name).partition(".")[0]
+        extra = {"signing": "[signing]", "solve": "[sampling]"}.get(EXTRAS.get(package, ""), "") * (package != "flint")
+        what = f"this is tested with {package}, which is not installed"
+        print(f"error: {what}; install factorize-check{extra}", file=sys.stderr)
         return NOT_LOOKED_AT
     except InvalidParameter as error:
         print(f"error: {error}", file=sys.stderr)

@@ -424,3 +424,7 @@ sys.exit(main(sys.argv[1:]))
 """
     done = subprocess.run([sys.executable, "-c", alone, *names], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", alone.replace("numba", "flint"), *names], capture_output=True, text=True
+    )
+    assert done.returncode == 6 and "not installed; install factorize-check\n" in done.stderr, done.stderr
