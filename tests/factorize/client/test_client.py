@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,8 @@ class TestFetch:
         server.plan("blob", stall(2000))
         first = threading.Thread(target=lambda: fetch(dense.digest, url=server.url, to=tmp_path / "f"))
         first.start()
-        while not (tmp_path / "f.part").exists():
-            pass
+        while server.plans["blob"]:  # the file is locked before the bytes are asked for
+            time.sleep(0.01)
         with pytest.raises(InvalidParameter, match="another download"):
             fetch(dense.digest, url=server.url, to=tmp_path / "f")
         server.release.set()
