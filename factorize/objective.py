@@ -42,9 +42,8 @@ class Objective(Frozen):
         """Whether it is scale * sens(C)^2 * ||W B||_F^2 with a fixed W."""
         return True
 
-    @property
-    def by_row_errors(self) -> bool:
-        """Whether the squared row norms of B decide it."""
+    def by_row_errors(self, m: int) -> bool:  # noqa: ARG002  only blocks of steps may be shorter
+        """Whether the squared row norms of a B of m rows decide it."""
         return True
 
     def remark(self, m: int) -> str | None:
@@ -112,10 +111,9 @@ class LambdaTau(Objective):
     kind: Literal["lambda_tau"]
     tau: Count
 
-    @property
-    def by_row_errors(self) -> bool:
-        """Differences of rows matter."""
-        return False
+    def by_row_errors(self, m: int) -> bool:
+        """Whether no block has a predecessor, so that W is diagonal; else differences of rows matter."""
+        return self.tau >= m
 
     def remark(self, m: int) -> str | None:
         """Where tau does not divide m."""
@@ -154,9 +152,9 @@ class LambdaTau(Objective):
         before = np.concatenate([[1.0], scales[:-1]])
         return BidiagonalInverse(p / scales, np.where(first_of_block, 0.0, q / before))
 
-    def row_weights(self, m: int) -> None:
-        """Differences of rows matter, so row norms do not decide."""
-        return None
+    def row_weights(self, m: int) -> np.ndarray | None:
+        """The squared scales of a single block; None where differences of rows matter."""
+        return self._scales(m) ** 2 if self.by_row_errors(m) else None
 
 
 class MaxError(Objective):

@@ -115,7 +115,7 @@ def plain_loss(spec: Spec, matrix: Matrix) -> float:
 
 
 def _decoder_loss(workload: Workload, objective: Objective, matrix: Matrix) -> float:
-    if objective.by_row_errors:
+    if objective.by_row_errors(workload.m):
         decoder = None if workload.coefficients is None else matrix.divide(workload.coefficients)
         if decoder is not None:
             return objective.of_row_errors(np.cumsum(decoder**2))
@@ -125,7 +125,7 @@ def _decoder_loss(workload: Workload, objective: Objective, matrix: Matrix) -> f
             return objective.of_row_errors(errors)
     check_dense(max(matrix.n, workload.m))
     rows = matrix.right_solve(workload.dense())
-    if objective.by_row_errors:
+    if objective.by_row_errors(workload.m):
         return objective.of_row_errors(np.einsum("ij,ij->i", rows, rows))
     rows = objective.weigh(rows)
     return objective.scale(workload.m) * float(np.vdot(rows, rows))

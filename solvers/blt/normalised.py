@@ -45,7 +45,7 @@ def best_point(
         report: told the number of each step; what it raises ends the search.
     """
     n, objective = problem.n, problem.objective
-    by_errors = problem.participation.single and objective.by_row_errors
+    by_errors = problem.participation.single and objective.by_row_errors(n)
     states = problem.workload.state_space() if by_errors else None
     if states is None:
         return None

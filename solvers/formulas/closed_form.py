@@ -90,7 +90,7 @@ def needs_decoder(spec: Spec) -> bool:
         return False
     asked = getattr(spec.mechanism, "normalization", "none")
     normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
-    return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors
+    return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors(spec.workload.m)
 
 
 def recursive(spec: Spec) -> bool:

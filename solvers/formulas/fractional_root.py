@@ -176,7 +176,7 @@ def _loss(
     from scipy.signal import lfilter
 
     series = problem.workload.coefficients
-    if series is None or not problem.objective.by_row_errors or needs_decoder(problem.spec):
+    if series is None or not problem.objective.by_row_errors(problem.workload.m) or needs_decoder(problem.spec):
         own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
         return lambda parameter: plain_loss(own, normalised(own, strategy(parameter)))
 

@@ -144,7 +144,7 @@ def error_form(problem: Problem) -> ErrorForm:
     workload, objective = problem.workload.coefficients, problem.objective
     if workload is None:
         return QuadraticError.of(problem.target * objective.scale(problem.workload.m) ** 0.5)
-    if isinstance(objective, LambdaTau):
+    if isinstance(objective, LambdaTau) and not objective.by_row_errors(problem.n):
         return LambdaError(workload, objective.tau)
     weights = objective.series_weights(problem.n)
     assert weights is not None  # of all other objectives

@@ -26,6 +26,7 @@ from cases import (
 from checker_files import parts, sealed
 from frozen_answers import changes
 from scipy.linalg import solve_triangular
+from specs import solved
 
 from factorize import solvers
 from factorize.checker.check import check_factor_file
@@ -170,6 +171,17 @@ def test_closed_forms_state_their_gap(mechanism, participation, objective):
     dense = solvers.solve(case_of("dense", "prefix", participation, objective))
     assert found.certificate.lower_bound.objective == pytest.approx(dense.certificate.lower_bound.objective, rel=1e-5)
     assert found.certificate.converged
+
+
+@pytest.mark.parametrize("mechanism", ["blt", "toeplitz", "nu_toeplitz normalised", "banded_inverse_square_root"])
+def test_blocks_as_long_as_the_run_weigh_rows(mechanism):
+    """Lambda_n is diagonal: 1 in the last row and n^-1/2 in all others."""
+    rows = {"kind": "weighted", "weights": [1 / N] * (N - 1) + [1.0]}
+    restarted, weighted = (
+        solved(N, MECHANISMS[mechanism], PARTICIPATIONS["fixed epochs"], objective)
+        for objective in ({"kind": "lambda_tau", "tau": N}, rows)
+    )
+    assert restarted.certificate.loss.objective == pytest.approx(weighted.certificate.loss.objective, rel=1e-9)
 
 
 @pytest.mark.parametrize("mechanism", ["dense", "nu_toeplitz tuned", "square_root"])

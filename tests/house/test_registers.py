@@ -157,25 +157,26 @@ class TestObjectives:
         [
             Mean(),
             LambdaTau(kind="lambda_tau", tau=3),
+            LambdaTau(kind="lambda_tau", tau=N),
             MaxError(kind="max"),
             Weighted(kind="weighted", weights=[1.0] * N),
         ],
-        ids=lambda objective: objective.kind,
+        ids=str,
     )
     def test_what_a_kind_says_of_itself_is_what_it_answers(self, objective: Objective) -> None:
         decoder = np.random.default_rng(3).normal(size=(N, N))
         errors = (decoder**2).sum(axis=1)
         if objective.quadratic:
             of_the_whole = objective.scale(N) * (objective.weigh(decoder) ** 2).sum()
-            assert not objective.by_row_errors or objective.of_row_errors(errors) == pytest.approx(of_the_whole)
+            assert not objective.by_row_errors(N) or objective.of_row_errors(errors) == pytest.approx(of_the_whole)
         else:
             with pytest.raises(UnsupportedProblem, match="no squared norm"):
                 objective.weigh(decoder)
-        if not objective.by_row_errors:
+        if not objective.by_row_errors(N):
             with pytest.raises(UnsupportedProblem, match="the whole decoder"):
                 objective.of_row_errors(errors)
         assert objective.remark(N) is None
-        assert (objective.remark(N + 1) is None) == objective.by_row_errors
+        assert (objective.remark(N + 1) is None) == objective.by_row_errors(N + 1)
 
     def test_the_exact_checker_reads_each(self) -> None:
         kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyObjective)[0])}
