@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from factorize.api.questions.comparison_text import name_of, text
+from factorize.api.questions.comparison import name_of, text
 from factorize.api.terminal.progress import Display, python_display, show_event
 from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named

@@ -21,7 +21,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.access.caller import ANYONE, Caller
-from factorize.api.forms import Key, form_of
 from factorize.api.jobs.database import (
     KEPT,
     LISTED,
@@ -36,6 +35,7 @@ from factorize.api.jobs.database import (
 )
 from factorize.api.jobs.job import Job
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
+from factorize.api.workers.publishing import Key, form_of
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
@@ -116,7 +116,7 @@ class Catalog:
             return count, list(newest)
 
     def form(self, key: Key) -> str | None:
-        """Return the digest of a stored form (`factorize.api.forms`), or None if none is known."""
+        """Return the digest of a stored form (`factorize.api.workers.publishing`), or None if none is known."""
         self.catch_up()
         query = sa.select(results.c.digest).where(results.c.form == _key_name(key), results.c.standing != REVOKED)
         with reading(self._engine) as connection:

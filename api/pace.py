@@ -7,6 +7,10 @@ command first asks, takes a few seconds, and is kept as `pace.json` in the user'
 number of cores or another release measures anew. What was measured on a busy machine is measured again an hour later,
 at the next start or question, and the best of both is kept. Without a measurement (nobody has measured yet, or there is
 no room for it) the pace of the reference machine stands in.
+
+Seconds of a step's noise are a model of one processor core: what drawing a normal and what an operation on large arrays
+took here, times how many of both a step has for each parameter. Both are measured once in a process, in some hundredths
+of a second.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +56,11 @@ SEARCHES = {"blt": 4.0, "buffered_linear": 2.0}
 """Searches whose steps are short, so that what stands around their products outweighs these: in tiny specs."""
 BUSY_SECONDS = 3600.0
 """After which a machine that was busy when it was measured is measured again."""
+WIDTH = 1 << 20
+"""Entries of the arrays that are timed: beyond the caches."""
+KEPT_BYTES = 256 << 20
+"""Of Z, where C has no recurrence; above, earlier rows are drawn again, for `ROWS_AT_ONCE` steps at a time."""
+ROWS_AT_ONCE = 16
 _SIDE = 512
 _MAX_BYTES = 1 << 16
 
@@ -223,3 +233,54 @@ def _keep(pace: Pace, *, busy: bool) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(pace_document(pace, busy=busy), indent=1) + "\n")
     os.replace(part, path)
+
+
+class StepPace(NamedTuple):
+    """Seconds of one core for each parameter.
+
+    Attributes:
+        normal: drawing a normal and putting it away.
+        operation: an addition or a multiplication of the recurrence, with its traffic to memory.
+    """
+
+    normal: float
+    operation: float
+
+    def seconds(self, row: Mapping[str, Any], parameters: int, steps: int | None) -> float:
+        """Return the seconds of one step's noise for a model of so many parameters.
+
+        Args:
+            row: of a comparison.
+            parameters: of the model.
+            steps: n, None where training has no end.
+        """
+        redraws = float(row["redraws"])
+        if steps is not None and row["noise_vectors"] >= steps and 8 * steps * parameters > KEPT_BYTES:
+            redraws += steps / 2 / ROWS_AT_ONCE
+        return parameters * (self.normal * (1 + redraws) + self.operation * float(row["flops"]))
+
+
+@cache
+def step_pace() -> StepPace:
+    """Return the pace of a step on this machine."""
+    draw = np.random.Generator(np.random.SFC64(0))
+    kept, made = np.ones(WIDTH, np.float32), np.empty(WIDTH)
+
+    def normals() -> None:
+        made[:] = draw.standard_normal(WIDTH, dtype=np.float32)
+
+    def operations() -> None:
+        np.multiply(kept, 0.5, out=made)
+        np.add(kept, made, out=made)
+
+    return StepPace(_least(normals) / WIDTH, _least(operations) / WIDTH / 2)
+
+
+def _least(work: Callable[[], None]) -> float:
+    """Return the least processor seconds of three runs."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)

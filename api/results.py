@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.api.forms import Key, matrices_key, type_key
+from factorize.api.workers.publishing import Key, matrices_key, type_key
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import Factorization

@@ -20,19 +20,18 @@ from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings, UsageMeter
 from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
 from factorize.api.catalog import Catalog
-from factorize.api.counts import SolveCounts
-from factorize.api.forms import ANY_FORM, Form, made_form
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.pace import Pace, is_measured, known_pace
-from factorize.api.readiness import Readiness
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, WARM_SECONDS, Place, Pool
+from factorize.api.workers.publishing import ANY_FORM, Form, made_form
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from factorize.api.commands.administration import jobs, keys
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate, predict, profile
-from factorize.api.commands.jobs import jobs
-from factorize.api.commands.keys import keys
 from factorize.api.commands.recommend import compare, recommend
 from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
 from factorize.api.commands.solve import add, estimate, solve, spec

@@ -18,15 +18,15 @@ from factorize.api.terminal.output import (
     ServiceUrl,
     StoreUrl,
     argument,
+    describe_gap,
     emit,
     error_document,
     error_lines,
     option,
     remark,
 )
-from factorize.api.terminal.progress import display, prompt_interrupt
+from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt
 from factorize.api.terminal.sources import open_results, service_url
-from factorize.api.terminal.text import describe_gap, describe_seconds
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from factorize.api.questions.comparison_text import text
 from factorize.api.terminal.output import (
     ModelSize,
     MostSeconds,
@@ -85,7 +84,7 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from factorize.api.questions.comparison import comparison, request_for
+    from factorize.api.questions.comparison import comparison, request_for, text
 
     if plot is not None:
         from factorize.api.pictures.factorization_plot import check_format

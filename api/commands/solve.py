@@ -21,11 +21,13 @@ from factorize.api.terminal.output import (
     SpecText,
     StoreUrl,
     argument,
+    describe_manifest,
     emit,
+    explained,
     option,
     remark,
 )
-from factorize.api.terminal.progress import display, prompt_interrupt, show_event
+from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,
@@ -36,7 +38,6 @@ from factorize.api.terminal.sources import (
     service_url,
 )
 from factorize.api.terminal.spec_command import SpecCommand
-from factorize.api.terminal.text import describe_manifest, describe_seconds, explained
 from factorize.errors import InvalidParameter, InvalidStrategy, NotFound
 from factorize.format.labels import describe_part
 

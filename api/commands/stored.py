@@ -22,7 +22,10 @@ from factorize.api.terminal.output import (
     Target,
     ToFile,
     argument,
+    describe_gap,
+    describe_manifest,
     emit,
+    explained,
     option,
 )
 from factorize.api.terminal.progress import display, show_event
@@ -39,7 +42,6 @@ from factorize.api.terminal.sources import (
     service_url,
     written_whole,
 )
-from factorize.api.terminal.text import describe_gap, describe_manifest, explained
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound
 from factorize.format.labels import describe_part

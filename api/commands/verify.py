@@ -17,11 +17,12 @@ from factorize.api.terminal.output import (
     StoreUrl,
     VerificationFailed,
     argument,
+    describe_certificate,
     emit,
+    explained,
     option,
 )
 from factorize.api.terminal.sources import file_of, full_digest, is_name, open_results, open_target, read_spec_text
-from factorize.api.terminal.text import describe_certificate, explained
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.signatures import Signature, check_signature
 

@@ -18,13 +18,13 @@ import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate, IssuerTokens
-from factorize.api.counts import HttpCounts
 from factorize.api.http.access import rows_of
 from factorize.api.http.problems import install
 from factorize.api.http.questions import KeptAnswers
 from factorize.api.http.request_guard import AuditTrail, RequestGuard
 from factorize.api.http.schema import openapi_document
 from factorize.api.http.work_gate import StreamLimit, WorkGate
+from factorize.api.monitoring import HttpCounts
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry import of_application

@@ -19,7 +19,7 @@ from factorize.api.http.answers import AskingCaller, RunningService, json_respon
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.http.work_gate import WorkGate, gate_of
-from factorize.api.readiness import NOTES
+from factorize.api.monitoring import NOTES
 from factorize.api.service import SolverService
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

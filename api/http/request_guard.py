@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.access.caller import Caller
-from factorize.api.counts import HttpCounts
 from factorize.api.http.access import trusts
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
 from factorize.api.jobs.audit_log import AuditLog
+from factorize.api.monitoring import HttpCounts
 from factorize.api.settings import Settings, is_loopback
 from factorize.api.telemetry import bound, read_client_id, read_traceparent
 from factorize.errors import StoreUnavailable

@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from factorize.api.access.caller import Caller
 from factorize.api.catalog import listed
-from factorize.api.forms import ANY_FORM, Form, read_form
 from factorize.api.http.access import READ, SUBMIT, admission_of
 from factorize.api.http.answers import (
     AskingCaller,
@@ -37,6 +36,7 @@ from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.job import Job, State, shown_error
 from factorize.api.results import Result
 from factorize.api.service import SolverService
+from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
 

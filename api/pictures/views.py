@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
-from factorize.api.questions.comparison_text import name_of
+from factorize.api.questions.comparison import name_of
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.questions.comparison_text import chosen_of, name_of
+from factorize.api.questions.comparison import chosen_of, name_of
 from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
 from factorize.api.questions.training_job import Job
 from factorize.encoding import canonical_json

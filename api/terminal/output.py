@@ -1,5 +1,6 @@
-"""What commands share: options, results on stdout, remarks on stderr, one exit code for every expected error.
+"""What commands share: options, results as text on stdout, what their terms mean, remarks on stderr, and exit codes.
 
+Every expected error has one code:
 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not
 looked at, 130 interrupted.
 """
@@ -10,6 +11,7 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -236,3 +238,75 @@ LogFormat = Annotated[
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]
+
+
+TERMS = {
+    "sensitivity": "the most by which one example or user changes C times the gradients, each contribution of norm 1 "
+    "or less; noise is scaled to it (docs/sensitivity.md)",
+    "objective": "the loss that was minimised, at noise of one sensitivity: by default the mean of the outputs' "
+    "variances (docs/notation.md)",
+    "rmse": "root of the mean variance of an output; times the noise multiplier it is the error of a run "
+    "(docs/notation.md)",
+    "max error": "root of the largest variance of an output (docs/notation.md)",
+    "last iterate": "root of the variance of the last output, the trained model (docs/notation.md)",
+    "lower bound": "an objective that no matrix beats, recomputed from evidence in the file (docs/notes/method.md)",
+    "class bound": "an objective that no matrix of the mechanism's own class beats (docs/notes/method.md)",
+    "relative gap": "objective / lower bound - 1: no more than that can be gained (docs/notes/method.md)",
+    "residual": "largest entry of |B C - A|: how well the factors multiply to the workload (docs/verification.md)",
+    "converged": "whether the tolerance of the spec was met within the mechanism's class (docs/spec.md)",
+}
+
+
+def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the certificate's numbers, one per line."""
+    sensitivity, loss = certificate["sensitivity"], certificate["loss"]
+    kind = "exact" if sensitivity["kind"] == "exact" else "an upper bound"
+    lines = [
+        f"sensitivity   {sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
+        f"objective     {_loss(loss['objective'], 12)}",
+        f"rmse          {_loss(loss['rmse'], 12)}",
+        f"max error     {_loss(loss['max_error'], 12)}",
+        f"last iterate  {_loss(loss['last_iterate'], 12)}",
+        f"lower bound   {_bound(certificate['lower_bound'])}",
+    ]
+    if certificate.get("class_lower_bound"):
+        lines.append(f"class bound   {_bound(certificate['class_lower_bound'])}")
+    gap = certificate["relative_gap"]
+    lines.append(f"relative gap  {'unknown' if gap is None else format(gap, '.3g')}")
+    lines.append(f"residual      {certificate['residual']['max_abs']:.3g}")
+    lines.append(f"converged     {'yes' if certificate['converged'] else 'no'}")
+    return lines + [f"warning       {text}" for text in certificate["warnings"]]
+
+
+def _loss(value: float | None, digits: int) -> str:
+    return "infinite" if value is None else f"{value:.{digits}g}"
+
+
+def _bound(bound: Mapping[str, Any] | None) -> str:
+    return "none known" if bound is None else f"{bound['objective']:.12g}  ({bound['rule']})"
+
+
+def describe_manifest(manifest: Mapping[str, Any]) -> str:
+    """Return a result in text."""
+    from factorize.format.labels import describe_spec
+
+    head = [
+        f"spec          {describe_spec(manifest['spec'])}",
+        f"spec digest   {manifest['spec_digest']}",
+        f"digest        {manifest['digest']}",
+    ]
+    return "\n".join(head + describe_certificate(manifest["certificate"]))
+
+
+def describe_gap(certificate: Mapping[str, Any]) -> str:
+    """Return objective and gap in a few words, for one line per result."""
+    gap = certificate["relative_gap"]
+    known = "no bound known" if gap is None else f"gap {gap:.1e}"
+    met = "" if certificate["converged"] else ", tolerance not met"
+    return f"objective {_loss(certificate['loss']['objective'], 8)}, {known}{met}"
+
+
+def explained(text: str) -> str:
+    """Return a printed result with the meaning of each term that it has below."""
+    used = [name for name in TERMS if any(line.startswith(f"{name} ") for line in text.splitlines())]
+    return "\n".join([text, "", *(f"{name:<14}{TERMS[name]}" for name in used)])

@@ -18,8 +18,6 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.terminal.text import describe_seconds, state_text
-
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -33,6 +31,14 @@ QUIET_SECONDS = 2.0
 REMAINING_SECONDS = 10.0
 """In plain lines: seconds between lines that say how long a list still takes."""
 _NOTEBOOK_SECONDS = 0.1
+_DOING = {
+    "compile": "compiling once, about 20 s",
+    "coarse grid": "on a coarse grid, {gap} there",
+    "bound": "searching a lower bound, {gap} of that search",
+    "certify": "certifying",
+    "prove": "proving the written bytes",
+    "store": "storing",
+}
 
 
 class Display:
@@ -308,3 +314,24 @@ def _end() -> None:
         os.write(2, _SHOW_CURSOR + b"\n")
     os.write(2, b"interrupted inside a numerical routine; what is finished is stored\n")
     os._exit(128 + signal.SIGINT)
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in the unit that fits it, to two digits: `0.05 s`, `40 s`, `12 min`, `3.1 h`."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def state_text(progress: Progress) -> str:
+    """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
+    left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
+    return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
+
+
+def _gap_text(progress: Progress) -> str:
+    if progress.relative_gap is not None:
+        return f"gap {progress.relative_gap:.2e}"
+    if progress.class_gap is not None:
+        return f"gap within its class {progress.class_gap:.2e}"
+    return "no gap yet"

@@ -18,9 +18,9 @@ from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
 from factorize.api.commands import stored as ls
 from factorize.api.commands.application import run
-from factorize.api.forms import matrices_key
 from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.workers.publishing import matrices_key
 from factorize.storage.records import manifest_key
 from factorize.storage.store import Store, open_store
 

@@ -13,11 +13,11 @@ import pytest
 from hostile_server import make
 from servers import shared_pool
 
-from factorize.api.forms import read_names
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
 from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.settings import Settings
+from factorize.api.workers.publishing import read_names
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.errors import (
     InvalidParameter,

@@ -12,8 +12,7 @@ from specs import spec_of
 from factorize import solvers
 from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect
-from factorize.api.terminal.progress import progress_of
-from factorize.api.terminal.text import state_text
+from factorize.api.terminal.progress import progress_of, state_text
 from factorize.errors import Cancelled
 from factorize.solution import PHASES, Progress
 from factorize.storage.store import open_store

@@ -12,7 +12,7 @@ from house import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
 
-from factorize.api.counts import SolveCounts
+from factorize.api.monitoring import SolveCounts
 from factorize.api.settings import Settings
 
 SPEC = '{"mechanism":{"kind":"dense"},"workload":{"kind":"prefix","n":4}}'

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import factorize
+from factorize.api.pace import StepPace, step_pace
 from factorize.api.questions.advice import advice_text, advise
-from factorize.api.questions.comparison import StepPace, measured
-from factorize.api.questions.comparison_text import text
+from factorize.api.questions.comparison import text
 from factorize.api.questions.training_job import RecommendRequest, read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 
@@ -45,7 +45,7 @@ def test_the_seconds_of_a_step_are_normals_and_operations() -> None:
     assert pace.seconds(whole, 1000, 64) == pytest.approx(1000 * 74e-9)  # 512 kB of Z are kept
     # 5 GB of Z are not: rows are drawn again, 32 on average, for 16 steps at once.
     assert pace.seconds(whole, 10**7, 64) == pytest.approx(10**7 * (10e-9 * 3 + 64e-9))
-    assert 0 < measured().operation and 0 < measured().normal < 1e-5
+    assert 0 < step_pace().operation and 0 < step_pace().normal < 1e-5
 
 
 def test_rows_say_what_a_step_takes_and_what_the_loader_does() -> None:

@@ -12,7 +12,7 @@ import pytest
 from specs import solved, spec_of
 
 from factorize.api.results import Results
-from factorize.api.terminal.text import describe_certificate
+from factorize.api.terminal.output import describe_certificate
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.certificate.stated_claims import compare
 from factorize.checker.check import check_factor_file

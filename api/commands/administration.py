@@ -1,7 +1,7 @@
-"""`factorize keys`: the keys by which a service knows its callers: create, list, show, revoke.
+"""`factorize jobs` and `factorize keys`: what an operator looks after, the solves of a service and who may ask it.
 
-They are in the service's ledger; services on it know of a change within a second. A token is shown when it is made, and
-never again.
+Jobs are asked of a running service. Keys are in its ledger; services on it know of a change within a second. A token is
+shown when it is made, and never again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,123 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.output import Database, Output, OutputForm, StoreUrl, emit, remark
+from factorize.api.terminal.output import (
+    Database,
+    Output,
+    OutputForm,
+    ServiceUrl,
+    StoreUrl,
+    argument,
+    emit,
+    option,
+    remark,
+)
+from factorize.api.terminal.progress import display, show_event
+from factorize.api.terminal.sources import service_url
+from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.api.access.caller import AccessKey, Token
     from factorize.api.access.key_register import KeyRegister
+    from factorize.client.service import Service
+
+
+jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
+Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
+State = Annotated[str | None, option("--state", metavar="STATE", help="queued, running, done, failed or cancelled.")]
+Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Jobs to list at most.")]
+
+
+@jobs.command("list")
+def list_jobs(
+    state: State = None,
+    workload: Workload = None,
+    limit: Limit = 50,
+    service: ServiceUrl = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """List jobs, newest first; results that no job has made come last."""
+    found = _service(service, store).jobs(state=state, workload=workload, limit=limit)
+    emit(output, {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs")
+
+
+@jobs.command("show")
+def show_job(
+    digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+) -> None:
+    """Show one job: state, progress, and why it failed."""
+    _emit_job(output, _service(service, store).status(digest))
+
+
+@jobs.command()
+def cancel(
+    digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+) -> None:
+    """End a queued or running job; its processes are killed within seconds."""
+    _emit_job(output, _service(service, store).cancel(digest))
+
+
+@jobs.command()
+def retry(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Queue a failed or cancelled job again."""
+    _emit_job(output, _service(service, store).retry(digest))
+
+
+@jobs.command()
+def watch(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
+    source = _service(service, store)
+    with display() as shown:
+        shown.start(digest[:12])
+        document = source.wait(digest, progress=lambda event: show_event(shown, event))
+        shown.finish("")
+    _emit_job(output, document)
+
+
+def _service(url: str | None, store: str | None) -> Service:
+    """Return the service that is asked.
+
+    Raises:
+        InvalidParameter: none is named, or a store is.
+    """
+    from factorize.client.service import Service
+
+    if url is None:
+        message = "jobs are those of a running service; name it with --service URL or FACTORIZE_SERVICE"
+        raise InvalidParameter(message, field="service")
+    return Service(service_url(url, store))
+
+
+def _emit_job(output: OutputForm, document: dict[str, Any]) -> None:
+    job = _as_job(document)
+    emit(output, job, _job_text(job))
+
+
+def _as_job(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's document as it is, and that of a job that is done in place of a manifest."""
+    if "certificate" not in document:
+        return document
+    names = {"spec_digest": document["spec_digest"], "digest": document["digest"], "state": "done", "error": None}
+    times = {"progress": None, "submitted": document.get("created"), "updated": document.get("created")}
+    return {**names, **times, "workload": document["spec"]["workload"]["kind"]}
+
+
+def _job_line(job: dict[str, Any]) -> str:
+    return f"{job['spec_digest']}  {job['state']:<9}  {job.get('workload') or '':<10}  {job['submitted']}"
+
+
+def _job_text(job: dict[str, Any]) -> str:
+    lines = [f"spec          {job['spec_digest']}", f"state         {job['state']}"]
+    for name in ("workload", "submitted", "updated"):
+        if job.get(name) is not None:
+            lines.append(f"{name:<14}{job[name]}")
+    if job.get("progress"):
+        lines.append("progress      " + ", ".join(f"{k} {v}" for k, v in job["progress"].items() if v is not None))
+    if job.get("error"):
+        lines.append(f"error         {job['error']['type']}: {job['error']['message']}")
+    return "\n".join(lines)
 
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
@@ -72,15 +184,15 @@ def list_keys(database: Database = None, store: StoreUrl = None, output: Output 
     """List all keys, the oldest first; no secrets."""
     with _register(database, store) as register:
         found = [key.document(time.time()) for key in register.all()]
-    emit(output, {"items": found}, "\n".join(_line(key) for key in found) or "no keys")
+    emit(output, {"items": found}, "\n".join(_key_line(key) for key in found) or "no keys")
 
 
-@keys.command()
-def show(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+@keys.command("show")
+def show_key(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Show one key: scopes, end and quotas; no secret."""
     with _register(database, store) as register:
         found = register.get(key_id)
-    _show(output, found)
+    _emit_key(output, found)
 
 
 @keys.command()
@@ -88,7 +200,7 @@ def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output
     """Take a key back for ever; services refuse it within a second."""
     with _register(database, store) as register:
         found = register.revoke(key_id)
-    _show(output, found)
+    _emit_key(output, found)
 
 
 @contextmanager
@@ -127,19 +239,19 @@ def _show_token(output: OutputForm, key: AccessKey, token: Token, to: Path | Non
             f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again"
         )
     else:
-        emit(output, {**document, "file": str(to)}, f"{_text(document)}\nfile          {to}")
+        emit(output, {**document, "file": str(to)}, f"{_key_text(document)}\nfile          {to}")
 
 
-def _show(output: OutputForm, key: AccessKey) -> None:
+def _emit_key(output: OutputForm, key: AccessKey) -> None:
     document = key.document(time.time())
-    emit(output, document, _text(document))
+    emit(output, document, _key_text(document))
 
 
-def _line(key: dict[str, Any]) -> str:
+def _key_line(key: dict[str, Any]) -> str:
     return f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
 
 
-def _text(key: dict[str, Any]) -> str:
+def _key_text(key: dict[str, Any]) -> str:
     lines = [
         f"key           {key['id']}  ({key['name']})",
         f"state         {key['state']}",

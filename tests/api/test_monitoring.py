@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 from servers import serving
 
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.readiness import STATES, Readiness
+from factorize.api.monitoring import STATES, Readiness
 from factorize.api.settings import Settings
 from factorize.storage.medium.bucket import Bucket
 from factorize.storage.medium.bucket_calls import BucketCalls, connect
