@@ -1,25 +1,27 @@
-"""The application: the service, its limits and its routes put together."""
+"""The application: the service, its limits and its routes put together, and the web page, which holds no data.
+
+The page is one HTML file, its style and its scripts, all from this origin.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
 
-import factorize.api.http.console
-import factorize.api.http.key_routes
-import factorize.api.http.matrices
-import factorize.api.http.probes
-import factorize.api.http.questions
-import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate, IssuerTokens
-from factorize.api.http.access import rows_of
-from factorize.api.http.problems import install
+from factorize.api.http import matrices, operator_routes, questions, routes
+from factorize.api.http.access import OPEN, rows_of
+from factorize.api.http.answers import matches
+from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KeptAnswers
 from factorize.api.http.request_guard import AuditTrail, RequestGuard
 from factorize.api.http.schema import openapi_document
@@ -29,20 +31,72 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry import of_application
 
-_MODULES = {
-    factorize.api.http.routes: "factorizations",
-    factorize.api.http.matrices: "matrices",
-    factorize.api.http.questions: "questions",
-    factorize.api.http.key_routes: "keys",
-    factorize.api.http.probes: "service",
-    factorize.api.http.console: "page",
-}
-"""Routes, and the tag of each in the OpenAPI document."""
+_MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# Scripts and styles are files of this origin; no text becomes a script (trusted types), and nothing frames the page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
 MOST_WORKING = 1024
 """Requests that compute at once, those in line included."""
 MOST_PER_KEY = 64
 """Of these those of one key, and as many streams of events of one key, or of one address without keys."""
-ROUTES = rows_of(module.router for module in _MODULES)
+
+
+class PageFile:
+    """A file of the page, with the tag by which browsers keep it.
+
+    Args:
+        name: its name.
+        body: its bytes.
+    """
+
+    def __init__(self, name: str, body: bytes) -> None:
+        self.body = body
+        self.media = f"{_MEDIA[name.rsplit('.', 1)[1]]}; charset=utf-8"
+        self.tag = f'"{hashlib.sha256(body).hexdigest()}"'
+
+    def answer(self, request: Request) -> Response:
+        """Return the file, or 304 where the browser has it."""
+        headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+        if matches(request.headers.get("if-none-match"), self.tag):
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, 200, headers | {"Content-Type": self.media})
+
+
+_HERE = files(__package__) / "console"
+_PAGE = PageFile("page.html", (_HERE / "page.html").read_bytes())
+FILES = {entry.name: PageFile(entry.name, entry.read_bytes()) for entry in (_HERE / "static").iterdir()}
+"""What the page loads, by name."""
+
+page = APIRouter(default_response_class=Response)
+
+
+@page.get("/", include_in_schema=False, dependencies=OPEN)
+async def console(request: Request) -> Response:
+    """Give the page."""
+    return _PAGE.answer(request)
+
+
+@page.get("/page/{name}", include_in_schema=False, dependencies=OPEN)
+async def page_file(request: Request, name: str) -> Response:
+    """Give a script, style or picture of the page."""
+    if name not in FILES:
+        raise ProblemAnswer("not-found", "the page has no such file")
+    return FILES[name].answer(request)
+
+
+_ROUTERS = {
+    "factorizations": routes.router,
+    "matrices": matrices.router,
+    "questions": questions.router,
+    "keys": operator_routes.keys,
+    "service": operator_routes.probes,
+    "page": page,
+}
+"""By the tag of their routes in the OpenAPI document."""
+ROUTES = rows_of(_ROUTERS.values())
 """Every route with what it asks of its callers."""
 
 
@@ -97,8 +151,8 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.http_counts = HttpCounts()
     app.state.streams = StreamLimit(MOST_PER_KEY)
     install(app)
-    for module, tag in _MODULES.items():
-        app.include_router(module.router, tags=[tag])
+    for tag, router in _ROUTERS.items():
+        app.include_router(router, tags=[tag])
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)

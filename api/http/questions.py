@@ -25,7 +25,7 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import event, paced
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, owner_of, working
-from factorize.api.questions.registry import QUESTIONS, Question
+from factorize.api.questions.registry import POSTED, Question
 from factorize.api.results import Result
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
@@ -76,7 +76,7 @@ async def _name(name: str) -> None:
     """Declare the digest in an address."""
 
 
-for _kind, _question in QUESTIONS.items():
+for _kind, _question in POSTED.items():
     _route(_kind, _question)
 
 
@@ -87,7 +87,7 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
         ProblemAnswer: there is no answer, or no place to look for it.
         QuotaExhausted: no core-seconds are left to the caller.
     """
-    question, kept = QUESTIONS[kind], http.app.state.kept_answers
+    question, kept = POSTED[kind], http.app.state.kept_answers
 
     def find(name: str | None) -> Result:
         return result_of(service, name or http.path_params["name"], caller)
@@ -129,7 +129,7 @@ def _ask(
     Raises:
         ProblemAnswer: there is none.
     """
-    question = QUESTIONS[kind]
+    question = POSTED[kind]
     threads = question.threads or service.pool.processors
     with service.meter.working(caller, threads), service.pool.place() as place:
         try:

@@ -15,7 +15,7 @@ from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.access import RouteRow
 from factorize.api.http.answer_schemas import ANSWERS
 from factorize.api.http.problems import KINDS, MEDIA_TYPE
-from factorize.api.questions.registry import QUESTIONS
+from factorize.api.questions.registry import POSTED
 from factorize.spec import Spec
 
 SECURITY_SCHEME = "key"
@@ -102,7 +102,7 @@ _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] =
 """By method, path and status of an answer: what can be asked next, and where its parameters stand."""
 BODIES: dict[str, Any] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
-    **{question.body.__name__: question.example for question in QUESTIONS.values()},
+    **{question.body.__name__: question.example for question in POSTED.values()},
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
 }
 """An example of each JSON body, by the name of its schema."""
@@ -293,10 +293,10 @@ def _settle(schema: Any) -> None:
 
 def _of_bodies() -> dict[str, Any]:
     """Return the schemas of what is posted, and of all that they name."""
-    models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in QUESTIONS.values())]
+    models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED.values())]
     _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
     found: dict[str, Any] = shown["$defs"]
-    for question in QUESTIONS.values():
+    for question in POSTED.values():
         question.complete(found, _REFERENCE)
     return found
 

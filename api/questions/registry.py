@@ -1,14 +1,22 @@
-"""The questions that a worker answers for one request: what is posted, who may, within which limits, and the answer.
+"""The questions that a solver's process answers: solves and forms, and those that are posted, which nobody stores.
 
-Routes (`api/http/questions.py`), their schemas and the workers (`api/workers/solver.py`) are made from this list. The
-docstring of a question is what the OpenAPI document says of its route.
+Routes (`api/http/questions.py`) and their schemas are made from those that are posted: what is posted, who may, within
+which limits, and the answer. The docstring of a question is what the OpenAPI document says of its route.
+
+Nothing is published here: solves and forms write files where they are told, and what was written is checked by the
+prover (`api/proof.py`) before it gets its name.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
@@ -19,18 +27,21 @@ from factorize.api.access.caller import Caller, Scope
 from factorize.api.questions import training_job
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
 from factorize.encoding import DIGEST, check_digest
+from factorize.errors import StoreUnavailable
 from factorize.plain_data import Frozen, read_union
 
 if TYPE_CHECKING:
     from factorize.api.results import Result
     from factorize.api.service import SolverService
     from factorize.api.workers.worker_process import Tell
+    from factorize.factorization import Factorization
     from factorize.storage.store import Store
 
     Find = Callable[[str | None], Result]
     """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
 
 Document = dict[str, Any]
+_log = logging.getLogger(__name__)
 PREDICTION_SECONDS = 60.0
 _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
@@ -210,7 +221,7 @@ class _Calibrate(Question):
         return calibration(store().load(asked["digest"]), read_calibration_request(asked["request"]))
 
 
-QUESTIONS: dict[str, Question] = {
+POSTED: dict[str, Question] = {
     "predict": _Predict(),
     "compare": _Compare(),
     "recommend": _Recommend(),
@@ -225,3 +236,73 @@ def _telling(tell: Tell) -> Report:
     return lambda done, total, mechanism: tell(
         done=done, total=total, mechanism=mechanism, seconds=time.monotonic() - began
     )
+
+
+def make_ready() -> None:
+    """Import what every solve needs."""
+    for name in ("numba", "scipy.linalg", "factorize.solvers"):
+        import_module(name)
+
+
+def solve(request: Document, tell: Tell) -> str:
+    """Solve a canonical spec, write its factor file, and return the digest.
+
+    Args:
+        request: `spec`, `store`, and the `path` of the file.
+        tell: told how far it is.
+
+    Raises:
+        FactorizeError: there is no file.
+    """
+    from factorize import solvers
+    from factorize.spec import parse_spec
+
+    spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
+    _log.info("the worker solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
+    return _written(solvers.solve(spec, progress=lambda step: tell(**vars(step))), request["path"])
+
+
+def form(request: Document, _tell: Tell) -> str:
+    """Write a stored factorization in another form, and return the digest of that.
+
+    Args:
+        request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
+    """
+    from factorize.rounded import cast
+
+    base = _store(request["store"]).load(request["digest"])
+    dtype = request["dtype"]
+    made = base.with_matrices(request["matrices"]) if dtype is None else cast(base, dtype)
+    return _written(made, request["path"])
+
+
+def pace(_request: Document, _tell: Tell) -> Document:
+    """Measure the pace of this machine, if nobody has, and return it; see `factorize.api.pace`."""
+    from factorize.api.pace import measured_pace
+
+    return vars(measured_pace())
+
+
+def _answer(question: Question, request: Document, tell: Tell) -> Document:
+    return question.answer(request, partial(_store, request["store"]), tell)
+
+
+QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form, pace)}
+QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
+
+
+def _written(found: Factorization, path: str) -> str:
+    from factorize.storage.medium.files import Files
+
+    try:
+        Files().produce(Path(path), found.save)
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error}; free space and try again") from None
+    return found.digest
+
+
+@cache
+def _store(url: str) -> Store:
+    from factorize.storage.store import open_store
+
+    return open_store(url, create=False)

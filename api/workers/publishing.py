@@ -84,7 +84,7 @@ def published(
     """Return the manifest of a result, stored after another process has proved what was written.
 
     Args:
-        question: `solve` or `form`; see `solver.py`.
+        question: `solve` or `form`; see `api/questions/registry.py`.
         request: what it is about.
         place: whose workers do it; given back before the publication, which waits for a disk.
         store: where it is kept.

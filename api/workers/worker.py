@@ -25,7 +25,7 @@ from factorize.api.telemetry import relay
 from factorize.api.workers.ending import Ending, WorkerEnded, died, refused, stopped
 from factorize.api.workers.search_path import search_path
 
-SOLVER, PROVER = "factorize.api.workers.solver", "factorize.api.proof"
+SOLVER, PROVER = "factorize.api.questions.registry", "factorize.api.proof"
 """The modules of the two workers. The prover has solved nothing."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 POLL_SECONDS = 0.1

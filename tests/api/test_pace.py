@@ -18,10 +18,10 @@ from factorize.api.pace import (
     pace_document,
     pace_file,
 )
+from factorize.api.questions.registry import QUESTIONS
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers.pool import Pool
-from factorize.api.workers.solver import QUESTIONS
 from factorize.errors import StoreUnavailable
 from factorize.solvers import Estimate
 

@@ -26,7 +26,7 @@ IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
 IMPORT_SOLVERS = {
     "api/service.py",
     "api/workers/pool.py",
-    "api/workers/solver.py",
+    "api/questions/registry.py",
     "api/local.py",
     "api/calls.py",
     "api/questions/comparison.py",
@@ -36,7 +36,7 @@ IMPORT_BY_A_TABLE = {
     "factorize/accounting/__init__.py",
     "api/jobs/database.py",
     "api/proof.py",
-    "api/workers/solver.py",
+    "api/questions/registry.py",
     "api/workers/worker_process.py",
     "solvers/register.py",
 }

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from factorize.api.workers import solver
+from factorize.api.questions import registry
 from factorize.api.workers.worker_process import Tell
 from factorize.solution import Progress
 
-make_ready = solver.make_ready
+make_ready = registry.make_ready
 
 
 def solve(request: dict[str, Any], tell: Tell) -> str:
@@ -21,7 +21,7 @@ def solve(request: dict[str, Any], tell: Tell) -> str:
         step += 1
         tell(**vars(Progress(step, 1 / step, None, 0.1 * step)))
         time.sleep(0.1)
-    return solver.solve(request, tell)
+    return registry.solve(request, tell)
 
 
-QUESTIONS = solver.QUESTIONS | {"solve": solve}
+QUESTIONS = registry.QUESTIONS | {"solve": solve}

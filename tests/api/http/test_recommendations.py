@@ -8,7 +8,7 @@ import pytest
 from servers import LiveService
 
 from factorize import parse_spec
-from factorize.api.workers.solver import QUESTIONS
+from factorize.api.questions.registry import QUESTIONS
 from factorize.workloads import KINDS
 
 JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "seconds": 600}

@@ -1,0 +1,242 @@
+"""Routes of those who look after a service: keys (list, show, make, take back), probes, metrics; and who a caller is.
+
+A token stands in the answer to the request that had it made, and in no other. Where a service asks for no keys, the
+routes of keys are closed: everyone on the machine could make one there, of a ledger that may be another service's too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Query, Request
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from factorize.api.access.caller import AccessKey, Caller, Scope
+from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest, read_key_request
+from factorize.api.http.access import ADMIN, MONITOR, OPEN, OPEN_WITH_DETAILS, READ
+from factorize.api.http.answers import AskingCaller, RunningService, json_response
+from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
+from factorize.api.http.request_guard import read_body
+from factorize.api.http.schema import answers, json_body
+from factorize.api.http.work_gate import WorkGate, gate_of
+from factorize.api.monitoring import NOTES
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+from factorize.encoding import read_json
+from factorize.errors import FactorizeError
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_KEYS = "/v1/keys"
+_NO_STORE = {"Cache-Control": "no-store"}
+_Id = Annotated[str, Path(pattern=KEY_ID, description="Names the key; no secret.")]
+_Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the page before.")]
+keys, probes = APIRouter(default_response_class=Response), APIRouter(default_response_class=Response)
+
+
+@keys.get("/v1/caller", responses=answers(200, document="Caller"), dependencies=READ)
+async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
+    """Say who asks: name, scopes, quotas, and whether they may look after keys here."""
+    document = {
+        "owner": caller.owner or None,
+        "name": caller.name,
+        "scopes": sorted(caller.scopes),
+        "quotas": caller.quotas.document(),
+        "asks_for_keys": service.settings.asks_for_keys,
+        "looks_after_keys": _closed(service.settings) is None and caller.sees_all,
+    }
+    return json_response(document, headers=_NO_STORE)
+
+
+@keys.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"), dependencies=ADMIN)
+async def list_keys(
+    request: Request,
+    service: RunningService,
+    caller: AskingCaller,
+    state: Annotated[Literal["active", "expired", "revoked"] | None, Query(description="Only such keys.")] = None,
+    cursor: _Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Keys per page.")] = 50,
+) -> Response:
+    """List keys, the newest first; no secrets."""
+    register = _register(service, caller)
+    found = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
+    following = found[limit - 1].id if len(found) > limit else None
+    document = {"items": [_shown(key, caller) for key in found[:limit]], "next": following}
+    return json_response(document, headers=_NO_STORE)
+
+
+@keys.post(
+    _KEYS,
+    status_code=201,
+    openapi_extra=json_body("KeyRequest"),
+    responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
+    dependencies=ADMIN,
+)
+async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
+    """Make a key, whose token is in this answer and nowhere else.
+
+    It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
+    """
+    register = _register(service, caller)
+    wish = await _read(request)
+    make = partial(register.create, days=wish.days, quotas=wish.quotas, latest=caller.ends)
+    key, token = await run_sync(make, wish.name, wish.scopes)
+    headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
+    return json_response({**_shown(key, caller), "token": token.text}, 201, headers)
+
+
+@keys.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
+async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+    """Give one key: scopes, end and quotas; no secret."""
+    key = await run_sync(_register(service, caller).get, key_id)
+    return json_response(_shown(key, caller), headers=_NO_STORE)
+
+
+@keys.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
+async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+    """Take a key back for ever; every service on the ledger refuses it within a second."""
+    key = await run_sync(_register(service, caller).revoke, key_id)
+    return json_response(_shown(key, caller), headers=_NO_STORE)
+
+
+def _closed(settings: Settings) -> str | None:
+    """Return why keys are not looked after here, or None."""
+    if not settings.asks_for_keys:
+        return "this service asks for no key, so none is made here; set require_keys, or use `factorize keys`"
+    if not settings.key_routes:
+        return "by the setting key_routes keys are changed by `factorize keys` on the machine of the service alone"
+    return None
+
+
+def _register(service: SolverService, caller: Caller) -> KeyRegister:
+    closed = _closed(service.settings)
+    if closed is not None:
+        raise ProblemAnswer("keys-closed", closed)
+    return service.keys(caller.actor)
+
+
+def _shown(key: AccessKey, caller: Caller) -> dict[str, Any]:
+    return {**key.document(time.time()), "own": key.id == caller.key}
+
+
+async def _read(request: Request) -> KeyRequest:
+    body = await read_body(request)
+    try:
+        return read_key_request(read_json(body))
+    except FactorizeError as error:
+        problem = problem_of(error, body=body)
+        if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same
+            problem = ProblemAnswer("invalid-parameter", problem.detail, extra=problem.extra)
+        raise problem from error
+
+
+@probes.get("/healthz", responses=answers(200, document="Health"), dependencies=OPEN)
+async def healthz() -> Response:
+    """Say that the process answers."""
+    return json_response({"status": "ok"})
+
+
+@probes.get("/readyz", responses=answers(200, 503, document="Readiness"), dependencies=OPEN_WITH_DETAILS)
+async def readyz(service: RunningService, caller: AskingCaller) -> Response:
+    """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
+    found = await run_sync(service.readiness.look)
+    missing = [one.document() for one in found if one.state not in NOTES]
+    document: dict[str, Any] = {}
+    failing = ""
+    if caller.may(Scope.MONITOR):
+        notes = [one.document() for one in found if one.state in NOTES]
+        checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
+        document = {"checks": checks, "missing": missing, "notes": notes}
+        failing = ": " + ", ".join(f"{one['check']} ({one['state']})" for one in missing)
+    if not missing:
+        return json_response({"status": "ready", **document})
+    raise ProblemAnswer("unavailable", f"not ready{failing}", extra=document)
+
+
+@probes.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}), dependencies=MONITOR)
+async def metrics(request: Request, service: RunningService) -> Response:
+    """Give counters and gauges in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Counts(service, gate_of(request)))
+
+    def text() -> bytes:
+        registries = (registry, service.solve_counts.registry, request.app.state.http_counts.registry)
+        return b"".join(map(generate_latest, registries))
+
+    return Response(await run_sync(text), headers={"Content-Type": METRICS_TYPE})
+
+
+class _Counts(Collector):
+    """The numbers, read when they are asked for."""
+
+    def __init__(self, service: SolverService, gate: WorkGate) -> None:
+        self._service = service
+        self._gate = gate
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        yield CounterMetricFamily("factorize_solves", "Solver processes started.", value=service.engine.solves_total)
+        yield CounterMetricFamily("factorize_known", "Specs answered from the store.", value=service.known_total)
+        yield CounterMetricFamily("factorize_sent_bytes", "Bytes of files and rows.", value=service.sent_bytes)
+        states = GaugeMetricFamily("factorize_jobs", "Jobs by state.", labels=["state"])
+        for state, count in service.ledger.counts().items():
+            states.add_metric([state], count)
+        yield states
+        oldest, memory_mb = service.ledger.load()
+        age = 0.0 if oldest is None else (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds()
+        yield GaugeMetricFamily(
+            "factorize_queue_oldest_seconds", "How long the oldest queued job has waited.", value=max(0.0, age)
+        )
+        yield GaugeMetricFamily(
+            "factorize_memory_admitted_bytes", "Memory that running solves were admitted with.", value=memory_mb << 20
+        )
+        yield from self._workers()
+        yield from self._work()
+
+    def _workers(self) -> Iterator[Metric]:
+        solves = GaugeMetricFamily("factorize_worker_solves", "Solves that a worker runs.", labels=["worker"])
+        memory = GaugeMetricFamily("factorize_worker_memory_bytes", "Memory that a worker offers.", labels=["worker"])
+        for load in self._service.engine.solves.worker_loads():
+            solves.add_metric([load.address], load.solves)
+            memory.add_metric([load.address], load.memory_mb << 20)
+        yield solves
+        yield memory
+
+    def _work(self) -> Iterator[Metric]:
+        work = GaugeMetricFamily(
+            "factorize_work", "Requests that compute, or wait for a place.", labels=["kind", "state"]
+        )
+        refused = CounterMetricFamily("factorize_refused", "Requests that found no place (429).", labels=["kind"])
+        for kind, (running, waiting) in self._gate.at_work().items():
+            work.add_metric([kind, "running"], running)
+            work.add_metric([kind, "waiting"], waiting)
+            refused.add_metric([kind], self._gate.refused[kind])
+        yield work
+        yield refused
+
+
+@probes.get("/openapi.json", include_in_schema=False, dependencies=READ)
+async def openapi(request: Request) -> Response:
+    """Give the OpenAPI document; its fields are in the order of the models, which forms of the page follow."""
+    return JSONResponse(await run_sync(request.app.openapi))
+
+
+@probes.get(
+    "/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}), dependencies=OPEN
+)
+async def problem(slug: str) -> Response:
+    """Say what a type of problem means."""
+    if slug not in KINDS:
+        raise ProblemAnswer("not-found", "the problems of this service are listed in its documentation")
+    kind = KINDS[slug]
+    return PlainTextResponse(f"{kind.title} ({kind.status})\n\n{kind.meaning}\n")
