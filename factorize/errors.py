@@ -207,7 +207,7 @@ class StoreUnavailable(StoreError):
 
     Args:
         message: what happened, and the way out.
-        state: name of what is wrong, one of those in api/readiness.py.
+        state: name of what is wrong, one of those in api/monitoring.py.
     """
 
     slug = "store-unavailable"
