@@ -87,7 +87,7 @@ def test_what_an_objective_cannot_do() -> None:
     with pytest.raises(UnsupportedProblem):
         MaxError(kind="max").weigh(np.eye(2))
     with pytest.raises(UnsupportedProblem):
-        LambdaTau(kind="lambda_tau", tau=2).of_row_errors(np.ones(2))
+        LambdaTau(kind="lambda_tau", tau=2).of_row_errors(np.ones(3))
     with pytest.raises(InvalidParameter, match="one weight per output"):
         Weighted(kind="weighted", weights=[1.0]).check(2)
     with pytest.raises(InvalidParameter, match="at least one positive"):
