@@ -1,19 +1,27 @@
-"""Objects by key: the few operations that a store needs of its medium.
+"""Objects by key: the few operations that a store needs of its medium, and the files that every medium stages.
 
-`factorize.storage.medium.directory` and `factorize.storage.medium.bucket` provide them. Another medium provides the
-same operations and passes tests/contract/test_store_contract.py.
+`factorize.storage.medium.directory` and `factorize.storage.medium.bucket` provide the operations. Another medium
+provides the same and passes tests/contract/test_store_contract.py.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailable
+from factorize.storage.medium.files import Files
 
 STAGING = "tmp"
 Kind = Literal["file", "directory", "symlink", "other"]
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +43,58 @@ class ObjectEntry:
     version: tuple[int, ...]
 
 
-class Reader(Protocol):
-    """An open object."""
+class Reader(NamedTuple):
+    """An open object.
+
+    Attributes:
+        entry: what the medium knows of it.
+        read: returns so many bytes at an offset, fewer only at the end of the object.
+    """
 
     entry: ObjectEntry
-
-    def read(self, size: int, offset: int) -> bytes:
-        """Return `size` bytes at an offset, fewer only at the end of the object."""
+    read: Callable[[int, int], bytes]
 
 
-class Staged(Protocol):
-    """A file on its way into a store, private to the one who writes it."""
+class StagedFile:
+    """A file on its way into a store, private to the one who writes it.
 
-    path: Path
+    Args:
+        path: where it is, or will be once it is written.
+        files: the file operations.
+    """
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self._files = files
 
     def write(self, data: bytes | memoryview) -> None:
         """Create the file with these bytes."""
+        rest = memoryview(data).cast("B")
+        with reported(self.path), closing(self._files, self._files.create(self.path)) as descriptor:
+            while rest:
+                rest = rest[self._files.write(descriptor, rest) :]
 
     def produce(self, write: Callable[[Path], None]) -> None:
         """Let a library write the file by its path."""
+        with reported(self.path):
+            self._files.produce(self.path, write)
 
     def open(self) -> AbstractContextManager[Reader]:
         """Open the file to read it back."""
+        return open_file(self._files, self.path, self.path.name)
 
 
 class Objects(Protocol):
     """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then."""
 
-    def stage(self) -> AbstractContextManager[Staged]:
+    def stage(self) -> AbstractContextManager[StagedFile]:
         """Return a private temporary file that is removed at the end."""
 
-    def sync_all(self, staged: Sequence[Staged]) -> None:
-        """Make files read-only and put them on the medium, which writes its journal once for all of them."""
+    def sync_all(self, staged: Sequence[StagedFile]) -> None:
+        """Make files read-only and put them on the medium together; nothing to do where `put` waits for that."""
+        return
 
-    def put(self, key: str, staged: Staged) -> bool:
+    def put(self, key: str, staged: StagedFile) -> bool:
         """Publish a synced file durably; False, and nothing changed, if the key is taken."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
@@ -97,12 +123,97 @@ class Objects(Protocol):
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time; None where the medium has none."""
+        return None
 
     def probe(self) -> None:
-        """See that the medium keeps the promises above; StoreUnavailable with the one that it breaks."""
+        """See that the medium keeps the promises above, where no operation says itself what is lacking.
+
+        Raises:
+            StoreUnavailable: with the promise that it breaks.
+        """
+        return
 
 
 def read_object(objects: Objects, key: str) -> bytes:
     """Return all bytes of a small object; raises as `Objects.open` does."""
     with objects.open(key) as reader:
         return reader.read(reader.entry.size, 0)
+
+
+@contextmanager
+def open_file(files: Files, path: Path, key: str) -> Iterator[Reader]:
+    """Open a regular file.
+
+    Raises:
+        NotFound: there is none.
+        CorruptObject: something else stands there.
+        StoreUnavailable: it cannot be read.
+    """
+
+    def read(size: int, offset: int) -> bytes:
+        """Read until `size` bytes are there or the file ends; one call, and no copy, in the usual case."""
+        data = b""
+        with reported(path):
+            while len(data) < size and (part := files.read(descriptor, size - len(data), offset + len(data))):
+                data = data + part if data else part
+        return data
+
+    with reported(path, NotFound):
+        descriptor = files.open(path)
+    try:
+        with reported(path):
+            entry = entry_of(key, files.status(descriptor))
+        if entry.kind != "file":
+            raise CorruptObject(f"{path} is not a regular file; move it away and run fsck --repair")
+        yield Reader(entry, read)
+    finally:
+        with suppress(OSError):  # nothing was written through it
+            files.close(descriptor)
+
+
+@contextmanager
+def closing(files: Files, descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end, whatever happened."""
+    try:
+        yield descriptor
+    finally:
+        files.close(descriptor)
+
+
+@contextmanager
+def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterator[None]:
+    """Turn what the file system says into one of the store's errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        message = f"{path} does not exist"
+        raise (
+            StoreUnavailable(message, state="store-gone") if absent is StoreUnavailable else absent(message)
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptObject(f"{path} is a symbolic link, which is not followed; replace it by the file") from None
+        state, remedy = _remedy(error.errno)
+        raise StoreUnavailable(f"{path}: {error.strerror or error}; {remedy}", state=state) from error
+
+
+def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
+    """Return what a file's status says of an object."""
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+    version = status.st_ino, status.st_size, status.st_mtime_ns
+    return ObjectEntry(key, status.st_size, status.st_mtime, kind, version)
+
+
+def _remedy(number: int | None) -> tuple[str, str]:
+    """Return the state that an error of the system is, and the way out."""
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "store-full", "nothing was published; free space and try again"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "store-unreachable", "raise the limit of open files (ulimit -n) and try again"
+    if number in NO_LOCKS:
+        remedy = "the file system has no locks, so nothing can be removed safely; stop what writes, or use another"
+        return "store-unreachable", remedy
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "check the permissions and that the file system is writable and has hard links, and try again"
+        return "store-forbidden", remedy
+    return "store-unreachable", "check the disk, run fsck, and try again"

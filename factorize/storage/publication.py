@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from factorize.errors import CorruptObject, NotFound
-from factorize.storage.objects import Objects, Staged
+from factorize.storage.objects import Objects, StagedFile
 
 QUARANTINE = "quarantine"
-Step = tuple[str, Staged, Callable[[], bool]]
+Step = tuple[str, StagedFile, Callable[[], bool]]
 """A key, the file that gets it, and whether what stands there is sound; asked only when something does."""
 
 
@@ -31,7 +31,7 @@ class Publisher:
             self._objects.sync_all([staged])
             self.settle(key, staged, intact)
 
-    def settle(self, key: str, staged: Staged, intact: Callable[[], bool]) -> bool:
+    def settle(self, key: str, staged: StagedFile, intact: Callable[[], bool]) -> bool:
         """Give a synced file its name unless a sound object has it; a damaged one goes to quarantine first.
 
         Args:

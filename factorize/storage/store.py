@@ -41,11 +41,13 @@ from factorize.storage.index import Index
 from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
-from factorize.storage.medium.location import MARKER, bucket_of, check_format, directory_of, in_bucket
-from factorize.storage.objects import Objects, Staged
+from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
+from factorize.storage.objects import Objects, StagedFile, read_object
 from factorize.storage.publication import Publisher, Step
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
+
+_FORMAT = canonical_json({"format": "factorize-store", "version": 1})
 
 Check = Callable[[Path], Mapping[str, Any]]
 """Looks at a written file (`factorize.api.proof`) and returns `digest` and `sha256` of what it has read, with what it
@@ -110,7 +112,7 @@ class Store:
             return self.put_checked(staged, proof, factorization)
 
     def put_checked(
-        self, staged: Staged, proof: Mapping[str, Any], factorization: Factorization | None = None
+        self, staged: StagedFile, proof: Mapping[str, Any], factorization: Factorization | None = None
     ) -> dict[str, Any]:
         """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
 
@@ -310,8 +312,25 @@ class Store:
         self._publisher.quarantine(key)
 
     def check_format(self, *, create: bool) -> None:
-        """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
-        check_format(self.objects, self.url, create=create)
+        """Compare the store's marker with this release's format; write it if there is none and `create` is true.
+
+        Raises:
+            NotFound: no marker.
+            StoreUnavailable: another format.
+        """
+        try:
+            text = read_object(self.objects, MARKER)
+        except NotFound:
+            if not create:
+                raise NotFound(f"there is no store at {self.url}; check the path") from None
+            self.objects.probe()
+            self._publisher.publish(MARKER, _FORMAT, lambda: True)
+            text = read_object(self.objects, MARKER)
+        if text != _FORMAT:
+            raise StoreUnavailable(
+                f"{self.url}/{MARKER} is not that of store format 1; use the release that wrote it, or remove that "
+                "file if it is damaged"
+            )
 
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
@@ -324,7 +343,7 @@ class Store:
     def _entries(self, entry: SpecEntry, opened: ExitStack) -> list[Step]:
         return [(key, self._written(entry.sealed(), opened), partial(self.index.sound, key)) for key in entry.keys]
 
-    def _written(self, data: bytes, opened: ExitStack) -> Staged:
+    def _written(self, data: bytes, opened: ExitStack) -> StagedFile:
         staged = opened.enter_context(self.objects.stage())
         staged.write(data)
         return staged
@@ -380,7 +399,9 @@ def open_store(
     """
     text = os.fspath(url)
     if in_bucket(text):
-        store = Store(_bucket(text), text, cache_bytes=cache_bytes)
+        from factorize.storage.medium.bucket import connect
+
+        store = Store(connect(bucket_of(text)), text, cache_bytes=cache_bytes)
     else:
         files = Files() if files is None else files
         root = directory_of(text)
@@ -389,10 +410,3 @@ def open_store(
         store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
-
-
-def _bucket(url: str) -> Objects:
-    from factorize.storage.medium.bucket import Bucket
-    from factorize.storage.medium.bucket_calls import connect
-
-    return Bucket(connect(bucket_of(url)))

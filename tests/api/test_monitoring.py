@@ -20,8 +20,7 @@ from servers import serving
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import STATES, Readiness
 from factorize.api.settings import Settings
-from factorize.storage.medium.bucket import Bucket
-from factorize.storage.medium.bucket_calls import BucketCalls, connect
+from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.store import Store, open_store
 
 
@@ -122,7 +121,7 @@ def test_a_bucket_that_is_gone(ledger: Ledger, bucket: str, bucket_server: Bucke
 def test_a_bucket_that_overwrites(ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_store(bucket)
     opened.check_format(create=True)
-    monkeypatch.setattr(BucketCalls, "create", lambda self, key, data: not self.write(key, data))
+    monkeypatch.setattr(Bucket, "create", lambda self, key, data: not self.write(key, data))
     assert list(states(ledger, opened)) == ["store-overwrites"]
 
 
@@ -158,7 +157,7 @@ def test_a_bucket_that_refuses_us_or_our_clock(
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            opened = Store(Bucket(connect(bucket.partition("?")[0])), bucket)
+            opened = Store(connect(bucket.partition("?")[0]), bucket)
             assert remedy in states(ledger, opened)[state]
         finally:
             server.shutdown()

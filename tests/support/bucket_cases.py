@@ -9,13 +9,12 @@ from typing import Any
 
 from factorize.errors import StoreUnavailable
 from factorize.storage.medium.bucket import Bucket
-from factorize.storage.medium.bucket_calls import BucketCalls
 from factorize.storage.store import Store
 
-REQUESTS = ("create", "upload", "write", "head", "get", "read", "pages", "copy", "delete")
+REQUESTS = ("create", "upload", "write", "head", "get", "read", "metas", "copy", "remove")
 
 
-class WatchedCalls(BucketCalls):
+class WatchedBucket(Bucket):
     """Calls `watch(request, count, done)` before and after each request; counts from 0."""
 
     def __init__(self, store: Any, watch: Callable[[str, int, bool], None] | None = None) -> None:
@@ -25,13 +24,13 @@ class WatchedCalls(BucketCalls):
 
 
 def _watched(name: str) -> Callable[..., Any]:
-    def call(self: WatchedCalls, *arguments: Any) -> Any:
+    def call(self: WatchedBucket, *arguments: Any) -> Any:
         count = len(self.calls)
         self.calls.append(name)
         self.watch(name, count, False)
         try:
-            answer = getattr(BucketCalls, name)(self, *arguments)
-            return iter(list(answer)) if name == "pages" else answer
+            answer = getattr(Bucket, name)(self, *arguments)
+            return iter(list(answer)) if name == "metas" else answer
         finally:  # that nothing is there is an answer too
             self.watch(name, count, True)
 
@@ -39,7 +38,7 @@ def _watched(name: str) -> Callable[..., Any]:
 
 
 for _name in REQUESTS:
-    setattr(WatchedCalls, _name, _watched(_name))
+    setattr(WatchedBucket, _name, _watched(_name))
 
 
 def failing(at: int, done: bool) -> Callable[[str, int, bool], None]:
@@ -62,8 +61,8 @@ def killing(at: int, done: bool) -> Callable[[str, int, bool], None]:
     return watch
 
 
-def store_on(calls: BucketCalls, url: str = "s3://bucket") -> Store:
+def store_on(bucket: Bucket, url: str = "s3://bucket") -> Store:
     """The store on a bucket, created if it is not there."""
-    store = Store(Bucket(calls), url)
+    store = Store(bucket, url)
     store.check_format(create=True)
     return store

@@ -54,7 +54,7 @@ class PowerModel(Files):
     synced may be there whole, in part, as zeros, or not at all.
     """
 
-    _TOGETHER = 1
+    TOGETHER = 1
     """One after the other, so that every moment between two of them is kept."""
 
     def __init__(self, root: Path) -> None:

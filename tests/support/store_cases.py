@@ -22,7 +22,7 @@ from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]
+OPERATIONS = [name for name, value in vars(Files).items() if callable(value) and not name.startswith("_")]
 
 
 def factorization(
@@ -52,7 +52,7 @@ def toeplitz(n: int, *, decay: float = 0.5) -> ToeplitzMatrix:
 class WatchedFiles(Files):
     """Calls `watch(operation, count)` before every operation; counts from 0."""
 
-    _TOGETHER = 1
+    TOGETHER = 1
 
     def __init__(self, watch: Callable[[str, int], None]) -> None:
         self.calls: list[str] = []

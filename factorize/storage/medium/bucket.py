@@ -11,36 +11,33 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from factorize.encoding import DIGEST
-from factorize.errors import NotFound, StoreUnavailable
-from factorize.storage.medium.bucket_calls import BucketCalls, Meta
+from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+from factorize.storage.medium.bucket_calls import BucketCalls, Meta, first_line
 from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
-from factorize.storage.medium.local_files import StagedFile
-from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged
+from factorize.storage.objects import STAGING, ObjectEntry, Objects, Reader, StagedFile
 
 WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
 PARTS_BYTES = 1 << 26
 """Smallest blob that is sent in parts."""
 _BLOB = re.compile(rf"blobs/sha256/[0-9a-f]{{2}}/{DIGEST}")
+CONNECT_SECONDS = 5
+REQUEST_SECONDS = 120
+RETRY_SECONDS = 30
 
 
-class Bucket:
-    """Objects below a prefix of a bucket.
-
-    Args:
-        calls: the requests.
-    """
-
-    def __init__(self, calls: BucketCalls) -> None:
-        self._calls = calls
+class Bucket(BucketCalls, Objects):
+    """Objects below a prefix of a bucket."""
 
     @contextmanager
     def stage(self) -> Iterator[StagedFile]:
@@ -54,68 +51,67 @@ class Bucket:
         with folder as name:
             yield StagedFile(Path(name) / secrets.token_hex(8), Files())
 
-    def put(self, key: str, staged: Staged) -> bool:
+    def put(self, key: str, staged: StagedFile) -> bool:
         """Send the file under its name, if that is free."""
         size = os.stat(staged.path).st_size
         if size < PARTS_BYTES or not _BLOB.fullmatch(key):
-            return self._calls.create(key, staged.path)
+            return self.create(key, staged.path)
         with suppress(NotFound):
-            self._calls.head(key)
+            self.head(key)
             return False
-        self._calls.upload(key, staged.path)
-        if self._calls.head(key)["size"] != size:
+        self.upload(key, staged.path)
+        if self.head(key)["size"] != size:
             raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
         return True
-
-    def sync_all(self, staged: Sequence[Staged]) -> None:
-        """Do nothing: a bucket has kept an object when it has answered, and `put` waits for that."""
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
         """Open an object; a small one comes with one request, of a larger one ranges are asked for."""
-        meta, data = self._calls.get(key, WHOLE_BYTES)
-        yield BucketReader(self._calls, entry_of(meta), meta.get("e_tag"), data)
+        meta, data = self.get(key, WHOLE_BYTES)
+        entry = entry_of(meta)
+
+        def read(size: int, offset: int) -> bytes:
+            if data is not None:
+                return data[offset : offset + size]
+            stop = min(offset + size, entry.size)
+            return self.read(key, offset, stop, meta.get("e_tag")) if offset < stop else b""
+
+        yield Reader(entry, read)
 
     def status(self, key: str) -> ObjectEntry:
         """Ask what the bucket knows of an object."""
-        return entry_of(self._calls.head(key))
+        return entry_of(self.head(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
         """List the objects below a folder, page by page; buckets give them by key."""
-        for page in self._calls.pages(prefix):
-            yield from map(entry_of, page)
+        return map(entry_of, self.metas(prefix))
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
         """List the keys, page by page, from `after` on."""
-        for page in self._calls.pages(prefix, after):
-            yield from (meta["path"] for meta in page)
+        return (meta["path"] for meta in self.metas(prefix, after))
 
     def move(self, key: str, target: str) -> None:
         """Copy, then remove; a crash in between leaves both."""
-        self._calls.copy(key, target)
-        self._calls.delete(key)
+        self.copy(key, target)
+        self.remove(key)
 
     def delete(self, key: str) -> None:
         """Remove an object that is there."""
-        self._calls.head(key)
-        self._calls.delete(key)
+        self.head(key)
+        self.remove(key)
 
     def refresh(self, key: str) -> None:
         """Copy an object to a temporary name and back, within the bucket: no byte leaves it, and its time is now."""
         temporary = f"{STAGING}/{secrets.token_hex(8)}"
-        self._calls.copy(key, temporary)
+        self.copy(key, temporary)
         try:
-            self._calls.copy(temporary, key)
+            self.copy(temporary, key)
         finally:
-            self._calls.delete(temporary)
+            self.remove(temporary)
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Lock the store across machines; see `BucketLock`."""
-        return BucketLock(self._calls, exclusive=exclusive).held()
-
-    def sign(self, key: str, seconds: float) -> str | None:
-        """Return a URL by which anybody may read an object for some time."""
-        return self._calls.sign(key, seconds)
+        return BucketLock(self, exclusive=exclusive).held()
 
     def probe(self) -> None:
         """See that the bucket keeps the promise that a store rests on, with an object of its own.
@@ -125,37 +121,50 @@ class Bucket:
         """
         key, refused = f"{STAGING}/probe-{secrets.token_hex(8)}", partial(StoreUnavailable, state="store-overwrites")
         try:
-            if not self._calls.create(key, b"first"):
+            if not self.create(key, b"first"):
                 raise refused("the bucket says that a name of random digits is taken; use another bucket")
-            if self._calls.create(key, b"other") or self._calls.get(key, 5)[1] != b"first":
+            if self.create(key, b"other") or self.get(key, 5)[1] != b"first":
                 raise refused(
                     "the bucket overwrites an object that it was asked only to create (If-None-Match: *), so two "
                     "writers could replace each other's results; use a bucket with conditional writes"
                 )
-            if self._calls.read(key, 1, 3, None) != b"ir":
+            if self.read(key, 1, 3, None) != b"ir":
                 raise refused("the bucket does not return the bytes of a range; use another bucket")
             if key not in [entry.key for entry in self.list(STAGING)]:
                 raise refused("the bucket does not list what was just written; use one that is consistent")
         finally:
             with suppress(StoreUnavailable):
-                self._calls.delete(key)
+                self.remove(key)
 
 
-class BucketReader:
-    """An open object of a bucket: all of it, or ranges of one version of it."""
+def connect(url: str) -> Bucket:
+    """Return the bucket at a URL. Nothing is asked of it yet.
 
-    def __init__(self, calls: BucketCalls, entry: ObjectEntry, tag: str | None, data: bytes | None) -> None:
-        self.entry = entry
-        self._calls = calls
-        self._tag = tag
-        self._data = data
+    Args:
+        url: `s3://bucket/prefix`, `gs://...` or `az://container/prefix`. Credentials and endpoint come from the
+            environment, as the provider's own tools read them (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
 
-    def read(self, size: int, offset: int) -> bytes:
-        """Return `size` bytes at an offset, fewer only at the end of the object."""
-        if self._data is not None:
-            return self._data[offset : offset + size]
-        stop = min(offset + size, self.entry.size)
-        return self._calls.read(self.entry.key, offset, stop, self._tag) if offset < stop else b""
+    Raises:
+        InvalidParameter: obstore is not installed, or refuses the URL.
+    """
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError:
+        message = f"a store at {url[:5]}... needs obstore; pip install 'factorize[cloud]'"
+        raise InvalidParameter(message, field="store") from None
+    plain = any(os.environ.get(name, "").lower() == "true" for name in ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"))
+    timeouts = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS), "timeout": timedelta(seconds=REQUEST_SECONDS)}
+    options: Any = {
+        "client_options": {"allow_http": plain, **timeouts},
+        "retry_config": {"max_retries": 5, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+    }
+    if url.startswith("s3://"):
+        options["config"] = {"aws_checksum_algorithm": "SHA256"}
+    try:
+        return Bucket(from_url(url, **options))
+    except (BaseError, ValueError) as error:
+        raise InvalidParameter(f"{url} cannot be used: {first_line(error)}", field="store") from None
 
 
 def entry_of(meta: Meta) -> ObjectEntry:

@@ -1,24 +1,20 @@
 """The requests to a bucket, each one call of obstore, with what it answers turned into the store's errors.
 
-They are methods of one object so that a test can hand the store another one that fails or kills the process at the k-th
-request. obstore is an extra (`factorize[cloud]`) and is imported with the first bucket.
+They are methods so that a test can hand the store another bucket, which fails or kills the process at the k-th request.
+obstore is an extra (`factorize[cloud]`) and is imported with the first bucket.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+from factorize.errors import NotFound, StoreUnavailable
 
-CONNECT_SECONDS = 5
-REQUEST_SECONDS = 120
-RETRY_SECONDS = 30
 _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(date|time)", re.IGNORECASE | re.DOTALL)
 _REFUSED = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
 _FULL = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull")
@@ -89,17 +85,18 @@ class BucketCalls:
         with self._reported(key, NotFound):
             return bytes(self._calls.get(self._store, key, options=options).bytes())
 
-    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[Meta]]:
-        """List everything below a folder, by key, a page at a time; only what sorts after a key, if one is given."""
+    def metas(self, prefix: str, after: str = "") -> Iterator[Meta]:
+        """Describe everything below a folder, by key, page by page; only what sorts after a key, if one is given."""
         with self._reported(prefix):
-            yield from self._calls.list(self._store, prefix=prefix or None, offset=after or None, chunk_size=1000)
+            for page in self._calls.list(self._store, prefix=prefix or None, offset=after or None, chunk_size=1000):
+                yield from page
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object within the bucket, over whatever stands at the target."""
         with self._reported(key, NotFound):
             self._calls.copy(self._store, key, target)
 
-    def delete(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Remove an object; that there is none is no error."""
         with self._reported(key):
             try:
@@ -122,39 +119,10 @@ class BucketCalls:
                 raise absent(f"{key} does not exist") from None
             state, remedy = next((state, way) for pattern, state, way in _REMEDIES if pattern.search(text))
             raise StoreUnavailable(
-                f"the bucket does not answer for {key or 'its list'}: {_first_line(error)}; {remedy}", state=state
+                f"the bucket does not answer for {key or 'its list'}: {first_line(error)}; {remedy}", state=state
             ) from None
 
 
-def connect(url: str) -> BucketCalls:
-    """Return the requests to a bucket. Nothing is asked of it yet.
-
-    Args:
-        url: `s3://bucket/prefix`, `gs://...` or `az://container/prefix`. Credentials and endpoint come from the
-            environment, as the provider's own tools read them (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
-
-    Raises:
-        InvalidParameter: obstore is not installed, or refuses the URL.
-    """
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError:
-        message = f"a store at {url[:5]}... needs obstore; pip install 'factorize[cloud]'"
-        raise InvalidParameter(message, field="store") from None
-    plain = any(os.environ.get(name, "").lower() == "true" for name in ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"))
-    timeouts = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS), "timeout": timedelta(seconds=REQUEST_SECONDS)}
-    options: Any = {
-        "client_options": {"allow_http": plain, **timeouts},
-        "retry_config": {"max_retries": 5, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-    }
-    if url.startswith("s3://"):
-        options["config"] = {"aws_checksum_algorithm": "SHA256"}
-    try:
-        return BucketCalls(from_url(url, **options))
-    except (BaseError, ValueError) as error:
-        raise InvalidParameter(f"{url} cannot be used: {_first_line(error)}", field="store") from None
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]

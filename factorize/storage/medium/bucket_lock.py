@@ -15,7 +15,6 @@ held up for that long finds its marker gone at the end and says so.
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -37,15 +36,14 @@ class BucketLock:
     """One holder's view of the lock.
 
     Args:
-        calls: the requests.
+        bucket: where.
         exclusive: whether nobody else may hold it.
     """
 
-    def __init__(self, calls: BucketCalls, *, exclusive: bool) -> None:
-        self._calls = calls
+    def __init__(self, bucket: BucketCalls, *, exclusive: bool) -> None:
+        self._bucket = bucket
         self._exclusive = exclusive
-        self._name = secrets.token_hex(16)
-        self._key = f"{LOCKS}/{_EXCLUSIVE if exclusive else _SHARED}-{self._name}"
+        self._key = f"{LOCKS}/{_EXCLUSIVE if exclusive else _SHARED}-{secrets.token_hex(16)}"
         self._seen: dict[str, tuple[str | None, float]] = {}
         self._beats = 0
 
@@ -68,24 +66,24 @@ class BucketLock:
             ended.set()
             thread.join()
             with suppress(StoreUnavailable):
-                self._calls.delete(self._key)
+                self._bucket.remove(self._key)
 
     def _take(self) -> None:
         try:
             self._beat()
             while conflicts := self._conflicts():
-                if not self._exclusive or any(self._is_exclusive(key) for key in conflicts):
+                if not self._exclusive or any(key.startswith(f"{LOCKS}/{_EXCLUSIVE}") for key in conflicts):
                     self._step_back()
                 else:
                     time.sleep(_LOOK_SECONDS)
         except BaseException:
             with suppress(StoreUnavailable):
-                self._calls.delete(self._key)
+                self._bucket.remove(self._key)
             raise
 
     def _step_back(self) -> None:
         """Leave the way free for a moment."""
-        self._calls.delete(self._key)
+        self._bucket.remove(self._key)
         time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
         while self._others(_EXCLUSIVE):
             time.sleep(_LOOK_SECONDS)
@@ -101,14 +99,14 @@ class BucketLock:
     def _others(self, kind: str) -> list[str]:
         """Markers of others that live; the dead are removed."""
         living = []
-        for page in self._calls.pages(LOCKS):
-            for meta in page:
-                key = meta["path"]
-                if key != self._key and key.startswith(f"{LOCKS}/{kind}"):
-                    if self._is_dead(key, f"{meta.get('e_tag')} {meta['last_modified']}"):
-                        self._calls.delete(key)
-                    else:
-                        living.append(key)
+        for meta in self._bucket.metas(LOCKS):
+            key = meta["path"]
+            if key == self._key or not key.startswith(f"{LOCKS}/{kind}"):
+                continue
+            if self._is_dead(key, f"{meta.get('e_tag')} {meta['last_modified']}"):
+                self._bucket.remove(key)
+            else:
+                living.append(key)
         return living
 
     def _is_dead(self, key: str, version: str) -> bool:
@@ -119,22 +117,19 @@ class BucketLock:
             return False
         return now - since > LEASE_SECONDS
 
-    def _is_exclusive(self, key: str) -> bool:
-        return key.startswith(f"{LOCKS}/{_EXCLUSIVE}")
-
     def _beat(self) -> None:
         self._beats += 1
-        self._calls.write(self._key, json.dumps({"beat": self._beats}).encode())
+        self._bucket.write(self._key, str(self._beats).encode())
 
     def _keep_beating(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(StoreUnavailable, NotFound):
-                self._calls.head(self._key)  # one that was declared dead stays so
+                self._bucket.head(self._key)  # one that was declared dead stays so
                 self._beat()
 
     def _check_held(self) -> None:
         try:
-            self._calls.head(self._key)
+            self._bucket.head(self._key)
         except NotFound:
             raise StoreUnavailable(
                 f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "

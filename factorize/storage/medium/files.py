@@ -10,8 +10,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -26,7 +25,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Files:
     """The real file system. Every method raises OSError and nothing else."""
 
-    _TOGETHER = 16
+    TOGETHER = 16
     """Files that are synced at the same time."""
 
     def make_directory(self, path: Path, mode: int = 0o777) -> None:
@@ -73,23 +72,6 @@ class Files:
             self.sync(descriptor)
         finally:
             os.close(descriptor)
-
-    def sync_together(self, paths: Sequence[Path]) -> None:
-        """Put many files on the medium, several at a time; returns when all are, or one has failed.
-
-        A file system writes its journal for whoever waits, so many that wait together take as long as a few. (One
-        `syncfs` would be faster still, but some file systems and older kernels do not report its errors.)
-        """
-        with ThreadPoolExecutor(self._TOGETHER, "sync") as pool:
-            for _ in pool.map(self._sync_path, paths):
-                pass
-
-    def _sync_path(self, path: Path) -> None:
-        descriptor = self.open(path)
-        try:
-            self.sync(descriptor)
-        finally:
-            self.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name; FileExistsError if that name is taken. This is the atomic put-if-absent."""

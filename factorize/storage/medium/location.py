@@ -1,4 +1,4 @@
-"""The location of a store, and the marker that says of which format it is."""
+"""The location of a store: a directory, or a bucket and a prefix in it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from factorize.encoding import canonical_json
-from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
-from factorize.storage.objects import Objects, read_object
-from factorize.storage.publication import Publisher
+from factorize.errors import InvalidParameter
 
 MARKER = "store.json"
 LEDGER_FILE = "jobs.sqlite"
@@ -17,7 +14,6 @@ WITHDRAWN = "withdrawn-keys"  # ids of revoked keys of a service
 BUCKETS = ("s3", "gs", "az")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._=+-]+)*/?")
-FORMAT = {"format": "factorize-store", "version": 1}
 
 
 def in_bucket(url: str) -> bool:
@@ -67,30 +63,3 @@ def _path_of(url: str) -> str:
         message = "a store's file:// URL has no host and an absolute path: file:///path"
         raise InvalidParameter(message, field="store")
     return unquote(parts.path)
-
-
-def check_format(objects: Objects, url: str, *, create: bool) -> None:
-    """Compare a store's marker with this release's format; write it if there is none and `create` is true.
-
-    Args:
-        objects: the medium.
-        url: what the store is called in messages.
-        create: whether a missing marker is written.
-
-    Raises:
-        NotFound: no marker.
-        StoreUnavailable: another format.
-    """
-    try:
-        text = read_object(objects, MARKER)
-    except NotFound:
-        if not create:
-            raise NotFound(f"there is no store at {url}; check the path") from None
-        objects.probe()
-        Publisher(objects).publish(MARKER, canonical_json(FORMAT), lambda: True)
-        text = read_object(objects, MARKER)
-    if text != canonical_json(FORMAT):
-        raise StoreUnavailable(
-            f"{url}/{MARKER} is not that of store format {FORMAT['version']}; use the release that wrote it, "
-            "or remove that file if it is damaged"
-        )

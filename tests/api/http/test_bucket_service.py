@@ -58,10 +58,10 @@ def test_a_ledger_has_to_be_named(bucket):
 
 
 def test_a_service_does_not_start_on_a_bucket_that_overwrites(bucket, tmp_path, monkeypatch):
-    from factorize.storage.medium.bucket_calls import BucketCalls
+    from factorize.storage.medium.bucket import Bucket
     from factorize.storage.store import open_store
 
     open_store(bucket)
-    monkeypatch.setattr(BucketCalls, "create", lambda self, key, data: not self.write(key, data))
+    monkeypatch.setattr(Bucket, "create", lambda self, key, data: not self.write(key, data))
     with pytest.raises(StoreUnavailable, match="conditional writes"):
         SolverService(Settings(store=bucket, database=f"sqlite:///{tmp_path}/jobs.sqlite"))

@@ -19,7 +19,7 @@ from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUna
 from factorize.storage import blobs as blobs_module
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.medium.directory import Directory
-from factorize.storage.medium.local_files import FileReader
+from factorize.storage.objects import Reader
 
 SMALL = 64
 
@@ -36,7 +36,7 @@ class CountingDirectory(Directory):
     gate: threading.Event | None = None
 
     @contextmanager
-    def open(self, key: str) -> Iterator[FileReader]:
+    def open(self, key: str) -> Iterator[Reader]:
         self.opened += 1
         if self.gate is not None:
             self.gate.wait(600)

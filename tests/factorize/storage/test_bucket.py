@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bucket_cases import WatchedCalls, failing, store_on
+from bucket_cases import WatchedBucket, failing, store_on
 from obstore.store import MemoryStore
 from store_cases import factorization, toeplitz
 from test_store_crash import ACTIONS, ANSWER, PUT
@@ -24,8 +24,7 @@ from factorize.storage.blobs import CHUNK_BYTES, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium import bucket_lock
-from factorize.storage.medium.bucket import Bucket
-from factorize.storage.medium.bucket_calls import BucketCalls, connect
+from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.medium.bucket_lock import LOCKS, BucketLock
 from factorize.storage.medium.location import bucket_of
 from factorize.storage.objects import STAGING, read_object
@@ -36,11 +35,12 @@ HERE = Path(__file__).parent
 
 def in_memory(watch: Callable[[str, int, bool], None] | None = None, medium: MemoryStore | None = None) -> Store:
     """A store on obstore's bucket in memory, which keeps the same promises as S3 and takes microseconds."""
-    return store_on(WatchedCalls(medium or MemoryStore(), watch))
+    return store_on(WatchedBucket(medium or MemoryStore(), watch))
 
 
-def calls_of(store: Store) -> WatchedCalls:
-    return store.objects._calls  # type: ignore[attr-defined]  # a bucket's
+def calls_of(store: Store) -> WatchedBucket:
+    assert isinstance(store.objects, WatchedBucket)
+    return store.objects
 
 
 def keys(store: Store, prefix: str = "") -> list[str]:
@@ -57,7 +57,7 @@ def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
         medium = MemoryStore()
         before = in_memory(medium=medium)
         before.put(ANSWER)
-        return Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket")
+        return Store(WatchedBucket(medium, watch), "s3://bucket")
 
     whole = begun()
     ACTIONS[action](whole)
@@ -91,8 +91,8 @@ def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
 WRITER = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
-from bucket_cases import WatchedCalls, killing, store_on
-from factorize.storage.medium.bucket_calls import connect
+from bucket_cases import WatchedBucket, killing, store_on
+from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.location import bucket_of
 from store_cases import factorization
 import safetensors.numpy
@@ -102,7 +102,7 @@ at = 0
 while True:
     child = os.fork()
     if child == 0:
-        calls = WatchedCalls(connect(f"{sys.argv[1]}/{at}")._store, killing(at, at % 2 == 1))
+        calls = WatchedBucket(connect(f"{sys.argv[1]}/{at}")._store, killing(at, at % 2 == 1))
         store_on(calls, "s3://bucket").put(put)
         os._exit(0)
     status = os.waitpid(child, 0)[1]
@@ -153,7 +153,7 @@ def test_shared_holders_go_together_and_exclusive_ones_alone():
 
     def hold(name: str, exclusive: bool) -> None:
         for _ in range(5):
-            with BucketLock(BucketCalls(medium), exclusive=exclusive).held():
+            with BucketLock(Bucket(medium), exclusive=exclusive).held():
                 inside.append(name)
                 seen = list(inside)
                 if exclusive and seen != [name] or any(other.startswith("x") for other in seen if other != name):
@@ -173,14 +173,14 @@ def test_shared_holders_go_together_and_exclusive_ones_alone():
 def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
     monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
     medium = MemoryStore()
-    dead = BucketLock(BucketCalls(medium), exclusive=True)
+    dead = BucketLock(Bucket(medium), exclusive=True)
     dead._take()  # and then its machine is gone
-    with BucketLock(BucketCalls(medium), exclusive=False).held():
+    with BucketLock(Bucket(medium), exclusive=False).held():
         pass
     with (
         pytest.raises(StoreUnavailable, match="held up for more than 0.2 s"),
-        BucketLock(BucketCalls(medium), exclusive=False).held(),
-        BucketLock(BucketCalls(medium), exclusive=True).held(),  # waits until the first one counts as dead
+        BucketLock(Bucket(medium), exclusive=False).held(),
+        BucketLock(Bucket(medium), exclusive=True).held(),  # waits until the first one counts as dead
     ):
         pass
 
@@ -191,10 +191,10 @@ def test_a_living_holder_is_waited_for_beyond_the_lease(monkeypatch):
     medium, order = MemoryStore(), []
 
     def sweep() -> None:
-        with BucketLock(BucketCalls(medium), exclusive=True).held():
+        with BucketLock(Bucket(medium), exclusive=True).held():
             order.append("sweep")
 
-    with BucketLock(BucketCalls(medium), exclusive=False).held():
+    with BucketLock(Bucket(medium), exclusive=False).held():
         thread = threading.Thread(target=sweep)
         thread.start()
         time.sleep(1)
@@ -220,7 +220,7 @@ def test_a_sweep_waits_for_a_put_that_finds_its_file():
             thread.start()
             thread.join(0.5)
 
-    Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket").put(PUT)
+    Store(WatchedBucket(medium, watch), "s3://bucket").put(PUT)
     thread.join(600)
     assert fsck(first).clean and first.load(PUT.digest).digest == PUT.digest
 
@@ -236,7 +236,7 @@ def test_what_is_revoked_while_another_machine_stores_it_falls_too():
             calls_of(other).watch = lambda name, count, done: None
             store.revoke(ANSWER.digest, "wrong")
 
-    other = Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket")
+    other = Store(WatchedBucket(medium, watch), "s3://bucket")
     with pytest.raises(Revoked):
         other.put(twin)
     assert store.digest_of(ANSWER.spec_digest) is None
@@ -271,14 +271,14 @@ def test_ranges_are_read(large):
 def test_damage_in_the_bucket_is_found_and_not_served(large):
     store, data, key = large
     store.blob(sha256(data))
-    store.objects._calls.write(key, data[:-1] + b"?")
+    store.objects.write(key, data[:-1] + b"?")
     with pytest.raises(CorruptObject, match="is damaged"):
         open_store(store.url).blob(sha256(data))
 
 
 def test_a_large_blob_goes_in_parts_and_is_not_sent_twice(bucket, monkeypatch):
     monkeypatch.setattr("factorize.storage.medium.bucket.PARTS_BYTES", 1 << 10)
-    calls = WatchedCalls(connect(bucket_of(bucket))._store)
+    calls = WatchedBucket(connect(bucket_of(bucket))._store)
     store = store_on(calls)
     store.put(factorization(40))
     assert calls.calls.count("upload") == 1
@@ -310,7 +310,7 @@ def test_a_signed_url_gives_the_bytes_to_anybody(large):
 # What is refused
 
 
-class Overwriting(BucketCalls):
+class Overwriting(Bucket):
     """A bucket that ignores the condition, as some servers do."""
 
     def create(self, key: str, data: Any) -> bool:
@@ -318,10 +318,10 @@ class Overwriting(BucketCalls):
         return True
 
 
-class Blind(BucketCalls):
+class Blind(Bucket):
     """A bucket whose list lags behind."""
 
-    def pages(self, prefix: str) -> Iterator[Any]:
+    def metas(self, prefix: str, after: str = "") -> Iterator[Any]:
         return iter(())
 
 
@@ -330,9 +330,9 @@ def test_a_bucket_that_breaks_a_promise_is_refused_and_left_empty(kind, why):
     medium = MemoryStore()
     with pytest.raises(StoreUnavailable, match=why):
         store_on(kind(medium))
-    assert keys(Store(Bucket(BucketCalls(medium)), "x")) == []
+    assert keys(Store(Bucket(medium), "x")) == []
     with pytest.raises(StoreUnavailable, match=why):
-        Bucket(kind(medium)).probe()
+        kind(medium).probe()
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket):
@@ -343,7 +343,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket):
 
 
 def test_a_server_that_is_gone_is_unavailable(bucket, monkeypatch):
-    monkeypatch.setattr("factorize.storage.medium.bucket_calls.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("factorize.storage.medium.bucket.RETRY_SECONDS", 0.1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreUnavailable, match="the bucket does not answer"):
         open_store(bucket)
@@ -376,5 +376,5 @@ def test_objects_are_never_overwritten(bucket):
     [("NoSuchBucket", "create the bucket"), ("Timeout", "try again"), ("status 403", "check the credentials")],
 )
 def test_digits_of_a_request_id_are_no_status(code: str, remedy: str) -> None:
-    with pytest.raises(StoreUnavailable, match=remedy), BucketCalls(None)._reported("a key"):
+    with pytest.raises(StoreUnavailable, match=remedy), Bucket(None)._reported("a key"):
         raise OSError(f"{code} <RequestID>7b4031507a401b</RequestID>")
