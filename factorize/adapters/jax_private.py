@@ -14,11 +14,12 @@ import optax
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
 from factorize.adapters.adaptive.joint_plan import iterate_workload
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import Batching, FactorSource, TrainingJob, second_source
+from factorize.adapters.jobs import FactorSource, TrainingJob
 from factorize.adapters.statement import PrivacyStatement
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches
 from factorize.training.receipt import Receipt
+from factorize.training.sampling import CyclicPoisson
 
 
 class PrivateJax(NamedTuple):
@@ -107,21 +108,21 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
     """
-    batching = Batching(sampling, seed, order_seed, remainder, physical_batch_size)
-    wanted = partial(iterate_workload, betas[0]) if adaptive == "joint" else _running_sums
-    source = FactorSource(spec, workload or wanted, memory, None, url, store, solve)
-    squares = second_source(adaptive, second, source, betas[1], batching)
-    target = PrivacyTarget(epsilon=epsilon, delta=delta)
-    job = TrainingJob(examples, batch_size, epochs, target, clip_norm, adjacency, batching, source, squares)
-    planned = job.plan(users, calibration)
-    secret = batching.secret
+    sums = partial(iterate_workload, betas[0]) if adaptive == "joint" else _running_sums
+    source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
+    privacy = epsilon, delta, clip_norm, adjacency
+    batching = sampling, seed, order_seed, remainder, physical_batch_size
+    noise_of = source, users, calibration, adaptive, second, betas[1]
+    planned = TrainingJob(examples, batch_size, epochs, *(privacy + batching + noise_of)).plan()
+    secret = planned.job.secret
     if planned.moments is not None:
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=betas[0], b2=betas[1], dtype=dtype)
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
-    batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
-    statement = planned.statement(examples, sampling, users)
+    assert not isinstance(planned.order, CyclicPoisson)  # which the batching here does not know
+    batches = AuditedBatches(planned.order, planned.auditor(), physical=physical_batch_size)
+    statement = planned.statement()
     if receipt is not None:
         receipt.begin(statement, planned.strategies, batches.auditor, generator="threefry2x32", dtype=dtype)
     return PrivateJax(noise, batches, statement)

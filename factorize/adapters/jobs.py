@@ -43,6 +43,7 @@ class Planned:
     """A factorization, its noise, and the order that both are for.
 
     Attributes:
+        job: what was asked for.
         factors: of C.
         calibration: of its noise.
         order: of the examples.
@@ -51,6 +52,7 @@ class Planned:
         moments: noise of both; `calibration` is that of the first.
     """
 
+    job: TrainingJob
     factors: CertifiedFactors
     calibration: Calibration
     order: AnyOrder
@@ -58,36 +60,40 @@ class Planned:
     second: CertifiedFactors | None = None
     moments: JointMoments | None = None
 
-    def auditor(self, users: Sequence[Any] | np.ndarray | None) -> AnyAuditor:
+    def auditor(self) -> AnyAuditor:
         """Return the auditor of the order.
 
         Raises:
             InvalidParameter: users with several examples, where these are sampled.
         """
+        users, steps = self.job.users, self.factors.steps
         if not isinstance(self.order, BallsInBins):
-            return ParticipationAuditor.of(self.calibration, self.factors.steps, users=users)
+            return ParticipationAuditor.of(self.calibration, steps, users=users)
         if users is not None:  # refuses users with several examples: each example has a bin of its own
-            bins, participation = self.order.bins, self.order.participation
-            ParticipationAuditor(participation, self.factors.steps, users=users, groups=bins)
+            ParticipationAuditor(self.order.participation, steps, users=users, groups=self.order.bins)
         return BinsAuditor.of(self.order, divisor=self.calibration.divisor)
-
-    def fixed_or_bins(self) -> Order | BallsInBins:
-        """Return the order, which is not one that samples anew in every step."""
-        assert not isinstance(self.order, CyclicPoisson)
-        return self.order
 
     @property
     def strategies(self) -> list[CertifiedFactors]:
         """Factors of C, and of C2 where there is one."""
         return [self.factors] if self.second is None else [self.factors, self.second]
 
-    def statement(self, examples: int, sampling: str, users: Any, ranks: int = 1) -> PrivacyStatement:
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What has to be the same on all ranks, as plain JSON."""
+        job, c = self.job, self.calibration
+        batches = {"examples": job.examples, "epochs": job.epochs}
+        order = {"order_seed": job.order_seed, "remainder": job.remainder}
+        noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
+        return {**batches, **order, "adaptive": job.adaptive, "factorization": self.factors.digest, **noise}
+
+    def statement(self) -> PrivacyStatement:
         """Return what the job guarantees; per user, where examples have users."""
-        fixed = isinstance(self.order, Order)
-        used = len(np.unique(np.concatenate(list(self.order)))) if fixed else examples
-        unit, factors = "example" if users is None else "user", self.factors
-        own = factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta, ranks, self.moments
-        return PrivacyStatement(self.calibration, *own)
+        job, factors = self.job, self.factors
+        used = len(np.unique(np.concatenate(list(self.order)))) if isinstance(self.order, Order) else job.examples
+        unit = "example" if job.users is None else "user"
+        about = factors.digest, factors.steps, job.examples, used, job.sampling, unit
+        return PrivacyStatement(self.calibration, *about, self.overflow_delta, job.ranks, self.moments)
 
 
 @dataclass(frozen=True)
@@ -157,99 +163,129 @@ class FactorSource:
 
 
 @dataclass(frozen=True)
-class Batching:
-    """How batches are drawn; see `factorize.adapters.private.make_private`.
+class TrainingJob:
+    """What is decided before the framework matters; the one plan of every `make_private`.
 
     Attributes:
+        examples: N.
+        size: of a batch, expected where it is random; divisor of the means.
+        epochs: passes.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        clip_norm: bound on an example's gradient.
+        adjacency: `zero_out` or `replace_one`.
         sampling: one of `known`.
         seed: secret, of noise and sampling; None has one drawn.
         order_seed: public, of a fixed order.
         remainder: of a fixed order.
         physical: examples per part.
-        overflow: of bins; see `factorize.training.orders.balls_in_bins`.
+        source: of the factorization.
+        users: of the examples, or None.
+        calibration: that counts on this very sampling in bins, None to have it computed.
+        adaptive: `plain`; or `joint`, where the squares of gradients have noise of their own.
+        second: the factorization for the squares as it was named; `auto` asks for the optimum of Adam's second moments.
+        beta: Adam's beta2.
+        overflow: of bins; see `factorize.training.bins.BallsInBins`.
         known: the samplings that the framework's loader has.
+        ranks: processes that train together.
     """
 
+    examples: int
+    size: int
+    epochs: int
+    epsilon: float
+    delta: float
+    clip_norm: float
+    adjacency: Adjacency | str
     sampling: str
     seed: int | None
     order_seed: int
     remainder: Literal["drop", "pad"]
     physical: int | None
+    source: FactorSource
+    users: Sequence[Any] | np.ndarray | None
+    calibration: Calibration | None
+    adaptive: str
+    second: Any
+    beta: float
     overflow: Literal["abort", "unlimited"] = "abort"
     known: tuple[str, ...] = ("fixed", *BINNED)
+    ranks: int = 1
 
     @cached_property
     def secret(self) -> int:
         """The seed, or one that is drawn here."""
         return randbits(128) if self.seed is None else self.seed
 
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """What order and calibration follow from; the one plan of every `make_private`.
-
-    Attributes:
-        examples: N.
-        size: of a batch, expected where it is random; divisor of the means.
-        epochs: passes.
-        target: epsilon and delta.
-        clip_norm: bound on an example's gradient.
-        adjacency: `zero_out` or `replace_one`.
-        batching: how batches are drawn.
-        source: of the factorization.
-        second: of that for the squares of gradients, where they have noise of their own.
-    """
-
-    examples: int
-    size: int
-    epochs: int
-    target: PrivacyTarget
-    clip_norm: float
-    adjacency: Adjacency | str
-    batching: Batching
-    source: FactorSource
-    second: FactorSource | None = None
-
-    def plan(self, users: Sequence[Any] | np.ndarray | None, calibration: Calibration | None) -> Planned:
-        """Return factorization, noise and order.
-
-        Args:
-            users: of the examples, or None.
-            calibration: that counts on this very sampling in bins, None to have it computed.
+    def plan(self) -> Planned:
+        """Return factorization, noise and order; what is refused is refused before anything is solved.
 
         Raises:
             UnsupportedAdjacency: another adjacency than zero-out with bins.
-            InvalidParameter: users of other examples, an unknown sampling, a calibration of something else, or a seed
-                that cannot be secret.
+            InvalidParameter: users of other examples, an unknown sampling, a calibration of something else, a seed that
+                cannot be secret, ranks without a seed or with a secret order, or a second factorization that nothing
+                or no accountant needs.
             InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
         """
-        sampling, known = self.batching.sampling, self.batching.known
+        sampling, known, users = self.sampling, self.known, self.users
         if users is not None and len(users) != self.examples:
             raise InvalidParameter(f"{len(users)} users for {self.examples} examples; name one for each", field="users")
         if sampling not in known:
             message = f"sampling={str(sampling)[:20]!r} is not one of {', '.join(known)}"
             raise InvalidParameter(message, field="sampling")
+        if self.ranks > 1 and self.seed is None:
+            message = "every rank has to have the same seed; draw one on rank 0 and send it by broadcast_object_list"
+            raise InvalidParameter(message, field="seed")
+        if self.ranks > 1 and sampling != "fixed":
+            message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
+            raise InvalidParameter(message, field="sampling")
+        squares = self._squares()
         if sampling in BINNED:
-            return self._in_bins(calibration)
-        if calibration is not None:
+            return self._in_bins()
+        if self.calibration is not None:
             message = (
                 f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
             )
             raise InvalidParameter(message, field="calibration")
-        return self._fixed() if sampling == "fixed" else self._cyclic_poisson()
+        return self._fixed(squares) if sampling == "fixed" else self._cyclic_poisson()
 
-    def _fixed(self) -> Planned:
+    def _squares(self) -> FactorSource | None:
+        """Return where the factorization for the squares of gradients comes from; None where they have no noise.
+
+        Raises:
+            InvalidParameter: an unknown way, one that is contradicted, or an order other than a fixed one.
+        """
+        automatic = isinstance(self.second, str) and self.second == "auto"
+        if self.adaptive not in ("plain", "joint"):
+            message = f"adaptive={str(self.adaptive)[:20]!r} is not known; use plain or joint"
+            raise InvalidParameter(message, field="adaptive")
+        if self.adaptive == "plain":
+            if automatic:
+                return None
+            message = "second= is the factorization for squares of gradients; adaptive='plain' has none, leave it out"
+            raise InvalidParameter(message, field="second")
+        if self.sampling != "fixed":
+            raise InvalidParameter(
+                f"sampling={self.sampling!r} has no accountant for two moments together; use "
+                "sampling='fixed', or adaptive='plain', where second moments are made of noisy gradients",
+                field="sampling",
+            )
+        memory, workload = self.source.memory if automatic else None, partial(second_workload, self.beta)
+        return replace(self.source, spec=self.second, workload=workload, memory=memory, bands=None)
+
+    def _fixed(self, squares: FactorSource | None) -> Planned:
         """Plan the same public batches in every epoch."""
-        seed, remainder = self.batching.order_seed, self.batching.remainder
+        seed, remainder = self.order_seed, self.remainder
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=seed, remainder=remainder)
         factors = self.source.find(len(order), order.participation)
         noise: dict[str, Any] = {"clip_norm": self.clip_norm, "divisor": self.size, "adjacency": self.adjacency}
-        if self.second is None:
-            planned = Planned(factors, calibrate(factors.sensitivity, self.target, **noise), order)
+        target = PrivacyTarget(epsilon=self.epsilon, delta=self.delta)
+        if squares is None:
+            planned = Planned(self, factors, calibrate(factors.sensitivity, target, **noise), order)
         else:
-            second = self.second.find(len(order), order.participation)
-            moments = calibrate_moments(factors, second, self.target, **noise)
-            planned = Planned(factors, moments.first, order, second=second, moments=moments)
+            second = squares.find(len(order), order.participation)
+            moments = calibrate_moments(factors, second, target, **noise)
+            planned = Planned(self, factors, moments.first, order, second=second, moments=moments)
         order.check(planned.calibration.sensitivity.participation, factors.steps)
         return planned
 
@@ -265,32 +301,30 @@ class TrainingJob:
         participation = {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands}
         steps = self.epochs * max(1, self.examples // self.size)
         factors = source.find(steps, participation)
-        epsilon, delta = self._epsilon_delta()
         calibration = calibrate_amplified(
             factors,
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=self.epsilon,
+            delta=self.delta,
             dataset_size=self.examples,
             batch_size=self.size,
             divisor=self.size,
             clip_norm=self.clip_norm,
             adjacency=self.adjacency,
         )
-        order = CyclicPoisson(self.examples, calibration, steps=steps, seed=self.batching.secret ^ _SAMPLING)
+        order = CyclicPoisson(self.examples, calibration, steps=steps, seed=self.secret ^ _SAMPLING)
         order.check(calibration.sensitivity.participation, factors.steps)
-        return Planned(factors, calibration, order)
+        return Planned(self, factors, calibration, order)
 
-    def _in_bins(self, calibration: Any) -> Planned:
+    def _in_bins(self) -> Planned:
         """Plan the secret order in which each example draws its bin once, or in every epoch anew."""
-        epsilon, delta = self._epsilon_delta()
-        batching, bins, capacity = self.batching, max(1, self.examples // self.size), None
-        sampling, physical = batching.sampling, batching.physical
+        epsilon, delta, sampling = self.epsilon, self.delta, self.sampling
+        bins, physical, capacity = max(1, self.examples // self.size), self.physical, None
         if Adjacency.parse(self.adjacency) is not Adjacency.ZERO_OUT:
             raise UnsupportedAdjacency(
                 f"adjacency={str(self.adjacency)!r} is not covered under {sampling}; use zero_out, or a fixed order",
                 field="adjacency",
             )
-        if batching.overflow == "abort":
+        if self.overflow == "abort":
             draws = 1 if sampling == "balls_in_bins" else self.epochs
             tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0)))) / draws
             capacity = capacity_for(self.examples, bins, physical_batch=physical or 1, tau=tau)
@@ -299,17 +333,12 @@ class TrainingJob:
         amplified = {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta}
         once = {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
         factors = source.find(bins * self.epochs, once, amplified)
-        order = _ORDERS[sampling](
-            self.examples,
-            bins,
-            self.epochs,
-            derived_key(batching.secret, factors.digest, None if batching.seed is None else batching.order_seed),
-            physical_batch=physical,
-            capacity=capacity,
-            overflow=batching.overflow,
-        )
+        key = derived_key(self.secret, factors.digest, None if self.seed is None else self.order_seed)
+        room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": self.overflow}
+        order = _ORDERS[sampling](self.examples, bins, self.epochs, key, **room)
         extra = order.extra_delta(epsilon)
         left = math.nextafter(delta - extra, 0.0)  # so that both together are delta at most
+        calibration: Any = self.calibration
         if calibration is None:
             from factorize.accounting import calibrate_sampling
 
@@ -318,58 +347,19 @@ class TrainingJob:
             calibration = calibrate_sampling(factors, target, sampling=sampling, **noise)
         order.check_calibration(calibration, factors.steps)
         self._check_calibration(calibration, left)
-        return Planned(factors, calibration, order, extra)
+        return Planned(self, factors, calibration, order, extra)
 
     def _check_calibration(self, calibration: Any, left: float) -> None:
         """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
-        epsilon, _ = self._epsilon_delta()
-        if calibration.epsilon > epsilon or calibration.delta > left:
+        if calibration.epsilon > self.epsilon or calibration.delta > left:
             raise InvalidParameter(
                 f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), and the target leaves "
-                f"({epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
+                f"({self.epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
                 field="calibration",
             )
-        for name, asked, stated in (
-            ("clip_norm", self.clip_norm, calibration.clip_norm),
-            ("divisor", self.size, calibration.divisor),
-        ):
+        own = {"clip_norm": self.clip_norm, "divisor": self.size}
+        for name, asked in own.items():
+            stated = getattr(calibration, name)
             if asked != stated:
                 message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"
                 raise InvalidParameter(message, field=name)
-
-    def _epsilon_delta(self) -> tuple[float, float]:
-        assert self.target.epsilon is not None and self.target.delta is not None  # make_private asks for both
-        return self.target.epsilon, self.target.delta
-
-
-def second_source(
-    adaptive: str, second: Any, source: FactorSource, beta: float, batching: Batching
-) -> FactorSource | None:
-    """Return where the factorization for the squares of gradients comes from; None where they have no noise.
-
-    Args:
-        adaptive: `plain` or `joint`.
-        second: the factorization as it was named; `auto` asks for the optimum of Adam's second moments.
-        source: of the gradients' factorization.
-        beta: Adam's beta2.
-        batching: of the job.
-
-    Raises:
-        InvalidParameter: an unknown way, one that is contradicted, or an order other than a fixed one.
-    """
-    automatic = isinstance(second, str) and second == "auto"
-    if adaptive not in ("plain", "joint"):
-        raise InvalidParameter(f"adaptive={str(adaptive)[:20]!r} is not known; use plain or joint", field="adaptive")
-    if adaptive == "plain":
-        if automatic:
-            return None
-        message = "second= is the factorization for squares of gradients; adaptive='plain' has none, leave it out"
-        raise InvalidParameter(message, field="second")
-    if batching.sampling != "fixed":
-        raise InvalidParameter(
-            f"sampling={str(batching.sampling)[:20]!r} has no accountant for two moments together; use "
-            "sampling='fixed', or adaptive='plain', where second moments are made of noisy gradients",
-            field="sampling",
-        )
-    memory = source.memory if automatic else None
-    return replace(source, spec=second, workload=partial(second_workload, beta), memory=memory, bands=None)

@@ -16,15 +16,7 @@ from torch.utils.data import DataLoader
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.adaptive.joint_plan import iterate_workload
-from factorize.adapters.jobs import (
-    BINNED,
-    AnyAuditor,
-    Batching,
-    FactorSource,
-    Planned,
-    TrainingJob,
-    second_source,
-)
+from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
@@ -32,7 +24,7 @@ from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.privacy import Adjacency, Calibration
 from factorize.training.receipt import Receipt
 
 SAMPLINGS = ("fixed", "cyclic_poisson", *BINNED)
@@ -137,33 +129,28 @@ def make_private(
         )
         raise InvalidParameter(message, field="model")
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
-    batching = Batching(sampling, seed, order_seed, remainder, physical_batch_size, overflow, SAMPLINGS)
     joint = adaptive == "joint"
 
     def plan() -> tuple[tuple[Planned, AnyAuditor, Any, dict[str, Any]], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
-        if joint:  # what is refused is refused before anything is solved
+        if joint:
             check_adam(inner)
         betas = inner.param_groups[0]["betas"] if joint else (0.0, 0.0)
         workload = partial(iterate_workload, betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
-        squares = second_source(adaptive, second, source, betas[1], batching)
-        _check_ranks(ranks, sampling, seed)
         errors = ModuleValidator.validate(model, strict=False)
         if errors:
             raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
         dataset, size, loading = _data(data, batch_size, sampling)
-        target = PrivacyTarget(epsilon=epsilon, delta=delta)
-        job = TrainingJob(len(dataset), size, epochs, target, clip_norm, adjacency, batching, source, squares)
-        planned = job.plan(users, calibration)
-        c = planned.calibration
-        batches = {"examples": len(dataset), "epochs": epochs, "order_seed": order_seed, "remainder": remainder}
-        noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
-        shared = {**batches, "adaptive": adaptive, "factorization": planned.factors.digest, **noise}
-        return (planned, planned.auditor(users), dataset, loading), shared
+        privacy = epsilon, delta, clip_norm, adjacency
+        batching = sampling, seed, order_seed, remainder, physical_batch_size
+        noise = source, users, calibration, adaptive, second, betas[1]
+        job = TrainingJob(len(dataset), size, epochs, *(privacy + batching + noise), overflow, SAMPLINGS, ranks)
+        planned = job.plan()
+        return (planned, planned.auditor(), dataset, loading), planned.shared
 
     planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
-    private = _private(planned, optimizer, ranks, seed=batching.secret, auditor=auditor, **options)
+    private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -174,7 +161,7 @@ def make_private(
         loading=loading,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = planned.statement(len(dataset), sampling, users, ranks)
+    statement = planned.statement()
     if receipt is not None and (ranks == 1 or own_rank() == 0):
         dtype = "float64" if all(p.dtype == torch.float64 for p in private.params) else "float32"
         receipt.begin(statement, planned.strategies, auditor, generator=private.noise.generator, dtype=dtype)
@@ -188,20 +175,6 @@ def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> Co
         return joint(optimizer, planned.factors, planned.second, planned.moments, **options)
     kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
     return kind(optimizer, planned.factors, planned.calibration, **options)
-
-
-def _check_ranks(ranks: int, sampling: str, seed: int | None) -> None:
-    """Refuse several processes without a seed, or with a secret order.
-
-    Raises:
-        InvalidParameter: there are such.
-    """
-    if ranks > 1 and seed is None:
-        message = "every rank has to have the same seed; draw one on rank 0 and send it by broadcast_object_list"
-        raise InvalidParameter(message, field="seed")
-    if ranks > 1 and sampling != "fixed":
-        message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
-        raise InvalidParameter(message, field="sampling")
 
 
 def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:
