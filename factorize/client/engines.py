@@ -49,7 +49,7 @@ class Engine(Protocol):
     state: np.ndarray | None
 
     def step(self, step: int, out: np.ndarray | None) -> None:
-        """Write row `step` into `out`, float32, shape (width,); None only moves on. Steps come in order."""
+        """Write row `step` into `out`, shape (width,), in its type; None only moves on. Steps come in order."""
 
     def move(self, step: int) -> None:
         """Go to a step whose state was restored, or needs none."""
