@@ -27,7 +27,7 @@ cluster: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-# The quick half of the tests: four minutes on two processors from a fresh clone, whose kernels are compiled meanwhile.
+# The quick half of the tests: a minute on two processors from a fresh clone, whose kernels are compiled meanwhile.
 check: PROCESSES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 check: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)

@@ -54,9 +54,9 @@ SLOW = frozenset((Path(__file__).parent / "support" / "slow_tests.txt").read_tex
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, which `make check` leaves out."""
+    """Mark what takes long, which `make check` leaves out, but for what is marked `always`."""
     for item in items:
-        if item.nodeid.partition("[")[0] in SLOW:
+        if item.nodeid.partition("[")[0] in SLOW and not item.get_closest_marker("always"):
             item.add_marker(pytest.mark.slow)
 
 

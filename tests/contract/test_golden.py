@@ -41,6 +41,7 @@ def test_the_folder_is_what_it_is_expected_to_be_and_small() -> None:
     assert {path.stem for path in FILES} >= {*SPECS, *WRITTEN, *EXPANDED, *NARROW}
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_golden_file_is_what_it_was(path: Path, tmp_path: Path) -> None:
     data, committed = path.read_bytes(), expected(path)

@@ -1,6 +1,6 @@
 """List of slow tests, made from a run: `make slow-tests`, or `pytest --seconds REPORT` and then this with REPORT.
 
-A test function is slow if its cases take 0.3 seconds of processor time together, fixtures included, or wait for
+A test function is slow if its cases take 0.2 seconds of processor time together, fixtures included, or wait for
 four times as long. The second paragraph of the list is kept as it is: tests that are quick after others, and that would
 pay in their place for what a process does once, such as compiling the kernels of a solver.
 """
@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-LIMIT, WAITING = 0.3, 4
+LIMIT, WAITING = 0.2, 4
 LINE = re.compile(r"^([\d.]+) ([\d.]+) ([^\[\n]+)", re.MULTILINE)
 TARGET = Path(__file__).with_name("slow_tests.txt")
 
