@@ -26,6 +26,7 @@ from factorize.api.jobs.database import (
     LISTED,
     REVOKED,
     SCHEMA_VERSION,
+    having,
     insert_into,
     jobs,
     open_database,
@@ -76,18 +77,22 @@ class Catalog:
         self._damaged: dict[str, float] = {}
         self.whole = True
 
-    def page(self, *, workload: str | None, before: Age | None, limit: int) -> list[tuple[Age, dict[str, Any]]]:
+    def page(
+        self, *, workload: str | None, before: Age | None, limit: int, search: str = ""
+    ) -> list[tuple[Age, dict[str, Any]]]:
         """Return the results that answer their spec and that no job has made, newest first, each with its age.
 
         Args:
             workload: only those of this kind of workload.
             before: only those that are older than this.
             limit: how many at most.
+            search: only those whose spec has each of these words, or a digest that begins with it.
         """
         self.catch_up()
         column = results.c
         made = sa.exists().where(jobs.c.spec_digest == column.spec_digest)
         query = sa.select(results).where(column.standing == LISTED, ~made)
+        query = query.where(*having(search, column.summary, column.spec_digest, column.digest))
         if workload is not None:
             query = query.where(column.workload == workload)
         if before is not None:
@@ -266,6 +271,7 @@ def listed(
     cursor: str | None,
     limit: int,
     caller: Caller = ANYONE,
+    search: str = "",
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return a page of a service's list, newest first, and the cursor of the next.
 
@@ -275,11 +281,12 @@ def listed(
         InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
     """
     holder = None if caller.sees_all else caller.owner
-    jobs, following = ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
+    query: dict[str, Any] = {"workload": workload, "search": search}
+    jobs, following = ledger.page(state=state, cursor=cursor, limit=limit, holder=holder, **query)
     aged = [((job.submitted, job.spec_digest), _entry_of_job(job)) for job in jobs]
     if state in (None, "done"):
         before = None if cursor is None else read_cursor(cursor)
-        aged += catalog.page(workload=workload, before=before, limit=limit + 1)
+        aged += catalog.page(before=before, limit=limit + 1, **query)
     aged.sort(key=lambda one: one[0], reverse=True)
     more = following is not None or len(aged) > limit
     return [entry for _, entry in aged[:limit]], write_cursor(*aged[limit - 1][0]) if more else None

@@ -101,11 +101,14 @@ async def list_factorizations(
     workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 50,
+    search: Annotated[
+        str, Query(max_length=200, description="Only specs with these words, or beginnings of digests.")
+    ] = "",
 ) -> Response:
     """List jobs, and stored results that came from elsewhere, the newest first."""
     async with working(request, "list"):
         look = partial(listed, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
-        items, following = await run_sync(partial(look, limit=limit, caller=caller), limiter=heavy)
+        items, following = await run_sync(partial(look, limit=limit, caller=caller, search=search), limiter=heavy)
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -174,6 +175,22 @@ def _connect(url: str) -> sa.Engine:
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def having(search: str, text: sa.ColumnElement[str], *digests: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+    """Return that each word of a search is in a text, or that a digest begins with it.
+
+    Args:
+        search: words, with spaces, commas and brackets between them; `n=64` is also what JSON says.
+        text: a spec in one line, or as JSON.
+        digests: of the spec, and of what answers it.
+    """
+    conditions = []
+    for word in re.findall(r"[^\s,()\0]+", search):
+        forms = dict.fromkeys((word, word.replace("=", '":'), word.replace("=", '":"')))
+        inside = (text.icontains(form, autoescape=True) for form in forms)
+        conditions.append(sa.or_(*inside, *(one.startswith(word.lower(), autoescape=True) for one in digests)))
+    return conditions
 
 
 def insert_into(engine: sa.Engine, table: sa.Table) -> Any:

@@ -36,6 +36,7 @@ from factorize.api.jobs.database import (
     KEPT,
     LISTED,
     engines,
+    having,
     holds,
     insert_into,
     jobs,
@@ -225,6 +226,7 @@ class Ledger:
         cursor: str | None = None,
         limit: int = 50,
         holder: str | None = None,
+        search: str = "",
     ) -> tuple[list[Job], str | None]:
         """One page of the list of jobs, newest first.
 
@@ -234,6 +236,7 @@ class Ledger:
             cursor: the second value that the page before returned.
             limit: jobs per page, 1 to 1000.
             holder: only jobs that this caller holds.
+            search: only jobs whose spec has each of these words, or a digest that begins with it.
 
         Returns:
             The jobs, and the cursor of the next page or None at the end.
@@ -248,6 +251,7 @@ class Ledger:
             raise InvalidParameter(f"limit={limit} is outside 1..1000; use a number inside", field="limit")
         time, digest = jobs.c.submitted, jobs.c.spec_digest
         query = sa.select(jobs).order_by(time.desc(), digest.desc()).limit(limit + 1)
+        query = query.where(*having(search, jobs.c.spec, digest, jobs.c.digest))
         if state is not None:
             query = query.where(jobs.c.state == state)
         if workload is not None:

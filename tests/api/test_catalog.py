@@ -62,6 +62,8 @@ def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -
     other = store.put(factorization(3, workload={"kind": "decay", "n": 3, "rate": 0.5}))
     assert sorted(listed(catalog)) == sorted(each["digest"] for each in (one, two, other))
     assert listed(catalog, workload="decay") == [other["digest"]]
+    assert listed(catalog, search="Decay(rate") == [other["digest"]] == listed(catalog, search=other["digest"][:8])
+    assert listed(catalog, search="decay prefix") == listed(catalog, search="%") == []
     ages = [age for age, _ in catalog.page(workload=None, before=None, limit=3)]
     assert ages == sorted(ages, reverse=True)
     assert [listed(catalog, before=age, limit=1) for age in ages] == [[d] for d in listed(catalog)[1:]] + [[]]

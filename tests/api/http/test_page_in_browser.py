@@ -240,8 +240,36 @@ def test_the_list_tells_rows_apart_and_filters(view: Watched, live_service: Live
     texts = view.page.locator("tbody tr td:first-child").all_text_contents()
     assert len(set(texts)) == len(texts)
     assert [text for text in texts[:3] if "bands=" in text and "banded_square_root" in text] == texts[:3]
+    search = view.page.get_by_label("search", exact=True)
+    for words in ("bands=3 prefix", "PREFIX(n=24), banded_square_root(bands=3)"):
+        search.fill(words)
+        search.press("Enter")
+        expect(view.page.locator("tbody tr")).to_have_count(1, timeout=PATIENCE)
+        search.fill("")
+        search.press("Enter")
+        expect(view.page.locator("tbody tr")).not_to_have_count(1, timeout=PATIENCE)
+    digest = live_service.solve({**ROOT, "mechanism": {"kind": "banded_square_root", "bands": 3}})["digest"]
+    search.fill(digest[:12])
+    search.press("Enter")
+    expect(view.page.locator("tbody code")).to_have_text([digest], timeout=PATIENCE)
+    search.fill("")
+    search.press("Enter")
     view.page.get_by_label("state", exact=True).select_option("failed")
     view.page.wait_for_selector("text=Nothing here.")
+
+
+def test_the_documentation_names_every_kind_and_route(view: Watched, live_service: LiveService) -> None:
+    view.go("key")
+    view.page.get_by_role("link", name="Documentation").click()
+    view.page.get_by_role("heading", name="Routes").wait_for()
+    document = live_service.get("/openapi.json").json()
+    spec = document["components"]["schemas"]["Spec"]["properties"]
+    kinds = [kind for part in ("workload", "mechanism") for kind in spec[part]["discriminator"]["mapping"]]
+    names = view.page.locator("dt").all_text_contents()
+    assert {*kinds, *(f"{m.upper()} {path}" for path, methods in document["paths"].items() for m in methods)} <= {
+        *names
+    }
+    assert all(view.page.locator("dd").all_text_contents())
 
 
 def test_mechanisms_are_compared(view: Watched) -> None:
@@ -308,6 +336,7 @@ def test_nobody_is_kept_out(browser: Browser, live_service: LiveService, root: d
             "recommend/fleet",
             "compare",
             "key",
+            "documentation",
             "nothing",
         ):
             view.go(name)

@@ -223,6 +223,9 @@ def test_pages_filter_by_state_and_workload(ledger):
         ({"state": "cancelled"}, [A]),
         ({"workload": "momentum"}, [B]),
         ({"state": "queued", "workload": "prefix"}, []),
+        ({"search": f"PREFIX {A[:9]}"}, [A]),
+        ({"search": "n_64"}, []),
+        ({"search": " ,\0()"}, [B, A]),
     ]:
         jobs, cursor = ledger.page(**filters)
         assert [job.spec_digest for job in jobs] == expected and cursor is None

@@ -75,11 +75,16 @@ export async function save(path, name) {
   if (href !== path) setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
-let schema = null;
+let asked = null;
 
-/** Return the schemas of the OpenAPI document, asked for once. */
-export function schemas() {
-  schema ??= askJson("/openapi.json").then((document) => document.components.schemas);
-  schema.catch(() => (schema = null));
-  return schema;
+/** Return the OpenAPI document, asked for once. */
+export function openapi() {
+  asked ??= askJson("/openapi.json");
+  asked.catch(() => (asked = null));
+  return asked;
+}
+
+/** Return its schemas. */
+export async function schemas() {
+  return (await openapi()).components.schemas;
 }

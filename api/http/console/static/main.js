@@ -2,6 +2,7 @@
 
 import { comparePage } from "./compare.js";
 import { composePage } from "./compose.js";
+import { documentationPage } from "./documentation.js";
 import { el, tell } from "./dom.js";
 import { factorizationPage } from "./factorization.js";
 import { keyPage } from "./keypage.js";
@@ -9,8 +10,8 @@ import { keysPage, mayLookAfterKeys } from "./keys.js";
 import { recommendPage } from "./recommend.js";
 import { resultsPage } from "./results.js";
 
-const PAGES = { compose: composePage, results: resultsPage, recommend: recommendPage, compare: comparePage, key: keyPage, keys: keysPage, f: factorizationPage };
-const TITLES = { compose: "Compose", results: "Jobs and results", recommend: "Recommend", compare: "Compare", key: "Key", keys: "Keys", f: "Factorization" };
+const PAGES = { compose: composePage, results: resultsPage, recommend: recommendPage, compare: comparePage, key: keyPage, keys: keysPage, documentation: documentationPage, f: factorizationPage };
+const TITLES = { compose: "Compose", results: "Jobs and results", recommend: "Recommend", compare: "Compare", key: "Key", keys: "Keys", documentation: "Documentation", f: "Factorization" };
 
 const main = document.getElementById("main");
 let leaving = new AbortController();

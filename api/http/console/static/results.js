@@ -11,11 +11,12 @@ const LIMIT = 25;
 export async function resultsPage(main, { signal }) {
   const state = select("state", STATES);
   const workload = select("workload", workloads(await schemas()));
+  const search = el("input", { id: "filter-search", name: "search", type: "search", maxlength: "200", placeholder: "momentum n=2048" });
   const box = el("div", {});
   const pages = [null];
   const show = async () => {
     const query = new URLSearchParams({ limit: LIMIT });
-    for (const control of [state, workload]) if (control.value) query.set(control.name, control.value);
+    for (const control of [state, workload, search]) if (control.value) query.set(control.name, control.value);
     if (pages.at(-1)) query.set("cursor", pages.at(-1));
     const found = await askJson(`/v1/factorizations?${query}`, { signal });
     box.replaceChildren(listed(found.items, show, signal), turning(pages, found.next, show));
@@ -26,7 +27,8 @@ export async function resultsPage(main, { signal }) {
   };
   state.addEventListener("input", anew);
   workload.addEventListener("input", anew);
-  const filters = [["state", state], ["workload", workload]].map(([name, control]) => el("div", { class: "field" }, el("label", { for: control.id }, name), control));
+  search.addEventListener("change", anew); // Enter, or the field is left
+  const filters = [state, workload, search].map((control) => el("div", { class: "field" }, el("label", { for: control.id }, control.name), control));
   main.append(el("h1", {}, "Jobs and results"), el("p", {}, "Newest first: jobs of this service, and results that came into its store in other ways."), el("div", { class: "group" }, filters), box);
   await show();
 }
@@ -42,7 +44,7 @@ function workloads(found) {
 
 function listed(items, show, signal) {
   if (!items.length) return el("p", {}, "Nothing here.");
-  return table("Jobs and results", ["spec", "state", "submitted (UTC)", "digest", "action"], items.map((item) => line(item, show, signal)));
+  return table("Jobs and results", ["spec, digest", "state", "submitted (UTC)", "action"], items.map((item) => line(item, show, signal)));
 }
 
 function line(item, show, signal) {
@@ -55,12 +57,16 @@ function line(item, show, signal) {
   return el(
     "tr",
     {},
-    el("td", {}, el("a", { href: `#/f/${item.spec_digest}` }, item.summary)),
+    el("td", {}, el("a", { href: `#/f/${item.spec_digest}` }, item.summary), pinned(item)),
     el("td", {}, el("span", { class: `state ${item.state}` }, item.state), note(item)),
     el("td", {}, time(item.submitted)),
-    el("td", {}, el("code", { title: item.spec_digest }, item.spec_digest.slice(0, 12))),
     el("td", {}, open ? button("Cancel", cancel, { "aria-label": `Cancel ${item.summary}` }) : null),
   );
+}
+
+/** Return the digest that a job pins, once there is a result. */
+function pinned({ digest }) {
+  return digest ? el("p", { class: "hint" }, el("code", { class: "digest" }, digest)) : null;
 }
 
 function note({ state, progress, error }) {
