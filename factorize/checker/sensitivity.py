@@ -20,7 +20,8 @@ from factorize.checker.arithmetic.near import UNDERFLOW, Near, share
 from factorize.checker.participation import Allowed, allowed
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS
-from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, TooLarge
+from factorize.format.shapes import check_strategy
 
 TWO_STAGE = "two-stage Gram bound"
 LARGEST = 16_384
@@ -102,11 +103,8 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
         TooLarge: it cannot be enclosed at this size.
     """
     separation, most, _ = allowed(participation, None)
-    if structure not in ENDLESS_READINGS:
-        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
-    if not all(np.isfinite(part).all() for part in parts.values()):
-        raise InvalidStrategy("C holds NaN or infinity")
-    low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
+    check_strategy(structure, parts, None)
+    low, high = ENDLESS_READINGS[structure].read(parts).squared_sensitivity(separation, most)
     pattern = tuple(range(0, separation * most, separation))
     return Bracket(low, high, "the limit without end", pattern, (1,) * most)
 

@@ -11,8 +11,8 @@ import numpy as np
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
 from factorize.checker.structures.base import LARGEST_WHOLE
-from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE
+from factorize.format.shapes import check_strategy
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
@@ -41,25 +41,9 @@ class Strategy:
 
     def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
         self.n = n
-        self.scale: np.ndarray | None = None
-        parts = dict(parts)
-        if not all(np.isfinite(part).all() for part in parts.values()):
-            raise InvalidStrategy("C holds NaN or infinity")
-        if structure == "scaled":
-            self.scale = _factors(parts.pop(COLUMN_SCALE, np.empty(0)), n)
-            structure = _inner_structure(parts, n)
-        if structure not in READINGS:
-            raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
-        self.structure = structure
-        try:
-            self.reading = READINGS[structure].read(parts, n)
-        except KeyError as missing:
-            raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
-        if parts:
-            raise CorruptObject(f"a {structure} matrix has no tensors {sorted(parts)}")
-        self.reading.check()
-        if (self.reading.diagonal <= 0).any() or (self.scale is not None and (self.scale <= 0).any()):
-            raise InvalidStrategy("the diagonal of C is not positive")
+        self.scale = parts.get(COLUMN_SCALE)
+        self.structure = check_strategy(structure, parts, n)
+        self.reading = READINGS[self.structure].read(parts, n)
 
     @property
     def doubles(self) -> np.ndarray | None:
@@ -97,19 +81,3 @@ class Strategy:
         values = found.values * self.scale[indices]
         lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
         return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
-
-
-def _factors(array: np.ndarray, n: int) -> np.ndarray:
-    if array.shape != (n,):
-        raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {(n,)}")
-    return array
-
-
-def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
-    """The structure whose tensors these are, all of them and no other."""
-    found = [name for name, kind in READINGS.items() if kind.scalable and kind.parts == set(parts)]
-    if not found:
-        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {COLUMN_SCALE} are not those of one structure")
-    if len(found) == 1:
-        return found[0]
-    return "toeplitz" if parts["coefficients"].shape == (n,) else "banded_toeplitz"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, LARGEST_WHOLE_TREE, SCALED
+from factorize.format.names import BESIDE, COLUMN_SCALE, ENDLESS, LARGEST_WHOLE_TREE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import (
     SHAPES,
     TENSORS,
@@ -23,7 +23,7 @@ BLOCKS: Shape = ("n", "groups", "states", "states")
 
 
 def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
-    """Check the tensors of one matrix.
+    """Check the tensors of one matrix of a file.
 
     Args:
         name: C, C_inv or B.
@@ -35,22 +35,53 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
         CorruptObject: a tensor is missing or too many, or a shape does not fit n and the others.
         InvalidStrategy: the numbers do not make such a matrix.
     """
-    n = shape[1]
-    if structure == SCALED:
-        assert n is not None  # format/description.py
-        _check_scale(parts, n)
-        structure = wrapped_structure(parts, n)
-        parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
-    if not all(np.isfinite(part).all() for part in parts.values()):
-        raise InvalidStrategy(f"{name} holds NaN or infinity; every entry must be finite")
     if name != "C":
         _check_derived(name, structure, parts, shape)
         return
+    if structure == "tree" and ("" in parts) != ((shape[1] or 0) <= LARGEST_WHOLE_TREE):
+        raise CorruptObject(f"a tree is stored as an array too exactly where n <= {LARGEST_WHOLE_TREE}")
+    check_strategy(structure, parts, shape[1])
+
+
+def check_strategy(structure: str, parts: Parts, n: int | None) -> str:
+    """Check the tensors of a C, wherever they come from, and return its structure; of a scaled one, what is scaled.
+
+    Args:
+        structure: the contract's name.
+        parts: by suffix, as doubles.
+        n: steps, or None without end.
+
+    Raises:
+        CorruptObject, InvalidStrategy: see `check_tensors`.
+    """
+    if n is not None and n < 1:
+        raise CorruptObject(f"n={n} is below 1")
+    if structure == SCALED:
+        if n is None:
+            raise CorruptObject("columns without end have no scales")
+        check_scale(parts, n)
+        structure = wrapped_structure(parts, n)
+        parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
+    known = ENDLESS if n is None else set(SHAPES) - set(ONLY_ENDLESS)
+    if structure not in known:
+        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
+    _check_finite("C", parts)
     _check_shapes(structure, parts, n)
     VALUES[structure](parts, n)
+    return structure
 
 
-def _check_scale(parts: Parts, n: int) -> None:
+def _check_finite(name: str, parts: Parts) -> None:
+    if not all(np.isfinite(part).all() for part in parts.values()):
+        raise InvalidStrategy(f"{name} holds NaN or infinity; every entry must be finite")
+
+
+def check_scale(parts: Parts, n: int) -> None:
+    """Check the factors of columns.
+
+    Raises:
+        CorruptObject, InvalidStrategy: see `check_tensors`.
+    """
     scale = parts.get(COLUMN_SCALE)
     if scale is None or scale.shape != (n,):
         raise CorruptObject(f"a {SCALED} matrix needs {COLUMN_SCALE} of shape ({n},)")
@@ -64,6 +95,7 @@ def _check_scale(parts: Parts, n: int) -> None:
 
 def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
     """A stored C_inv or B: an array of its own shape, or a column."""
+    _check_finite(name, parts)
     wanted = shape if structure == "dense" else shape[1:]
     part = parts.get(TENSORS[structure][0])
     if len(parts) != 1 or part is None or part.shape != wanted:
@@ -74,8 +106,8 @@ def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | N
 
 def _check_shapes(structure: str, parts: Parts, n: int | None) -> None:
     known = SHAPES[structure]
-    wanted = set(TENSORS[structure]) | ({""} if structure == "tree" and (n or 0) <= LARGEST_WHOLE_TREE else set())
-    if set(parts) != wanted:
+    wanted = set(TENSORS[structure])
+    if not wanted <= set(parts) <= {*wanted, *BESIDE.get(structure, ())}:
         raise CorruptObject(f"a {structure} matrix of n={n} has the tensors {sorted(wanted)}, not {sorted(parts)[:6]}")
     letters: dict[str, int] = {} if n is None else {"n": n}
     for suffix, part in parts.items():

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
-from factorize.structures.base import StoredMatrix, rows_at_once
+from factorize.structures.base import StoredMatrix, checked, rows_at_once
 from factorize.structures.recursion import Recursion, X, delayed
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -26,17 +25,8 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
     structure = "banded"
 
     def __init__(self, bands: np.ndarray) -> None:
-        array = np.array(bands, dtype=np.float64, order="C")
-        if array.ndim != 2 or not 1 <= array.shape[0] <= array.shape[1]:
-            raise InvalidStrategy(f"bands has shape (bands, n) with 1 <= bands <= n; got {array.shape}")
-        if not np.isfinite(array).all() or (array[0] <= 0).any():
-            raise InvalidStrategy("a banded matrix must be finite with a positive diagonal, its first row of bands")
-        n = array.shape[1]
-        if any(band[n - d :].any() for d, band in enumerate(array) if d):
-            raise InvalidStrategy("bands[d, j] must be exactly 0 where j + d >= n: there is no such row")
-        array.setflags(write=False)
-        self.bands = array
-        self.n = n
+        (self.bands,) = checked("banded", {"bands": bands}, np.shape(bands)[-1] if np.ndim(bands) else None)
+        self.n = self.bands.shape[1]
 
     @cached_property
     def recursion(self) -> Recursion:

@@ -7,12 +7,13 @@ both by `right_solve`. Rows, products and column norms come from the structure i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
-from factorize.errors import TooLarge
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.format.shapes import check_strategy
 from factorize.numbers.series import series_product, series_quotient
 from factorize.workloads.state_space import StateSpace
 
@@ -144,6 +145,27 @@ class StoredMatrix(Matrix):
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()
+
+
+def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.ndarray]:
+    """Return the tensors of a matrix as read-only doubles of its own, checked as those of a file are.
+
+    Args:
+        structure: the contract's name.
+        parts: by suffix.
+        n: side, or None without end.
+
+    Raises:
+        InvalidStrategy: they do not make such a matrix.
+    """
+    copies = {suffix: np.array(part, dtype=np.float64, order="C") for suffix, part in parts.items()}
+    try:
+        check_strategy(structure, copies, n)
+    except CorruptObject as error:
+        raise InvalidStrategy(str(error)) from None
+    for part in copies.values():
+        part.setflags(write=False)
+    return list(copies.values())
 
 
 def rows_at_once(width: int, n: int) -> int:

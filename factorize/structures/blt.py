@@ -14,8 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
-from factorize.format.tensors import refuse_coinciding
+from factorize.structures.base import checked
 from factorize.structures.recursion import Recursion, X
 from factorize.structures.recursive import ComputedToeplitz
 
@@ -35,25 +34,8 @@ class BltMatrix(ComputedToeplitz):
     structure = "blt"
 
     def __init__(self, theta: np.ndarray, omega: np.ndarray, n: int) -> None:
-        decays, scales = np.array(theta, dtype=np.float64), np.array(omega, dtype=np.float64)
-        if decays.ndim != 1 or not len(decays) or scales.shape != decays.shape:
-            raise InvalidStrategy(
-                f"theta and omega hold one number per buffer, at least one; got shapes {decays.shape}, {scales.shape}"
-            )
-        if not (np.isfinite(decays).all() and np.isfinite(scales).all()):
-            raise InvalidStrategy("a buffered Toeplitz matrix holds NaN or infinity; every entry must be finite")
-        if (decays < 0).any() or (decays > 1).any() or (scales < 0).any():
-            raise InvalidStrategy(
-                f"decays span [{decays.min()!r}, {decays.max()!r}] and scales start at {scales.min()!r}; decays must "
-                "lie in [0, 1] and scales must not be negative, or no sensitivity by closed form holds; add the "
-                "matrix as a dense one"
-            )
-        refuse_coinciding(decays)
-        if n < 1:
-            raise InvalidStrategy(f"n={n} is below 1")
-        for part in (decays, scales):
-            part.setflags(write=False)
-        self.theta, self.omega, self.n = decays, scales, n
+        self.theta, self.omega = checked("blt", {"theta": theta, "omega": omega}, n)
+        self.n = n
 
     @cached_property
     def recursion(self) -> Recursion:

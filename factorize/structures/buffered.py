@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
+from factorize.structures.base import checked
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -30,20 +30,13 @@ class BufferedMatrix(RecursiveMatrix):
     """
 
     def __init__(self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
-        parts = [np.array(part, dtype=np.float64) for part in (diagonal, transition, inputs, outputs)]
-        if not all(np.isfinite(part).all() for part in parts):
-            raise InvalidStrategy("a buffered matrix holds NaN or infinity; every entry must be finite")
-        for part in parts:
-            part.setflags(write=False)
-        self.diagonal, self.transition, self.inputs, self.outputs = parts
-        self.n = len(self.diagonal)
-        self.blocks = _as_blocks(self.transition, self.n, *self.inputs.shape[1:])
-        groups, states = self.blocks.shape[1], self.blocks.shape[2]
-        if self.inputs.shape != (self.n, groups * states) or self.outputs.shape != self.inputs.shape:
-            shapes = [part.shape for part in parts]
-            raise InvalidStrategy(f"shapes {shapes} of diagonal, transition, input and output do not fit each other")
-        if self.diagonal.ndim != 1 or (self.diagonal <= 0).any():
-            raise InvalidStrategy("the diagonal of a buffered matrix must be one positive number per step")
+        middle = "decay" if np.ndim(transition) == 2 else "transition"
+        given = {"diagonal": diagonal, middle: transition, "input": inputs, "output": outputs}
+        structure = "buffered" if middle == "decay" else "state_space"
+        self.diagonal, self.transition, self.inputs, self.outputs = checked(structure, given, len(diagonal))
+        self.n, blocks = len(self.diagonal), self.transition
+        by_buffer, mixed = (self.n, blocks.shape[1], 1, 1), (self.n, 1, *blocks.shape[1:])
+        self.blocks = blocks if blocks.ndim == 4 else blocks.reshape(by_buffer if blocks.ndim == 2 else mixed)
 
     @cached_property
     def recursion(self) -> Recursion:
@@ -86,17 +79,3 @@ class BufferedMatrix(RecursiveMatrix):
 def _products(left: np.ndarray, right: np.ndarray) -> Factor:
     """Return the products of rows, shape (n, states) each, added up, as a factor."""
     return lambda start, stop: np.einsum("ia,ia->i", left[start:stop], right[start:stop])
-
-
-def _as_blocks(transition: np.ndarray, n: int, *buffers: int) -> np.ndarray:
-    """Bring the three layouts of a transition to (n, groups, states, states)."""
-    shape = transition.shape
-    if n == 0 or len(buffers) != 1 or not buffers[0] or shape[0] != n:
-        raise InvalidStrategy(f"a buffered matrix needs n >= 1 steps and at least one buffer; got shape {shape}")
-    if len(shape) == 2:
-        return transition.reshape(n, shape[1], 1, 1)
-    if len(shape) == 3 and shape[1] == shape[2]:
-        return transition.reshape(n, 1, shape[1], shape[2])
-    if len(shape) == 4 and shape[2] == shape[3]:
-        return transition
-    raise InvalidStrategy(f"a transition has shape (n, m), (n, m, m) or (n, m/s, s, s); got {shape}")

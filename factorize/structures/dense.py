@@ -8,10 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.format.shapes import check_strategy as check_tensors
 from factorize.numbers.triangular import right_solve
 from factorize.structures.base import StoredMatrix, check_dense
-
-_HIGH = 256  # rows above whose diagonal is looked at one time
 
 
 class DenseMatrix(StoredMatrix):
@@ -75,14 +74,7 @@ def check_strategy(array: np.ndarray) -> np.ndarray:
     checked = np.ascontiguousarray(array, dtype=np.float64)
     if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
         raise InvalidStrategy(f"a strategy matrix is square and not empty; got shape {checked.shape}")
-    if not np.isfinite(checked).all():
-        raise InvalidStrategy("the strategy matrix holds NaN or infinity; every entry must be finite")
-    if _filled_above(checked):
-        i, j = np.argwhere(np.triu(checked, 1))[0]
-        raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(checked[i, j])!r}; it must be exactly 0")
-    lowest = int(np.argmin(np.diagonal(checked)))
-    if checked[lowest, lowest] <= 0:
-        raise InvalidStrategy(f"diagonal entry {lowest} is {float(checked[lowest, lowest])!r}; it must be positive")
+    check_tensors("dense", {"": checked}, len(checked))
     kept = checked is array and not array.flags.writeable and _unchanging(array)
     if not kept and (checked is array or checked.base is array):
         checked = checked.copy()
@@ -98,12 +90,3 @@ def _unchanging(array: np.ndarray) -> bool:
     while isinstance(base, np.ndarray | memoryview):
         base = base.obj if isinstance(base, memoryview) else base.base
     return isinstance(base, bytes)
-
-
-def _filled_above(array: np.ndarray) -> bool:
-    """Whether there is an entry above the diagonal: by blocks of rows, without a copy of the whole."""
-    for start in range(0, len(array), _HIGH):
-        stop = start + _HIGH
-        if array[start:stop, stop:].any() or np.triu(array[start:stop, start:stop], 1).any():
-            return True
-    return False

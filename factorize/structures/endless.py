@@ -13,10 +13,10 @@ from typing import ClassVar, NoReturn
 
 import numpy as np
 
-from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.numbers.series import pattern_sums, toeplitz_rows
-from factorize.structures.base import Matrix
+from factorize.structures.base import Matrix, checked
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -107,18 +107,7 @@ class EndlessBlt(EndlessMatrix):
     structure = "blt"
 
     def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
-        first = BltMatrix(theta, omega, 1)
-        if (first.theta >= 1).any():
-            raise InvalidStrategy(
-                f"a decay of {float(first.theta.max())!r} keeps every step for ever, so that the columns of a strategy "
-                "without end have no finite norm; use decays below 1, or give n"
-            )
-        self.theta, self.omega = first.theta, first.omega
-        if sum(Fraction(w) / (1 + Fraction(t)) for t, w in zip(*self._numbers(), strict=True)) >= 1:
-            raise InvalidStrategy(
-                "the inverse of this strategy alternates and does not fade: C(-1) = 1 - sum omega / (1 + theta) is not "
-                "positive, so noise without end would grow; use smaller scales"
-            )
+        self.theta, self.omega = checked(self.structure, {"theta": theta, "omega": omega}, None)
 
     def _numbers(self) -> tuple[list[float], list[float]]:
         return self.theta.tolist(), self.omega.tolist()
@@ -160,13 +149,8 @@ class EndlessNuToeplitz(EndlessMatrix):
     structure = "nu_toeplitz"
 
     def __init__(self, nu: np.ndarray) -> None:
-        given = np.array(nu, dtype=np.float64)
-        if given.shape != (1,) or not 0 < given[0] < 1:
-            raise InvalidStrategy(
-                f"nu={given.tolist()!r} is not one number in (0, 1), where columns have a finite norm"
-            )
-        given.setflags(write=False)
-        self._parameter, self.nu = given, float(given[0])
+        (self._parameter,) = checked(self.structure, {"nu": nu}, None)
+        self.nu = float(self._parameter[0])
 
     def until(self, stop: int) -> ToeplitzMatrix:
         """The first coefficients, rounded to doubles."""

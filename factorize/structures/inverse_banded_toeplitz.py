@@ -9,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
-from factorize.format.tensors import SMALLEST_SCALE, fading
+from factorize.structures.base import checked
 from factorize.structures.recursion import Recursion, toeplitz
 from factorize.structures.recursive import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
@@ -33,19 +32,8 @@ class InverseBandedToeplitz(ComputedToeplitz):
     structure = "inverse_banded_toeplitz"
 
     def __init__(self, noising: np.ndarray, n: int) -> None:
-        given = np.array(noising, dtype=np.float64)
-        if given.ndim != 1 or not 1 <= len(given) <= n or given[0] != 1:
-            raise InvalidStrategy(
-                f"the column of the inverse has 1 to n={n} entries and begins with 1; got shape {given.shape}"
-            )
-        below = given[1:]
-        if not np.isfinite(below).all() or ((below > -SMALLEST_SCALE) & (below != 0)).any() or not fading(given):
-            raise InvalidStrategy(
-                "below the diagonal the inverse holds numbers <= -1e-100 or 0 that sum to at least -1, or its own "
-                "inverse is not enclosed; store C as `toeplitz`"
-            )
-        given.setflags(write=False)
-        self.noising, self.n = given, n
+        (self.noising,) = checked(self.structure, {"inverse_coefficients": noising}, n)
+        self.n = n
 
     @cached_property
     def inverse_recursion(self) -> Recursion:

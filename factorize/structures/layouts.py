@@ -18,10 +18,10 @@ from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import AnyStrategy, EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.redrawn import read_redrawn
+from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.structures.tree import read_tree
+from factorize.structures.tree import TreeMatrix
 
 BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
@@ -30,10 +30,10 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "banded": lambda parts, n: BandedMatrix(parts["bands"]),
     "buffered": lambda parts, n: _buffered(parts, "decay"),
     "state_space": lambda parts, n: _buffered(parts, "transition"),
-    "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
+    "tree": lambda parts, n: TreeMatrix(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
-    "redrawn": lambda parts, n: read_redrawn(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
+    "redrawn": lambda parts, n: RedrawnMatrix(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
     SCALED: lambda parts, n: ColumnScaled(_inner(parts, n), parts[COLUMN_SCALE]),
 }
 """Structures of n x n matrices, by the contract's name."""

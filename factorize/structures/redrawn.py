@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
+from factorize.structures.base import checked
 from factorize.structures.recursion import Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -37,31 +37,13 @@ class RedrawnMatrix(RecursiveMatrix):
 
     structure = "redrawn"
 
-    def __init__(self, decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: int) -> None:
-        parts = [np.array(part, dtype=np.float64, order="C") for part in (decay, output, input, direct)]
-        shapes = [part.shape for part in parts]
-        if parts[0].ndim != 2 or not parts[0].size or parts[2].ndim != 3 or not len(parts[2]):
-            raise InvalidStrategy(
-                "decay is (n, buffers) and input (redraws + 1, n, buffers) with a buffer and a step at least; got "
-                f"shapes {shapes[0]} and {shapes[2]}"
-            )
-        if shapes[1] != shapes[0] or shapes[2][1:] != shapes[0] or shapes[3] != shapes[2][:2]:
-            raise InvalidStrategy(f"shapes {shapes} of decay, output, input and direct do not fit each other")
-        if not all(np.isfinite(part).all() for part in parts):
-            raise InvalidStrategy("a matrix with redraws holds NaN or infinity; every entry must be finite")
-        if isinstance(lag, bool) or not isinstance(lag, (int, np.integer)) or not 1 <= lag <= shapes[0][0]:
-            raise InvalidStrategy(f"lag={lag!r} is no whole number of steps from 1 to n={shapes[0][0]}")
-        if (parts[3][0] <= 0).any():
-            raise InvalidStrategy("direct[0] is the diagonal of C^-1 and must be positive at every step")
-        for m in range(1, len(parts[3])):
-            if parts[2][m, : m * lag].any() or parts[3][m, : m * lag].any():
-                raise InvalidStrategy(
-                    f"input[{m}] and direct[{m}] must be exactly 0 before step {m * lag}: there is no earlier draw"
-                )
-        for part in parts:
-            part.setflags(write=False)
-        self.decay, self.output, self.input, self.direct = parts
-        self.lag, self.n = int(lag), shapes[0][0]
+    def __init__(
+        self, decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: int | np.ndarray
+    ) -> None:
+        n = np.shape(decay)[0] if np.ndim(decay) else None
+        given = {"decay": decay, "output": output, "input": input, "direct": direct, "lag": np.atleast_1d(lag)}
+        self.decay, self.output, self.input, self.direct, steps = checked("redrawn", given, n)
+        self.lag, self.n = int(steps[0]), len(self.decay)
 
     @cached_property
     def inverse_recursion(self) -> Recursion:
@@ -87,16 +69,3 @@ class RedrawnMatrix(RecursiveMatrix):
         """The parts of K."""
         parts = {"decay": self.decay, "output": self.output, "input": self.input, "direct": self.direct}
         return {**parts, "lag": np.array([float(self.lag)])}
-
-
-def read_redrawn(
-    decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: np.ndarray
-) -> RedrawnMatrix:
-    """Return the matrix of a file's tensors.
-
-    Raises:
-        InvalidStrategy: they are not those of one; `lag` is one whole number, shape (1,).
-    """
-    if lag.shape != (1,) or not 1 <= lag[0] <= 2**53 or lag[0] != int(lag[0]):
-        raise InvalidStrategy("the lag of a matrix with redraws must be one positive whole number")
-    return RedrawnMatrix(decay, output, input, direct, int(lag[0]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
+from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
-from factorize.format.shapes import SCALES
+from factorize.format.shapes import check_scale
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace, scaling
 
@@ -31,13 +31,10 @@ class ColumnScaled(Matrix):
                 f"scale one of {', '.join(WRAPPED)}"
             )
         scale = np.array(scale, dtype=np.float64)
-        if scale.shape != (inner.n,) or not np.isfinite(scale).all() or (scale <= 0).any():
-            raise InvalidStrategy(f"column_scale needs {inner.n} positive finite entries; got shape {scale.shape}")
-        if scale.min() < SCALES[0] or scale.max() > SCALES[1]:
-            raise InvalidStrategy(
-                f"column_scale spans [{scale.min():g}, {scale.max():g}], outside [{SCALES[0]:g}, "
-                f"{SCALES[1]:g}]; what underflows inside would count again outside: scale the inner matrix"
-            )
+        try:
+            check_scale({COLUMN_SCALE: scale}, inner.n)
+        except CorruptObject as error:
+            raise InvalidStrategy(str(error)) from None
         scale.setflags(write=False)
         self.inner = inner
         self.scale = scale

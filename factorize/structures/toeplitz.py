@@ -6,9 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.structures.base import StoredMatrix
+from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import toeplitz
 from factorize.workloads.state_space import StateSpace
 
@@ -28,13 +27,8 @@ class ToeplitzMatrix(StoredMatrix):
     """
 
     def __init__(self, coefficients: np.ndarray, n: int) -> None:
-        column = np.array(coefficients, dtype=np.float64)
-        if column.ndim != 1 or not 1 <= len(column) <= n:
-            raise InvalidStrategy(f"a Toeplitz column has 1 to n={n} entries; got shape {column.shape}")
-        if not np.isfinite(column).all() or column[0] <= 0:
-            raise InvalidStrategy("a Toeplitz column must be finite and start with a positive value")
-        column.setflags(write=False)
-        self.column = column
+        name = "toeplitz" if np.size(coefficients) == n else "banded_toeplitz"
+        (self.column,) = checked(name, {"coefficients": coefficients}, n)
         self.n = n
 
     @property

@@ -16,9 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
 from factorize.format.names import LARGEST_WHOLE_TREE
-from factorize.structures.base import StoredMatrix
+from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -30,6 +29,7 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         nodes: shape (levels + 1, n), 2^levels >= min(restart, n) > 2^(levels - 1); first row positive, exact zeros
             where bit j of (step mod restart) is 0.
         restart: steps of each tree, at least 1; n or more for a single tree.
+        whole: the same matrix as an array, where it is stored so too.
 
     Raises:
         InvalidStrategy: otherwise.
@@ -37,25 +37,11 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
 
     structure = "tree"
 
-    def __init__(self, nodes: np.ndarray, restart: int) -> None:
-        array = np.array(nodes, dtype=np.float64, order="C")
-        if array.ndim != 2 or not array.shape[1] or restart < 1:
-            raise InvalidStrategy(f"nodes has shape (levels + 1, n), restart >= 1; got {array.shape} and {restart}")
-        self.n = array.shape[1]
-        self.restart = min(restart, self.n)
-        levels = level_count(self.restart) + 1
-        if len(array) != levels:
-            raise InvalidStrategy(f"trees of {self.restart} steps need {levels} rows of nodes; got {len(array)}")
-        if not np.isfinite(array).all() or (array[0] <= 0).any():
-            raise InvalidStrategy("a tree matrix must be finite with a positive diagonal, its first row of nodes")
-        if array[1:][~self._behind()].any():
-            raise InvalidStrategy("nodes[j + 1, i] must be exactly 0 where bit j of i mod restart is 0")
-        array.setflags(write=False)
-        self.nodes = array
-
-    def _behind(self) -> np.ndarray:
-        """Return which levels have a block behind which step, shape (levels, n)."""
-        return (self._leaves() >> np.arange(level_count(self.restart))[:, None]) & 1 == 1
+    def __init__(self, nodes: np.ndarray, restart: int | np.ndarray, whole: np.ndarray | None = None) -> None:
+        self.n = np.shape(nodes)[-1] if np.ndim(nodes) else 0
+        parts = {"tree.nodes": nodes, "tree.restart": np.minimum(np.atleast_1d(restart), self.n)}
+        self.nodes, leaves, *_ = checked("tree", parts if whole is None else {**parts, "": whole}, self.n)
+        self.restart = int(leaves[0])
 
     def _leaves(self) -> np.ndarray:
         """Return each step's number within its tree, shape (n,)."""
@@ -120,24 +106,3 @@ def _where(values: np.ndarray, value: int, there: float) -> Factor:
 def level_count(restart: int) -> int:
     """Return the number of levels below the root of the smallest tree with that many leaves."""
     return (restart - 1).bit_length()
-
-
-def read_tree(nodes: np.ndarray, restart: np.ndarray, whole: np.ndarray | None) -> TreeMatrix:
-    """Return the matrix of a file's tensors.
-
-    Args:
-        nodes: `tree.nodes`.
-        restart: `tree.restart`, shape (1,), an integer.
-        whole: C as an array, if the file has it.
-
-    Raises:
-        InvalidStrategy: the tensors do not fit each other.
-    """
-    if restart.shape != (1,) or not 1 <= restart[0] <= 2**53 or restart[0] != int(restart[0]):
-        raise InvalidStrategy("tree.restart must be one positive whole number")
-    matrix = TreeMatrix(nodes, int(restart[0]))
-    if (whole is None) != (matrix.n > LARGEST_WHOLE_TREE):
-        raise InvalidStrategy(f"a tree matrix is stored whole too exactly where n <= {LARGEST_WHOLE_TREE}")
-    if whole is not None and not np.array_equal(whole, matrix.rows(0, matrix.n)):
-        raise InvalidStrategy("the whole matrix and tree.nodes are not the same matrix")
-    return matrix

@@ -6,6 +6,7 @@ One class per structure. What a structure cannot say is None, and who asks takes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -64,8 +65,6 @@ class Reading(ABC):
     """C by its structure.
 
     Attributes:
-        parts: names of its tensors.
-        scalable: whether a factor for each column may stand beside them.
         n: side.
         diagonal: numbers that are positive if the diagonal is.
         signed: whether an entry is negative (or may be: what is computed is not multiplied out for this).
@@ -77,8 +76,6 @@ class Reading(ABC):
         memory: what C keeps, where it is stored as buffers.
     """
 
-    parts: ClassVar[frozenset[str]]
-    scalable: ClassVar[bool] = False
     n: int
     diagonal: np.ndarray
     signed: bool
@@ -91,21 +88,8 @@ class Reading(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
-        """Take the tensors of the structure out of `parts`.
-
-        Raises:
-            CorruptObject: they do not fit n and each other.
-            InvalidStrategy: they make no strategy matrix.
-            KeyError: one is missing.
-        """
-
-    def check(self) -> None:  # noqa: B027  most structures have no place for such entries
-        """Refuse entries where a lower-triangular matrix has none.
-
-        Raises:
-            InvalidStrategy: with the first of them.
-        """
+    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
+        """Take the tensors of the structure, which the format has checked."""
 
     @property
     def series(self) -> Balls | None:
@@ -238,24 +222,12 @@ class ComputedToeplitzReading(Reading):
 
 
 class EndlessReading(ABC):
-    """A Toeplitz C without a last row, by its structure.
-
-    Attributes:
-        parts: names of its tensors.
-    """
-
-    parts: ClassVar[frozenset[str]]
+    """A Toeplitz C without a last row, by its structure."""
 
     @classmethod
     @abstractmethod
-    def read(cls, parts: dict[str, np.ndarray]) -> Self:
-        """Take the tensors of the structure.
-
-        Raises:
-            CorruptObject: they do not fit each other.
-            InvalidStrategy: their columns have no finite norm, or they make no strategy matrix.
-            KeyError: one is missing.
-        """
+    def read(cls, parts: Mapping[str, np.ndarray]) -> Self:
+        """Take the tensors of the structure, which the format has checked."""
 
     @abstractmethod
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:

@@ -7,15 +7,16 @@ squares sum to sum_jk e_j e_k / (1 - theta_j theta_k).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import Near, NotEnclosed, share
+from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import TooLarge
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
@@ -25,36 +26,20 @@ LARGEST_HEAD = 1 << 20
 
 
 class Decays(NamedTuple):
-    """decay (buffers,) between -1 and 1, and scale (buffers,)."""
+    """decay (buffers,) between 0 and 1, and scale (buffers,), at least 0."""
 
     decay: np.ndarray
     scale: np.ndarray
 
-    @property
-    def nonnegative(self) -> bool:
-        """Whether no coefficient is negative, by the signs of the numbers."""
-        return bool((self.decay >= 0).all() and (self.scale >= 0).all())
+    @classmethod
+    def of(cls, parts: Mapping[str, np.ndarray]) -> Decays:
+        """Take the tensors of the structure `blt`."""
+        return cls(parts["theta"], parts["omega"])
 
     @property
     def monotone(self) -> bool:
         """Whether 1 = c_0 >= c_1 >= ... >= 0: every term falls, and they begin with a sum of at most 1."""
-        return self.nonnegative and sum(map(Fraction, self.scale.tolist())) <= 1
-
-
-def read(parts: dict[str, np.ndarray]) -> Decays:
-    """Take the tensors of the structure `blt`.
-
-    Raises:
-        CorruptObject: their shapes do not fit each other.
-        InvalidStrategy: a decay is above 1 in magnitude.
-        KeyError: one is missing.
-    """
-    decay, scale = parts.pop("theta"), parts.pop("omega")
-    if decay.ndim != 1 or not len(decay) or decay.shape != scale.shape:
-        raise CorruptObject(f"theta and omega of shapes {decay.shape} and {scale.shape} are no decays and scales")
-    if (np.abs(decay) > 1).any():
-        raise InvalidStrategy(f"a decay of {float(np.abs(decay).max())!r} lets the coefficients grow without end")
-    return Decays(decay, scale)
+        return sum(map(Fraction, self.scale.tolist())) <= 1
 
 
 def series(given: Decays, n: int) -> Balls:
@@ -81,19 +66,18 @@ class BltReading(ComputedToeplitzReading):
         n: side.
     """
 
-    parts = frozenset({"theta", "omega"})
-    scalable = True
+    signed = False
 
     def __init__(self, decays: Decays, n: int) -> None:
         self.n, self._decays, self.diagonal = n, decays, np.ones(1)
-        self.signed, self.monotone = not decays.nonnegative, decays.monotone
+        self.monotone = decays.monotone
         last = n if decays.scale[decays.decay != 0].any() else 2
         self.bandwidth = min(last, n) if decays.scale.any() else 1
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
-        """Take the tensors; see `read`."""
-        return cls(read(parts), n)
+    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `Reading.read`."""
+        return cls(Decays.of(parts), n)
 
     @cached_property
     def series(self) -> Balls:
@@ -103,8 +87,6 @@ class BltReading(ComputedToeplitzReading):
     @cached_property
     def near_series(self) -> Near:
         """The first column: sums of positive terms, each of as many factors as steps."""
-        if not self._decays.nonnegative:
-            raise NotEnclosed("a decay or a scale is negative, so that coefficients may cancel")
         column = np.zeros(self.n)
         column[0] = 1.0
         for decay, scale in zip(*self._decays, strict=True):
@@ -130,18 +112,13 @@ class EndlessBltReading(EndlessReading):
         decays: the numbers.
     """
 
-    parts = frozenset({"theta", "omega"})
-
     def __init__(self, decays: Decays) -> None:
         self._decays = decays
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+    def read(cls, parts: Mapping[str, np.ndarray]) -> Self:
         """Take the tensors; see `EndlessReading.read`."""
-        decays = read(parts)
-        if not decays.nonnegative or (decays.decay >= 1).any():
-            raise InvalidStrategy("without end, decays lie in [0, 1) and scales are not negative, or there is no limit")
-        return cls(decays)
+        return cls(Decays.of(parts))
 
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
         """Enclose the squared norm; see `EndlessReading`."""

@@ -7,6 +7,7 @@ every step add up to something between -R and R, where R <- T R T^T + d I.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -15,32 +16,17 @@ from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, 
 from factorize.checker.losses.covariances import Statement, variances
 from factorize.checker.structures.base import Buffers as Buffers
 from factorize.checker.structures.base import KeptNumbers, Reading
-from factorize.errors import CorruptObject
 
 _LOOSE = 2.0**-40  # share of a column norm that may be left open
 _ROOT_TINY = 1e-150  # more than what underflows; its square does not
 
 
-def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
-    """Take the tensors of the structures `buffered` and `state_space`.
-
-    Raises:
-        CorruptObject: their shapes do not fit each other.
-        KeyError: one is missing.
-    """
-    diagonal, inputs, outputs = parts.pop("diagonal"), parts.pop("input"), parts.pop("output")
-    middle = parts.pop("decay") if "decay" in parts else parts.pop("transition")
-    if middle.ndim == 2:
-        middle = middle[:, :, None, None]
-    elif middle.ndim == 3:
-        middle = middle[:, None]
-    if middle.ndim != 4:
-        raise CorruptObject(f"a transition of shape {middle.shape} is none of a matrix with buffers")
-    groups, states = middle.shape[1:3]
-    fits = diagonal.shape == (n,) and inputs.shape == outputs.shape == (n, groups * states)
-    if middle.shape != (n, groups, states, states) or not fits:
-        raise CorruptObject(f"the tensors of a matrix with buffers do not fit n={n} and each other")
-    return Buffers(diagonal, middle, *(part.reshape(n, groups, states) for part in (inputs, outputs)))
+def read(parts: Mapping[str, np.ndarray]) -> Buffers:
+    """Take the tensors of the structures `buffered` and `state_space`."""
+    middle = parts["decay"][:, :, None, None] if "decay" in parts else parts["transition"]
+    middle = middle if middle.ndim == 4 else middle[:, None]
+    inputs, outputs = (parts[name].reshape(middle.shape[:3]) for name in ("input", "output"))
+    return Buffers(parts["diagonal"], middle, inputs, outputs)
 
 
 def column_norms(given: Buffers) -> Near:
@@ -122,18 +108,15 @@ class BufferedReading(Reading):
         buffers: the numbers.
     """
 
-    parts = frozenset({"diagonal", "decay", "input", "output"})
-    scalable = True
-
     def __init__(self, buffers: Buffers) -> None:
         self.n = self.bandwidth = len(buffers.diagonal)
         self._numbers, self.diagonal, self.signed = buffers, buffers.diagonal, not buffers.nonnegative
         self.memory = KeptNumbers(buffers.outputs[0].size, 0)
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
         """Take the tensors; see `read`."""
-        return cls(read(parts, n))
+        return cls(read(parts))
 
     @property
     def buffers(self) -> Buffers:
@@ -151,5 +134,3 @@ class BufferedReading(Reading):
 
 class StateSpaceReading(BufferedReading):
     """C by a diagonal and states that mix."""
-
-    parts = frozenset({"diagonal", "transition", "input", "output"})

@@ -5,13 +5,14 @@ The squared norm of a column is 1 / agm(1, sqrt(nu (2 - nu))).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Self
 
 import numpy as np
 
 from factorize.checker.structures.base import EndlessReading
-from factorize.errors import InvalidStrategy, TooLarge
+from factorize.errors import TooLarge
 
 
 class EndlessNuReading(EndlessReading):
@@ -21,16 +22,12 @@ class EndlessNuReading(EndlessReading):
         nu: the parameter.
     """
 
-    parts = frozenset({"nu"})
-
     def __init__(self, nu: float) -> None:
         self._nu = nu
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+    def read(cls, parts: Mapping[str, np.ndarray]) -> Self:
         """Take the tensor; see `EndlessReading.read`."""
-        if set(parts) != {"nu"} or parts["nu"].shape != (1,) or not 0 < parts["nu"][0] < 1:
-            raise InvalidStrategy("nu is not one number in (0, 1), where columns without end have a finite norm")
         return cls(float(parts["nu"][0]))
 
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:

@@ -10,7 +10,7 @@ that with Frobenius norms
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -19,7 +19,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import UNIT, Around, Columns, Factor, Near, NotEnclosed, share
 from factorize.checker.spec.programs import Program
 from factorize.checker.structures.base import KeptNumbers, Reading
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import TooLarge
 
 LARGEST = 16_384
 _AT_ONCE = 512  # columns
@@ -39,26 +39,10 @@ class RedrawnInverse(NamedTuple):
     lag: int
 
 
-def read(parts: dict[str, np.ndarray], n: int) -> RedrawnInverse:
-    """Take the tensors of the structure.
-
-    Raises:
-        CorruptObject: their shapes do not fit each other, or the lag is no number of steps.
-        InvalidStrategy: a draw is used before there is one.
-        KeyError: one is missing.
-    """
-    decay, output, inputs, direct = (parts.pop(name) for name in ("decay", "output", "input", "direct"))
-    lag = parts.pop("lag")
-    if lag.shape != (1,) or not 1 <= lag[0] <= n or lag[0] != int(lag[0]):
-        raise CorruptObject(f"the lag of a matrix with redraws and n={n} cannot be {lag[:2].tolist()}")
-    fits = decay.ndim == 2 and len(decay) == n and decay.shape[1] >= 1 and direct.ndim == 2 and len(direct) >= 1
-    if not fits or output.shape != decay.shape or inputs.shape != (len(direct), *decay.shape) or direct.shape[1] != n:
-        raise CorruptObject(f"the tensors of a matrix with redraws do not fit n={n} and each other")
-    found = RedrawnInverse(decay, output, inputs, direct, int(lag[0]))
-    for m in range(1, len(direct)):
-        if (inputs[m, : m * found.lag] != 0).any() or (direct[m, : m * found.lag] != 0).any():
-            raise InvalidStrategy(f"input[{m}] or direct[{m}] uses a draw before step {m * found.lag}, where none is")
-    return found
+def read(parts: Mapping[str, np.ndarray]) -> RedrawnInverse:
+    """Take the tensors of the structure."""
+    decay, output, inputs, direct, lag = (parts[name] for name in ("decay", "output", "input", "direct", "lag"))
+    return RedrawnInverse(decay, output, inputs, direct, int(lag[0]))
 
 
 def columns_of(given: RedrawnInverse, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -126,7 +110,6 @@ class RedrawnReading(Reading):
         inverse: the numbers.
     """
 
-    parts = frozenset({"decay", "output", "input", "direct", "lag"})
     signed = True  # for all that is known without the inverse
 
     def __init__(self, inverse: RedrawnInverse) -> None:
@@ -135,9 +118,9 @@ class RedrawnReading(Reading):
         self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
         """Take the tensors; see `read`."""
-        return cls(read(parts, n))
+        return cls(read(parts))
 
     @cached_property
     def _whole(self) -> tuple[np.ndarray, np.ndarray, float]:

@@ -7,6 +7,7 @@ column s has entries in the rows of the right siblings of the blocks that s is i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Self
 
@@ -16,7 +17,6 @@ from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.losses.covariances import Factor, Statement, negative
 from factorize.checker.structures import base
 from factorize.checker.structures.base import StoredReading, solved
-from factorize.errors import CorruptObject
 
 
 class TreeReading(StoredReading):
@@ -27,31 +27,14 @@ class TreeReading(StoredReading):
         restart: leaves of each tree.
     """
 
-    parts = frozenset({"tree.nodes", "tree.restart"})
-
     def __init__(self, nodes: np.ndarray, restart: int) -> None:
         self.n, self._nodes, self._restart, self.diagonal = nodes.shape[1], nodes, restart, nodes[0]
         self.signed, self.bandwidth = bool((nodes < 0).any()), _reach(nodes, restart)
 
     @classmethod
-    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
-        """Take the tensors; see `Reading.read`. An array stored beside them must be the same matrix."""
-        nodes, restart = parts.pop("tree.nodes"), parts.pop("tree.restart")
-        steps = int(restart[0]) if restart.shape == (1,) else 0
-        if not 1 <= steps <= n or restart[0] != steps:
-            raise CorruptObject(f"tree.restart of a matrix with n={n} cannot be {restart.ravel()[:1].tolist()}")
-        if nodes.shape != ((steps - 1).bit_length() + 1, n):
-            raise CorruptObject(f"tree.nodes of trees with {steps} leaves and n={n} cannot have shape {nodes.shape}")
-        unused = (np.arange(n) % steps >> np.arange(len(nodes) - 1)[:, None]) & 1 == 0
-        wrong = np.argwhere((nodes[1:] != 0) & unused)
-        if len(wrong):
-            j, i = wrong[0].tolist()
-            raise CorruptObject(f"tree.nodes[{j + 1}, {i}] is not 0, and no block of that size lies behind the step")
-        found = cls(nodes, steps)
-        stored = parts.pop("", None)
-        if stored is not None and (found.array is None or not np.array_equal(stored, found.array)):
-            raise CorruptObject("the stored C and tree.nodes are not the same matrix")
-        return found
+    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `Reading.read`."""
+        return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
 
     @cached_property
     def array(self) -> np.ndarray | None:

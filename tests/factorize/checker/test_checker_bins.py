@@ -68,7 +68,7 @@ def dense() -> np.ndarray:
 
 def cases() -> dict[str, tuple[str, Tensors, np.ndarray]]:
     column = np.concatenate([[1.5], RNG.standard_normal(N - 1)])
-    decay, scale = np.array([0.5, 0.9]), np.array([0.3, -0.1])
+    decay, scale = np.array([0.5, 0.9]), np.array([0.3, 0.1])
     geometric = np.concatenate([[1.0], [(scale * decay**t).sum() for t in range(N - 1)]])
     inverse = np.array([1, -0.3, -0.2, -0.1])
     free = dense()

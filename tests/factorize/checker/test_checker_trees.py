@@ -16,7 +16,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.tree import TreeReading
-from factorize.errors import CorruptObject, TooLarge
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.structures.tree import TreeMatrix
 
 
@@ -101,15 +101,15 @@ def test_tensors_that_are_no_tree() -> None:
     nodes, restart = random_tree(3).nodes, np.array([float(random_tree(3).restart)])
     n = nodes.shape[1]
     for wrong, other, message in (
-        (nodes[:-1], restart, "shape"),
+        (nodes[:-1], restart, "rows of nodes"),
         (nodes, np.array([n + 1.0]), "tree.restart"),
         (nodes, np.array([0.0]), "tree.restart"),
         (nodes, restart + 0.5, "tree.restart"),
         (nodes, np.array([1.0, 1.0]), "tree.restart"),
     ):
         with pytest.raises(CorruptObject, match=message):
-            read_tree(wrong, other, n)
+            Strategy("tree", {"tree.nodes": wrong, "tree.restart": other}, n)
     spoilt = nodes.copy()
     spoilt[1, 0] = 1e-300
-    with pytest.raises(CorruptObject, match="no block of that size"):
-        read_tree(spoilt, restart, n)
+    with pytest.raises(InvalidStrategy, match="must be exactly 0"):
+        Strategy("tree", {"tree.nodes": spoilt, "tree.restart": restart}, n)

@@ -20,7 +20,7 @@ from factorize.errors import CertificateError
 N = 24
 WEIGHTS = {"kind": "weighted", "weights": [float(i % 3) for i in range(N)]}
 STRATEGIES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
-    "decays": ("blt", {"theta": np.array([0.9, 0.0, -0.5]), "omega": np.array([0.25, 0.5, 0.125])}),
+    "decays": ("blt", {"theta": np.array([0.9, 0.0, 0.5]), "omega": np.array([0.25, 0.5, 0.125])}),
     "few diagonals of the inverse": (
         "inverse_banded_toeplitz",
         {"inverse_coefficients": np.array([1.0, -0.5, 0.0, -0.125])},

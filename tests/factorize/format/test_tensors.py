@@ -57,7 +57,7 @@ def test_one_of_each_and_no_tensor_more_or_less(structure: str) -> None:
     check(structure, valid(structure))
     for left_out in valid(structure):
         parts = {suffix: part for suffix, part in valid(structure).items() if suffix != left_out}
-        with pytest.raises(CorruptObject, match=f"a {structure} matrix of n=4 has the tensors"):
+        with pytest.raises(CorruptObject, match=f"a {structure} matrix of n=4 has the tensors|stored as an array too"):
             check(structure, parts)
         for spoilt in (valid(structure)[left_out][..., None], valid(structure)[left_out][:0]):
             with pytest.raises(CorruptObject, match=f"{structure}.* has shape"):
@@ -207,9 +207,7 @@ def test_a_tree_is_stored_whole_where_it_is_small(monkeypatch: pytest.MonkeyPatc
     check("tree", parts)
     monkeypatch.setattr("factorize.format.shapes.LARGEST_WHOLE_TREE", 3)
     check("tree", without)
-    with pytest.raises(
-        CorruptObject, match=r"has the tensors \['tree.nodes', 'tree.restart'\], not \['', 'tree.nodes', "
-    ):
+    with pytest.raises(CorruptObject, match="a tree is stored as an array too exactly where n <= 3"):
         check("tree", parts)
 
 

@@ -74,10 +74,9 @@ def test_tensors_describe_the_matrix_of_the_contract(case):
     np.testing.assert_array_equal(build_matrix(matrix.structure, kept, N).rows(0, N), matrix.rows(0, N))
 
 
-def test_a_tree_has_its_whole_matrix_too():
-    for whole in ({}, {"": np.eye(N)}):
-        with pytest.raises(InvalidStrategy, match="whole"):
-            build_matrix("tree", {"tree.nodes": NODES, "tree.restart": np.array([4.0]), **whole}, N)
+def test_the_array_beside_a_tree_is_the_same_matrix():
+    with pytest.raises(InvalidStrategy, match="whole"):
+        build_matrix("tree", {"tree.nodes": NODES, "tree.restart": np.array([4.0]), "": np.eye(N)}, N)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.errors import InvalidStrategy
-from factorize.structures.base import StoredMatrix
+from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import Recursion, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -28,9 +27,7 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
 
     def __init__(self, diagonal: np.ndarray, below: np.ndarray) -> None:
         self.n = len(diagonal)
-        if not (np.isfinite([diagonal, below]).all() and (diagonal > 0).all() and below[0] == 0):
-            raise InvalidStrategy("a bidiagonal matrix has a positive diagonal, and nothing before the first column")
-        self._diagonal, self._below = diagonal, below
+        self._diagonal, self._below = checked(self.structure, {"diagonal": diagonal, "below": below}, self.n)
 
     @classmethod
     def of_tensors(cls, parts: Mapping[str, np.ndarray], n: int) -> BidiagonalMatrix:
