@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.sensitivity import square_root_up, squared_sensitivity
+from factorize.checker.sensitivity import square_root_up, squared_limit, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
@@ -27,6 +27,8 @@ SERVED: tuple[type[Participation], ...] = (Single, FixedEpochs, MinSep)
 """Kinds of participation that the rules are proved for; a class derived from such a kind is another kind."""
 AGREEMENT = 1e-9
 """Share by which the two values may differ."""
+LIMITS_AGREE = 2.0**-26
+"""The same of limits without end, at most, where the checker adds up millions of coefficients."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +88,23 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
             f"{', '.join(sorted(kind.named() for kind in SERVED))}, or prove one and add it to SERVED",
             field="/participation/kind",
         )
-    if isinstance(matrix, EndlessMatrix):
-        return _without_end(matrix, participation)
+    document = participation.document()
     try:
-        bracket = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), matrix.n), participation.document())
+        if isinstance(matrix, EndlessMatrix):
+            if participation.endless_spread() is None:
+                matrix.finite()
+            bracket = squared_limit(matrix.structure, matrix.tensors(), document)
+        else:
+            bracket = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), matrix.n), document)
     except NotEnclosed as reason:
         raise CertificateError(
-            f"the sensitivity of this {matrix.structure} matrix with n={matrix.n} is not known: {reason}; scale its "
+            f"the sensitivity of this {matrix.structure} matrix with n={matrix.side} is not known: {reason}; scale its "
             "states, or store the matrix as a dense one"
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
-    found = Sensitivity(bracket.stated, kind, bracket.rule, participation.document())
-    compare_plain(square_root_up(bracket.upper), matrix, participation, bracket.off)
+    found = Sensitivity(bracket.stated, kind, bracket.rule, document)
+    off = bracket.off if matrix.side else min(float(bracket.upper / bracket.lower) - 1, LIMITS_AGREE)
+    compare_plain(square_root_up(bracket.upper), matrix, participation, off)
     return found
 
 
@@ -115,7 +122,8 @@ def compare_plain(bound: float, matrix: AnyStrategy, participation: Participatio
         TooLarge: columns overlap, and n is above the limit at which they are multiplied.
     """
     if isinstance(matrix, EndlessMatrix):
-        plain = _without_end(matrix, participation).value
+        separation, most, _ = participation.endless_spread() or matrix.finite()
+        plain = math.sqrt(matrix.squared_limit(separation, most))
     else:
         plain = plain_sensitivity(matrix, participation)
     if not abs(plain - bound) <= (AGREEMENT + off) * bound:
@@ -123,14 +131,3 @@ def compare_plain(bound: float, matrix: AnyStrategy, participation: Participatio
             f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, and "
             f"its rows give {plain!r}: one of the two programs is wrong; report the spec"
         )
-
-
-def _without_end(matrix: EndlessMatrix, participation: Participation) -> Sensitivity:
-    """Of falling coefficients, without end: the leading pattern in the limit (numbers/endless_limits.py)."""
-    spread = participation.endless_spread()
-    if spread is None:
-        matrix.finite()
-    separation, most, _ = spread
-    squared, once = matrix.squared_limit(separation, most)
-    rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
-    return Sensitivity(square_root_up(squared), "exact" if once else "upper_bound", rule, participation.document())

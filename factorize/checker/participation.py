@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from factorize.errors import InvalidParticipation
 
 Document = Mapping[str, Any]
@@ -66,3 +68,18 @@ def allowed(participation: Document, n: int | None) -> Allowed:
             raise InvalidParticipation(f"{text} has no finite sensitivity without end")
         raise InvalidParticipation(f"{text} does not fit n={n}; this checker knows {', '.join(KINDS)}")
     return found
+
+
+def pattern_sums(column: np.ndarray, form: Allowed) -> np.ndarray:
+    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel."""
+    total, terms = np.zeros_like(column), 0
+    doubled, size = column.copy(), 1
+    for bit in range(form.most.bit_length()):
+        if form.most >> bit & 1:
+            total[terms * form.separation :] += doubled[: max(len(column) - terms * form.separation, 0)]
+            terms += size
+        reach = size * form.separation
+        if reach < len(column):
+            doubled[reach:] = doubled[reach:] + doubled[:-reach]
+        size *= 2
+    return total

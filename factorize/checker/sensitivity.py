@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import UNDERFLOW, Near, share
-from factorize.checker.participation import Allowed, allowed
+from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS
 from factorize.errors import CertificateError, TooLarge
@@ -100,13 +100,14 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
     Raises:
         CorruptObject, InvalidStrategy: it is no such C.
         InvalidParticipation: nothing bounds how often one takes part.
-        TooLarge: it cannot be enclosed at this size.
+        TooLarge: it takes too many coefficients.
     """
     separation, most, _ = allowed(participation, None)
     check_strategy(structure, parts, None)
     low, high = ENDLESS_READINGS[structure].read(parts).squared_sensitivity(separation, most)
     pattern = tuple(range(0, separation * most, separation))
-    return Bracket(low, high, "the limit without end", pattern, (1,) * most)
+    rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
+    return Bracket(low, high, rule, pattern, (1,) * most)
 
 
 def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
@@ -200,10 +201,10 @@ def _majorant(column: Near, form: Allowed) -> Bracket:
     size = np.abs(column.values)
     majorant = np.maximum.accumulate(size[::-1])[::-1]
     off = share(2 * column.off, roundings=4 * form.most.bit_length() + 8)
-    upper = _ends(_squares(_pattern_sums(majorant, form)), off)[1]
-    whole, alone = _squares(_pattern_sums(column.values, form)), _squares(size)
+    upper = _ends(_squares(pattern_sums(majorant, form)), off)[1]
+    whole, alone = _squares(pattern_sums(column.values, form)), _squares(size)
     if (column.values < 0).any():  # terms cancel
-        lost = off * math.sqrt(_squares(_pattern_sums(size, form)))
+        lost = off * math.sqrt(_squares(pattern_sums(size, form)))
         whole = max(math.sqrt(whole) - lost, 0.0) ** 2
     pattern = tuple(range(0, form.most * form.separation, form.separation)) if whole >= alone else (0,)
     lower = _ends(max(whole, alone), off)[0]
@@ -215,21 +216,6 @@ def _majorant(column: Near, form: Allowed) -> Bracket:
 def _squares(column: np.ndarray) -> float:
     """Return the sum of squares, each rounded once and their sum once."""
     return math.fsum((column**2).tolist()) if np.isfinite(column).all() else math.inf
-
-
-def _pattern_sums(column: np.ndarray, form: Allowed) -> np.ndarray:
-    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel."""
-    total, terms = np.zeros_like(column), 0
-    doubled, size = column.copy(), 1
-    for bit in range(form.most.bit_length()):
-        if form.most >> bit & 1:
-            total[terms * form.separation :] += doubled[: max(len(column) - terms * form.separation, 0)]
-            terms += size
-        reach = size * form.separation
-        if reach < len(column):
-            doubled[reach:] = doubled[reach:] + doubled[:-reach]
-        size *= 2
-    return total
 
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from fractions import Fraction
 from typing import ClassVar, NoReturn
 
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
-from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.numbers.series import pattern_sums, toeplitz_rows
 from factorize.structures.base import Matrix, checked
 from factorize.structures.blt import BltMatrix
@@ -25,7 +23,7 @@ LARGEST_ROW = 1_000_000
 """Rows are served up to here: row i has i + 1 entries."""
 LARGEST_PATTERN = 100_000
 """Participations that are added up."""
-_LARGEST_SERIES = 1 << 23
+_MEANS = 20  # steps to the arithmetic-geometric mean, each of which doubles the digits once it is near
 _NEGLIGIBLE = 40.0  # nu times a number of steps after which a coefficient is below e^-40 of the first
 
 
@@ -63,8 +61,8 @@ class EndlessMatrix(ABC):
         """Return the leading stop x stop part."""
 
     @abstractmethod
-    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
-        """Return the limit of the squared sensitivity from above, and whether it is that limit rounded once.
+    def squared_limit(self, separation: int, most: int) -> float:
+        """Return the limit of the squared sensitivity, or its bound, nearly: in ordinary floating point.
 
         Args:
             separation: steps between two participations, at least.
@@ -109,22 +107,22 @@ class EndlessBlt(EndlessMatrix):
     def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
         self.theta, self.omega = checked(self.structure, {"theta": theta, "omega": omega}, None)
 
-    def _numbers(self) -> tuple[list[float], list[float]]:
-        return self.theta.tolist(), self.omega.tolist()
-
     def until(self, stop: int) -> BltMatrix:
         """The same parameters."""
         return BltMatrix(self.theta, self.omega, stop)
 
-    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
-        """Geometric sums; an upper bound only where the coefficients do not fall from the first one on."""
+    def squared_limit(self, separation: int, most: int) -> float:
+        """Geometric sums of the lags d b, one by one; of the column (c_1, c_1, c_2, ..) where coefficients rise."""
         if most > LARGEST_PATTERN:
             raise InvalidParticipation(
                 f"max_participations={most} is above the {LARGEST_PATTERN} that are added up without end; give fewer",
                 field="/participation/max_participations",
             )
-        squared = geometric_pattern(*self._numbers(), separation, most)
-        return squared, most == 1 or sum(map(Fraction, self.omega.tolist())) <= 1
+        theta, omega, lags = self.theta, self.omega, np.arange(1.0, most)
+        first = max(float(omega.sum()), 1.0) if most > 1 else 1.0
+        inner = (omega / (1 - np.multiply.outer(theta, theta))).sum(axis=1)
+        pairs = (theta[:, None] ** (lags * separation - 1)) @ (most - lags)
+        return float(most * (first**2 + omega @ inner) + 2 * (omega * (first + theta * inner)) @ pairs)
 
     @property
     def gain(self) -> float:
@@ -160,28 +158,15 @@ class EndlessNuToeplitz(EndlessMatrix):
         """Slide over the inverse's own formula."""
         return toeplitz_rows(noising_coefficients(_checked(stop), self.nu), start, stop)
 
-    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
-        """One column by the arithmetic-geometric mean; patterns by their first terms and a bound on the others.
-
-        Doubles stand for the coefficients up to relative t (1 + 2 |log(1 - nu)|) roundings each, and with S = steps -
-        (K - 1) b the terms from `steps` on are at most K^2 sum_{t >= S} c_t^2 <= K^2 c_S^2 / (1 - (1 - nu)^2).
-        """
+    def squared_limit(self, separation: int, most: int) -> float:
+        """Sum the squares of the coefficients that are not negligible."""
         if most == 1:
-            return elliptic_column(self.nu), True
-        kept = math.ceil(_NEGLIGIBLE / self.nu)
-        steps = kept + (most - 1) * separation
-        if steps > _LARGEST_SERIES:
-            raise TooLarge(
-                f"{most} participations {separation} apart with nu={self.nu!r} take {steps} coefficients, above "
-                f"{_LARGEST_SERIES}; use blt, whose limit is a closed form, or a larger nu",
-                field="/mechanism/nu",
-            )
-        column = strategy_coefficients(steps, self.nu)
-        found = Fraction(math.fsum((pattern_sums(column, separation, most) ** 2).tolist()))
-        roundings = Fraction(math.ceil(steps * (1 - 2 * math.log1p(-self.nu))) + 160, 1 << 52)
-        exact = Fraction(self.nu)
-        last = Fraction(max(float(column[kept - 1]), 1e-290)) ** 2
-        return (found + most**2 * last / (exact * (2 - exact))) * (1 + roundings) ** 2, False
+            larger, smaller = 1.0, math.sqrt(self.nu * (2 - self.nu))
+            for _ in range(_MEANS):
+                larger, smaller = (larger + smaller) / 2, math.sqrt(larger * smaller)
+            return 1 / larger
+        steps = math.ceil(_NEGLIGIBLE / self.nu) + (most - 1) * separation
+        return float((pattern_sums(strategy_coefficients(steps, self.nu), separation, most) ** 2).sum())
 
     @property
     def gain(self) -> float:

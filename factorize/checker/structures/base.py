@@ -231,10 +231,10 @@ class EndlessReading(ABC):
 
     @abstractmethod
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
-        """Enclose the squared norm of the sum of the columns 0, separation, ..., (most - 1) separation.
+        """Enclose the limit of the squared sensitivity to at most `most` participations `separation` or more apart.
 
         Raises:
-            TooLarge: it cannot be enclosed, or is not known to be the largest.
+            TooLarge: it takes too many coefficients.
         """
 
 

@@ -1,8 +1,12 @@
 """Toeplitz matrices by decays and scales (structure `blt`): c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1), enclosed.
 
-Without end, the pattern 0, b, .., (K-1) b is followed to its last step t0 = (K-1) b, where the sum of its columns is
-y_t = c_t + y_{t-b}; after it, y_{t0+1+m} = sum_j e_j theta_j^m with e_j = omega_j sum_{l < K} theta_j^{lb}, whose
-squares sum to sum_jk e_j e_k / (1 - theta_j theta_k).
+Without end, all coefficients being non-negative and falling, the worst pattern is 0, b, .., (K-1) b whatever n is
+(KL24, Theorem 2), and its squared norm grows with n to the limit
+
+    K r_0 + 2 sum_{d = 1}^{K-1} (K - d) r_{db},    r_m = sum_t c_t c_{t+m}.
+
+With s_j = sum_i omega_i / (1 - theta_i theta_j) these are r_0 = c_0^2 + sum_j omega_j s_j and r_m = sum_j omega_j
+(c_0 + theta_j s_j) theta_j^(m-1), and sum_d (K - d) x^(d-1) = (K - 1 - K x + x^K) / (1 - x)^2.
 """
 
 from __future__ import annotations
@@ -16,13 +20,9 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, EndlessReading
-from factorize.errors import TooLarge
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
-
-LARGEST_HEAD = 1 << 20
-"""Steps until the last participation that are followed one by one."""
 
 
 class Decays(NamedTuple):
@@ -121,33 +121,25 @@ class EndlessBltReading(EndlessReading):
         return cls(Decays.of(parts))
 
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
-        """Enclose the squared norm; see `EndlessReading`."""
-        if most > 1 and not self._decays.monotone:
-            raise TooLarge("no exact rule reaches a strategy without end whose coefficients rise")
-        last = separation * (most - 1)
-        if last >= LARGEST_HEAD:
-            raise TooLarge(
-                f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
-            )
-        return _limit(self._decays, separation, most)
+        """Enclose the limit; see `EndlessReading`. With sum omega > 1 the upper end is that of (c_1, c_1, c_2, ..)."""
+        if most == 1 or self._decays.monotone:
+            return _limit(self._decays, 1, separation, most)
+        high = _limit(self._decays, sum(map(Fraction, self._decays.scale.tolist())), separation, most)[1]
+        return _limit(self._decays, 1, separation, 1)[0], high
 
 
-def _limit(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+def _limit(decays: Decays, first: Fraction | int, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    """Enclose K r_0 + 2 sum of (K - d) r_db over 0 < d < K, for a column that begins with `first`."""
     from flint import arb, ctx
 
-    from factorize.checker.arithmetic.balls import PLACES, ends, of_doubles
+    from factorize.checker.arithmetic.balls import PLACES, ball, ends, of_doubles
 
-    last = separation * (most - 1)
     with ctx.workprec(PLACES):
-        sums = series(decays, last + 1)
-        for t in range(separation, last + 1):
-            sums[t] += sums[t - separation]
-        thetas, omegas = map(of_doubles, decays)
-        weights = [
-            omega * (1 - theta ** (separation * most)) / (1 - theta**separation)
-            for theta, omega in zip(thetas, omegas, strict=True)
-        ]
-        total = sum((value * value for value in sums), arb(0))
-        for a, s in zip(weights, thetas, strict=True):
-            total += sum((a * b / (1 - s * t) for b, t in zip(weights, thetas, strict=True)), arb(0))
+        start, (thetas, omegas) = ball(Fraction(first)), map(of_doubles, decays)
+        inner = [sum((w / (1 - s * t) for s, w in zip(thetas, omegas, strict=True)), arb(0)) for t in thetas]
+        total = most * start**2
+        for theta, omega, s in zip(thetas, omegas, inner, strict=True):
+            power = theta**separation
+            pairs = theta ** (separation - 1) * (most - 1 - most * power + power**most) / (1 - power) ** 2
+            total += omega * (most * s + 2 * (start + theta * s) * pairs)
         return ends(total)

@@ -18,6 +18,7 @@ from factorize.certificate.stated_claims import compare
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sensitivity import squared_limit
+from factorize.checker.structures.nu_toeplitz import EndlessNuReading
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -32,7 +33,6 @@ from factorize.errors import (
 from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.format.manifest import ENDLESS, manifest_digest
-from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.participation import MinSep, Single
 from factorize.solvers import choose, estimate
 from factorize.solvers import compare as compare_mechanisms
@@ -55,8 +55,9 @@ def min_sep(separation: int, most: int) -> MinSep:
 class TestLimits:
     def test_one_buffer_by_hand(self):
         # c = 1, 1/2, 1/4, ...: norm 4/3; two columns 1 apart: r_1 = 1/2 r_0, so 2 (4/3) + 2 (2/3) = 4
-        assert geometric_pattern([0.5], [0.5], 1, 1) == Fraction(4, 3)
-        assert float(geometric_pattern([0.5], [0.5], 1, 2)) == 4.0
+        found = EndlessBlt(np.array([0.5]), np.array([0.5]))
+        assert found.squared_limit(1, 1) == pytest.approx(4 / 3, rel=1e-15)
+        assert found.squared_limit(1, 2) == pytest.approx(4, rel=1e-15)
 
     @pytest.mark.parametrize(("separation", "most"), [(1, 2), (1, 9), (3, 4), (50, 4), (1000, 3), (5, 1)])
     def test_long_finite_strategies_approach_it_from_below(self, separation, most):
@@ -69,8 +70,9 @@ class TestLimits:
         assert limit.kind == long.kind == "exact"
 
     def test_decays_of_zero_end_the_column(self):
-        assert geometric_pattern([0.0], [0.75], 1, 1) == 1 + Fraction(9, 16)
-        assert float(geometric_pattern([0.0], [0.75], 1, 3)) == pytest.approx(1 + 2 * 1.75**2 + 0.75**2, rel=1e-15)
+        found = EndlessBlt(np.array([0.0]), np.array([0.75]))
+        assert found.squared_limit(1, 1) == 1 + 9 / 16
+        assert found.squared_limit(1, 3) == pytest.approx(1 + 2 * 1.75**2 + 0.75**2, rel=1e-15)
 
     def test_coefficients_that_rise_first_give_an_upper_bound(self):
         endless = EndlessBlt(np.array([0.9]), np.array([1.2]))
@@ -85,7 +87,9 @@ class TestLimits:
 
         # scipy's K(m) at 1 - m = nu (2 - nu), to a few units in the last place
         expected = 2 / math.pi * ellipkm1(nu * (2 - nu))
-        assert float(elliptic_column(nu)) == pytest.approx(expected, rel=1e-14)
+        assert EndlessNuToeplitz(np.array([nu])).squared_limit(1, 1) == pytest.approx(expected, rel=1e-14)
+        low, high = EndlessNuReading(nu).squared_sensitivity(1, 1)
+        assert low < high < low * (1 + Fraction(1, 1 << 200)) and float(low) == pytest.approx(expected, rel=1e-14)
 
     def test_columns_of_nu_toeplitz_approach_it(self):
         endless = EndlessNuToeplitz(np.array([0.01]))
@@ -93,8 +97,7 @@ class TestLimits:
             limit, long = (sensitivity_of(matrix, participation) for matrix in (endless, endless.until(5000)))
             assert limit.value >= long.value * (1 - 1e-11)
             assert limit.value == pytest.approx(long.value, rel=1e-11)
-        assert sensitivity_of(endless, Single()).kind == "exact"
-        assert sensitivity_of(endless, min_sep(50, 4)).kind == "upper_bound"
+            assert limit.kind == "exact"
 
     def test_patterns_of_a_tiny_nu_are_refused(self):
         with pytest.raises(TooLarge, match="nu=1e-08 take .* use blt"):
@@ -243,9 +246,13 @@ class TestExactly:
         report = checked(solved(UNBOUNDED, {"kind": "nu_toeplitz", "nu": nu}), tmp_path)
         assert report.supported, report.failed
 
-    def test_several_participations_of_nu_toeplitz_are_not_enclosed(self):
-        with pytest.raises(TooLarge, match="no exact rule reaches"):
-            squared_limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
+    def test_several_participations_of_nu_toeplitz_are_enclosed(self):
+        found = squared_limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
+        assert found.exact and found.upper < found.lower * (1 + Fraction(1, 10**11))
+
+    def test_several_participations_where_coefficients_rise_are_bounded(self):
+        found = squared_limit("blt", {"theta": np.array([0.9]), "omega": np.array([1.2])}, SEVERAL)
+        assert found.lower < found.upper and not found.exact
 
     @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
     def test_claims_that_are_too_good_fail(self, place, tmp_path):
