@@ -19,9 +19,9 @@ from benchmarks import forged_claims
 from benchmarks.report import Report
 from factorize import parse_spec, solvers
 from factorize.accounting import bin_gram, calibrate_bins
-from factorize.accounting.allocation_law import AllocationLaw
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.solvers.evidence import evidence

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from factorize.accounting.gram_matrix import LARGEST_BINS
-from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.sampling_scheme import SampledScheme, SamplingOptions, level_of
 from factorize.format.claims import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
 from factorize.privacy_question import Question
+from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 
 if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint, as all claims
+    from factorize.accounting.bins_calibration import BinsCalibration, OpenedFactors  # needs python-flint
+    from factorize.accounting.law import Law
 
 
-class BinsScheme(SamplingScheme):
+class BinsScheme(SampledScheme):
     """Each example draws the step of its epoch once, for good: for every C."""
 
     name = "balls_in_bins"
@@ -53,14 +53,11 @@ class BinsScheme(SamplingScheme):
             method=asked.method,
         )
 
-    def deltas(
-        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
-    ) -> list[float]:
-        """Return them by the bounds."""
-        from factorize.accounting.bins_calibration import bounded_deltas
+    def law(self, held: OpenedFactors, asked: SamplingOptions) -> Law:
+        """Return the law of these bins."""
+        from factorize.accounting.bins_calibration import bins_of, law_of
 
-        ratio: dict[str, Any] = {"bins": asked.bins, "clip_norm": asked.clip_norm}
-        return bounded_deltas(held, sampling=self.name, sigma=sigma, epsilons=epsilons, **ratio)
+        return law_of(held.strategy, self.name, bins_of(held) if asked.bins is None else asked.bins)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse the batch size of a Poisson scheme."""

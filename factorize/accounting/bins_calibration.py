@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from factorize.accounting.allocation_law import AllocationLaw
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law
+from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.sampling_scheme import Method
 from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
@@ -192,24 +192,6 @@ def calibrate_bins(
         signed=law.signed,
         absolute_cost=max(law.sensitivity / sensitivity.value, 1.0) if of_c else None,
     )
-
-
-def bounded_deltas(
-    factorization: CertifiedFactors,
-    *,
-    sampling: str,
-    sigma: float,
-    epsilons: Sequence[float],
-    bins: int | None = None,
-    clip_norm: float = 1.0,
-) -> list[float]:
-    """Return a delta at each epsilon for a noise that is given, by bounds in doubles; all hold at once."""
-    held: OpenedFactors = certified(factorization).opened()
-    noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
-    clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
-    multiplier = multiplier_of(noise, clip_norm=clip)
-    return [law.delta(multiplier, epsilon) for epsilon in epsilons]
 
 
 def _refuse_other_adjacency(adjacency: Adjacency | str) -> None:

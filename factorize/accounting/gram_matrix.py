@@ -14,10 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
+from factorize.spec import LARGEST_BINS
 from factorize.structures.endless import AnyStrategy
-
-LARGEST_BINS = 4096
-"""Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
 
 _MARGIN = 1e-9
 """Relative, upward: more than sums of as many as 10^6 positive doubles lose."""

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, Question
@@ -117,6 +119,27 @@ class SamplingScheme(ABC):
     def document(self) -> dict[str, str]:
         """Return the plain JSON form."""
         return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
+
+
+class SampledScheme(SamplingScheme):
+    """A scheme whose batches are random."""
+
+    @abstractmethod
+    def law(self, held: Any, asked: SamplingOptions) -> Law:
+        """Return the law of participation on the C of a `factorize.Factorization`.
+
+        Raises:
+            InvalidParameter, ConditionNotMet, TooLarge: see `calibrate`.
+        """
+
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
+        """Return them by the bounds of the law."""
+        law = self.law(certified(held).opened(), asked)
+        noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
+        multiplier = multiplier_of(noise, clip_norm=asked.clip_norm)
+        return [law.delta(multiplier, epsilon) for epsilon in epsilons]
 
 
 def level_of(target: Question, name: str) -> dict[str, Any]:

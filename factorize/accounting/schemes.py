@@ -9,7 +9,9 @@ from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.binned_schemes import AllocationScheme, BinsScheme
-from factorize.accounting.sampling_scheme import Method, SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.law import Law
+from factorize.accounting.loss_laws import PoissonLaw
+from factorize.accounting.sampling_scheme import Method, SampledScheme, SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.participation import Participation
@@ -54,7 +56,7 @@ class FixedScheme(SamplingScheme):
         return ""
 
 
-class CyclicScheme(SamplingScheme):
+class CyclicScheme(SampledScheme):
     """Groups in turn, each sampled independently: for a C of few bands."""
 
     name = "cyclic_poisson"
@@ -77,9 +79,7 @@ class CyclicScheme(SamplingScheme):
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
-        if asked.dataset_size is None or asked.batch_size is None:
-            raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
-        self._check(held.strategy.finite())
+        self._check(held.strategy.finite(), asked)
         sizes: dict[str, Any] = {"dataset_size": asked.dataset_size, "batch_size": asked.batch_size}
         scale: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor, "adjacency": asked.adjacency}
         return calibrate_amplified(held, **level, **sizes, **scale)
@@ -88,8 +88,16 @@ class CyclicScheme(SamplingScheme):
         """Return the sizes too."""
         return f" --sampling {self.name} --dataset-size {asked.dataset_size} --batch-size {asked.batch_size}"
 
-    def _check(self, strategy: Matrix) -> None:
-        """Leave to the accountant which bands it takes."""
+    def law(self, held: Any, asked: SamplingOptions) -> Law:
+        """Return the law of as many groups as C has bands."""
+        strategy: Matrix = held.strategy.finite()
+        return PoissonLaw.of(strategy, *self._check(strategy, asked))
+
+    def _check(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
+        """Return the sizes, and leave to the accountant which bands it takes."""
+        if asked.dataset_size is None or asked.batch_size is None:
+            raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
+        return asked.dataset_size, asked.batch_size
 
 
 class PoissonScheme(CyclicScheme):
@@ -105,13 +113,15 @@ class PoissonScheme(CyclicScheme):
             return "needs dataset_size and batch_size: give both"
         return None if strategy.bandwidth() == 1 else f"is for C = I, and C has {strategy.bandwidth()} bands"
 
-    def _check(self, strategy: Matrix) -> None:
+    def _check(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
+        sizes = super()._check(strategy, asked)
         if strategy.bandwidth() > 1:
             raise ConditionNotMet(
                 f"this C has {strategy.bandwidth()} bands, and Poisson sampling of every step is for C = I alone; use "
                 "cyclic_poisson for a banded C, balls_in_bins for any",
                 field="sampling",
             )
+        return sizes
 
 
 SCHEMES: dict[str, SamplingScheme] = {

@@ -221,12 +221,12 @@ def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fra
         wrong = f"({float(epsilon):g}, {float(delta):g}) is not reached: at this noise delta is above"
         report.require(_gaussian_delta(epsilon, mu) <= delta, told, wrong, of=PRIVACY)
     elif sampling == "cyclic_poisson":
-        _check_samples(report, stated, file)
+        _check_samples(report, stated, file, mu)
     else:
         _check_bins(report, stated, file, mu)
 
 
-def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
+def _check_samples(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
     """Prove epsilon where each step samples from one group of examples after the other, each example for itself."""
     n = file.steps
     require(
@@ -242,9 +242,10 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile) -> None:
     losses = losses_of_samples(largest**2, scale, float(probability), number)
     epsilon, delta = float(stated["epsilon"]), _number(stated, "delta")
     above = max(ends(bound(epsilon))[1] for bound in (losses.removal, losses.addition))
+    above = min(above, _gaussian_delta(_number(stated, "epsilon"), mu))
     report.require(
         above <= delta,
-        f"delta at epsilon {epsilon:g} is at most {float(above):.6g}, by the loss distribution on a grid",
+        f"delta at epsilon {epsilon:g} is at most {float(above):.6g}, by the losses on a grid or without sampling",
         f"delta {float(delta)!r} at epsilon {epsilon:g} is not proved: the loss distribution gives {float(above):.6g}",
         of=PRIVACY,
     )

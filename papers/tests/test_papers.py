@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from made import Replayed, made_images
 
-from factorize.accounting.amplification import amplified_epsilon
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order, method_spec, ones
@@ -180,8 +180,8 @@ def test_rows_of_noise_are_c_inverse_times_normals() -> None:
 def test_accountants_return_the_smallest_multiplier() -> None:
     by_rdp, by_pld = accounting.multipliers(4.0, 1e-6, probability=0.1, steps=10)
     assert by_pld < by_rdp  # tighter
-    assert amplified_epsilon(by_pld * 1.003, 1e-6, probability=0.1, compositions=10) <= 4.0 + 0.01
-    assert amplified_epsilon(by_pld * 0.95, 1e-6, probability=0.1, compositions=10) > 4.0
+    assert PoissonLaw(10, 1, 1.0, 0.1).epsilon(by_pld * 1.003, 1e-6) <= 4.0 + 0.01
+    assert PoissonLaw(10, 1, 1.0, 0.1).epsilon(by_pld * 0.95, 1e-6) > 4.0
     assert accounting.smallest(lambda z: 1 / z, 0.25, 1.0) == pytest.approx(4.0, rel=2e-3)
     assert accounting.smallest(lambda z: 1 / z, 4.0, 1.0) == pytest.approx(0.25, rel=2e-3)
 

@@ -12,7 +12,8 @@ from scipy.stats import binom
 from training_cases import nothing
 
 from factorize.accounting import calibrate_bins
-from factorize.accounting.amplification import AmplifiedCalibration, amplified_epsilon, calibrate_amplified
+from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
@@ -263,5 +264,5 @@ def test_the_amplified_epsilon_is_that_of_the_accountant(job: tuple[Factorizatio
     claim = job[1]
     largest = np.linalg.norm(factored(claim.groups).rows("C", 0, N), axis=0).max()
     multiplier = claim.noise_multiplier * claim.sensitivity.value / largest
-    spent = amplified_epsilon(multiplier, 1e-5, probability=claim.sampling_probability, compositions=claim.compositions)
+    spent = PoissonLaw(claim.compositions, 1, 1.0, claim.sampling_probability).epsilon(multiplier, 1e-5)
     assert spent <= 1.0 + 1e-3 < gaussian_epsilon(1e-5, claim.mu)

@@ -11,9 +11,7 @@ from fractions import Fraction
 from typing import Self
 
 import numpy as np
-from flint import arb, ctx
 
-from factorize.checker.arithmetic.balls import PLACES, ends
 from factorize.checker.participation import Allowed, pattern_sums
 from factorize.checker.structures.base import EndlessReading
 from factorize.errors import TooLarge
@@ -39,6 +37,10 @@ class EndlessNuReading(EndlessReading):
 
     def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
         """Enclose the limit; see `EndlessReading`. Patterns by their first terms and a bound on the others."""
+        from flint import arb, ctx
+
+        from factorize.checker.arithmetic.balls import PLACES, ends
+
         with ctx.workprec(4 * PLACES):
             nu = arb(self._nu)
             column = ends(1 / arb(1).agm((nu * (2 - nu)).sqrt()))

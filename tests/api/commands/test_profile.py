@@ -8,7 +8,8 @@ import pytest
 from command_line import CommandLine
 from specs import solved
 
-from factorize.accounting.bins_calibration import bounded_deltas
+from factorize.accounting.sampling_scheme import SamplingOptions
+from factorize.accounting.schemes import SCHEMES
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 
@@ -29,7 +30,7 @@ def command(base: Factorization, tmp_path: Path) -> CommandLine:
 def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
     options = ("profile", tmp_path / "c.safetensors", "--sigma", "3", "--clip-norm", "1.5")
     listed = ("--epsilons", "6,0.5,2", "--output", "json")
-    bounds = bounded_deltas(base, sampling="balls_in_bins", sigma=3.0, epsilons=EPSILONS, clip_norm=1.5)
+    bounds = SCHEMES["balls_in_bins"].deltas(base, 3.0, EPSILONS, SamplingOptions(clip_norm=1.5))
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
     assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_of_sums"] == 3.0
     assert [point["delta"] for point in kept["profile"]] == pytest.approx(bounds, rel=1e-6)

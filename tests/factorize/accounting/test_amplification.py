@@ -17,13 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved
 
-from factorize.accounting.amplification import (
-    amplified_delta,
-    amplified_epsilon,
-    amplified_multiplier,
-    calibrate_amplified,
-    sampling_probability,
-)
+from factorize.accounting.amplification import calibrate_amplified
+from factorize.accounting.loss_laws import PoissonLaw, sampling_probability
 from factorize.checker.sampling.allocation import CELLS
 from factorize.checker.sampling.poisson import losses_of_samples
 from factorize.client import load
@@ -38,25 +33,30 @@ def separated(mechanism: dict[str, Any], n: int = 64) -> Any:
     return solved(n, mechanism, {"kind": "min_sep", "min_sep": mechanism.get("bands", 8)})
 
 
+def law(probability: float, steps: int) -> PoissonLaw:
+    """Steps that sample from all examples, on C = I."""
+    return PoissonLaw(steps, 1, 1.0, probability)
+
+
 def test_without_sampling_it_is_the_gaussian_mechanism() -> None:
-    z = amplified_multiplier(2.0, 1e-6, probability=1.0, compositions=1)
+    z = law(1.0, 1).sigma(2.0, 1e-6)
     assert z == pytest.approx(noise_multiplier_for_epsilon(2.0, 1e-6), rel=2e-3)
     assert z >= noise_multiplier_for_epsilon(2.0, 1e-6) * (1 - 1e-9)
-    composed = amplified_epsilon(4.0, 1e-6, probability=1.0, compositions=16)
+    composed = law(1.0, 16).epsilon(4.0, 1e-6)
     assert composed == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=1e-2)
 
 
 def test_sampling_helps_and_its_epsilon_is_kept() -> None:
-    sampled = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=100)
-    whole = amplified_multiplier(1.0, 1e-6, probability=1.0, compositions=100)
+    sampled = law(0.01, 100).sigma(1.0, 1e-6)
+    whole = law(1.0, 100).sigma(1.0, 1e-6)
     assert sampled < 0.2 * whole
-    assert amplified_epsilon(sampled, 1e-6, probability=0.01, compositions=100) <= 1.0
+    assert law(0.01, 100).epsilon(sampled, 1e-6) <= 1.0
 
 
 def test_a_small_epsilon_is_accounted_on_a_finer_grid() -> None:
-    z = amplified_multiplier(0.1, 1e-6, probability=29 / 60000, compositions=2048)
+    z = law(29 / 60000, 2048).sigma(0.1, 1e-6)
     assert z == pytest.approx(1.0787, rel=5e-3)  # on a grid of 1e-5; a grid of 1e-3 gives 1.27
-    assert amplified_epsilon(z, 1e-6, probability=29 / 60000, compositions=2048) <= 0.101
+    assert law(29 / 60000, 2048).epsilon(z, 1e-6) <= 0.101
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,9 @@ def test_no_multiplier_much_smaller_keeps_the_target(
     epsilon: float, delta: float, probability: float, compositions: int
 ) -> None:
     """The search begins on a coarse grid and ends on the fine one, where delta jumps by what 3e-4 of noise gain."""
-    found = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
-    kept, broken = (
-        amplified_epsilon(times * found, delta, probability=probability, compositions=compositions)
-        for times in (1.0, 1 - 6e-4)
-    )
-    assert kept <= epsilon * (1 + 5e-5) < broken  # `amplified_epsilon` chooses a grid of its own
+    found = law(probability, compositions).sigma(epsilon, delta)
+    kept, broken = (law(probability, compositions).epsilon(times * found, delta) for times in (1.0, 1 - 6e-4))
+    assert kept <= epsilon * (1 + 5e-5) < broken  # each multiplier has a grid of its own
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_delta_is_above_that_of_dp_accounting_and_near_it(
     probability: float, multiplier: float, steps: int, epsilon: float
 ) -> None:
     """Its optimistic estimate is below the truth, its pessimistic one above."""
-    found = amplified_delta(multiplier, epsilon, probability=probability, compositions=steps)
+    found = law(probability, steps).delta(multiplier, epsilon)
     theirs = [
         privacy_loss_distribution.from_gaussian_mechanism(
             multiplier, sampling_prob=probability, value_discretization_interval=2e-4, pessimistic_estimate=above
@@ -122,7 +119,7 @@ def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
     found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
     assert isinstance(found, Calibration)
     assert (found.groups, found.compositions, found.sampling_probability) == (8, 8, 0.01)
-    z = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=8)
+    z = law(0.01, 8).sigma(1.0, 1e-6)
     norms = np.sqrt(factorization.strategy.column_norms_squared())
     assert found.sigma_of_sums == pytest.approx(z * 2.0 * norms.max(), rel=1e-12)
     assert found.sigma_of_sums >= z * 2.0 * norms.max()
@@ -137,7 +134,7 @@ def test_dp_sgd_is_the_case_of_one_band() -> None:
     identity = solved(50, "identity")
     found = calibrate_amplified(identity, epsilon=1.0, delta=1e-6, dataset_size=5000, batch_size=100)
     assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
-    z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
+    z = law(0.02, 50).sigma(1.0, 1e-6)
     assert found.sigma_of_sums == pytest.approx(z, rel=1e-12)
 
 
@@ -232,11 +229,10 @@ def test_bad_values_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         calibrate_amplified(banded, **asked)
     with pytest.raises(InvalidParameter):
-        amplified_multiplier(1.0, 1e-6, probability=0.0, compositions=3)
+        law(0.0, 3).sigma(1.0, 1e-6)
 
 
-def test_a_delta_below_what_the_grid_resolves_is_refused_by_name() -> None:
-    for ask in (amplified_epsilon, amplified_multiplier):
-        with pytest.raises(InvalidParameter, match="delta=1e-16 is below 1e-14") as caught:
-            ask(1.0, 1e-16, probability=0.1, compositions=10)
-        assert caught.value.field == "delta"
+def test_where_the_grid_resolves_no_delta_so_small_the_gaussian_mechanism_bounds_it() -> None:
+    found = law(0.1, 10).sigma(1.0, 1e-30)
+    assert found == pytest.approx(math.sqrt(10) * noise_multiplier_for_epsilon(1.0, 1e-30), rel=2e-4)
+    assert law(0.1, 10).epsilon(found, 1e-30) <= 1.0 + 1e-6

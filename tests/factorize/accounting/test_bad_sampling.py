@@ -11,8 +11,8 @@ from scipy.stats import norm
 from specs import solved
 
 from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
-from factorize.accounting.amplification import amplified_delta
 from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParticipation, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
@@ -123,5 +123,5 @@ def test_poisson_sampling_is_accounted_for_zero_out() -> None:
     for epsilon in (0.3, 1.0, 2.0):
         t = math.exp(epsilon)
         exact = max((weight * np.maximum(ratio - t, 0)).sum(), (weight * np.maximum(1 - t * ratio, 0)).sum())
-        found = amplified_delta(z, epsilon, probability=q, compositions=1)
+        found = PoissonLaw(1, 1, 1.0, q).delta(z, epsilon)
         assert exact <= found * (1 + 1e-7) and found <= 1.02 * exact

@@ -12,8 +12,8 @@ from command_line import CommandLine
 from specs import solved
 
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sampling
-from factorize.accounting.amplification import amplified_multiplier
 from factorize.accounting.claim_search import LEAST_EPSILON
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.factors import Factors
@@ -85,7 +85,7 @@ def test_a_fixed_order_has_the_exact_curve(base: Factorization) -> None:
 def test_poisson_sampling_answers_all_three_questions() -> None:
     plain = solved(ROOT, mechanism="identity", participation="single")
     given: dict[str, Any] = {"sampling": "poisson", "dataset_size": 640, "batch_size": 10}
-    sigma = 2 * amplified_multiplier(2.0, 1e-5, probability=1 / 64, compositions=64)
+    sigma = 2 * PoissonLaw(64, 1, 1.0, 1 / 64).sigma(2.0, 1e-5)
     found = calibrate_sampling(plain, GivenNoise(sigma=sigma, delta=1e-5), **given, clip_norm=2.0)
     assert found.epsilon == pytest.approx(2.0, rel=2e-3) and found.sigma_of_sums == sigma
     delta = calibrate_sampling(plain, GivenNoise(sigma=sigma, epsilon=2.0), **given, clip_norm=2.0).delta

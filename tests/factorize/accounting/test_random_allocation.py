@@ -17,7 +17,7 @@ from scipy.special import ndtr, roots_hermitenorm
 from specs import solved
 
 from factorize.accounting import calibrate_bins, loss_distribution
-from factorize.accounting.allocation_law import AllocationLaw
+from factorize.accounting.loss_laws import AllocationLaw
 from factorize.checker.sampling import allocation
 from factorize.checker.sampling.allocation import losses_of_blocks
 from factorize.checker.sampling.calibrations import check_calibration

@@ -1,0 +1,227 @@
+"""Laws of independent blocks, by the privacy loss distribution that the checker proves: what they show, it accepts.
+
+- Random allocation, on a C with one band: each example draws one step of every epoch anew. The epochs are k independent
+  blocks of b steps (theorem 9). The same bounds hold where each example chooses k of all n = k b steps: that is a
+  random order of the steps, which may be public, and then one step of each block of it.
+- Cyclic Poisson sampling, on a C with few bands: examples are split once into as many groups as C has bands, and each
+  step samples from one of them. No example meets its own noise again, and the run is as private as ceil(n / b) steps
+  of a Poisson-sampled Gaussian mechanism (Choquette-Choo et al. 2023, theorem 4; theorem 10 has its losses).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.checker.strategy import Strategy
+from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.numbers.falling import descend_near
+from factorize.numbers.scalars import double_above
+from factorize.participation import MinSep, Single
+from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
+
+if TYPE_CHECKING:
+    from flint import arb
+
+    from factorize.checker.sampling.allocation import Losses
+
+LARGEST_BLOCK = 1 << 24
+
+
+class LossLaw(Law):
+    """Independent blocks of `bins` steps, in each of which an example takes part once at most.
+
+    Args:
+        steps: n.
+        bins: b, the steps of a block.
+        square: the largest squared norm of what a step shows of an example, from above.
+        chance: p, where the likelihood ratio of a block has about the variance p (e^(1 / s^2) - 1).
+        signed: whether an entry of C may be negative.
+    """
+
+    def __init__(self, steps: int, bins: int, square: float, chance: float, *, signed: bool) -> None:
+        super().__init__(steps, bins, math.sqrt(square * -(-steps // bins)) * (1 + MARGIN), signed=signed)
+        self.square, self._chance = square, chance
+        self._losses_at = lru_cache(maxsize=4)(self._losses)
+
+    @abstractmethod
+    def losses(self, multiplier: float) -> Losses:
+        """Return the checker's law of the likelihood ratio of a run.
+
+        Raises:
+            InvalidParameter: there is so little noise that nothing is private.
+        """
+
+    def removal(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the bound by the losses where the example takes part."""
+        return self._bound(multiplier, lambda losses: losses.removal(epsilon))
+
+    def addition(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the bound by the losses where the example is left out."""
+        return self._bound(multiplier, lambda losses: losses.addition(epsilon))
+
+    def sigma(self, epsilon: float, delta: float) -> float:
+        """Return an s that gives (epsilon, delta); see `Law.sigma`."""
+        about = math.sqrt(self.square) * multiplier_about(epsilon, delta, self.epochs, self._chance)
+        target = math.log(delta)
+
+        def excess(x: float) -> float:
+            return self.log_delta(math.exp(x), epsilon) - target
+
+        found = descend_near(excess, math.log(about), 2 * target, tolerance=self.tolerance, reach=1.0)
+        return super().sigma(epsilon, delta) if found is None else math.exp(found[0])
+
+    def _losses(self, multiplier: float) -> Losses | None:
+        try:
+            return self.losses(multiplier)
+        except InvalidParameter:
+            return None
+
+    def _bound(self, multiplier: float, delta: Callable[[Losses], arb]) -> Bound:
+        """Return the logarithm of a delta, a little more than that."""
+        losses = self._losses_at(multiplier)
+        value = 0.0 if losses is None else math.log(float(delta(losses).upper()))
+        return Bound("loss_distribution", min(value + MARGIN * (1 + abs(value)), 0.0))
+
+
+class AllocationLaw(LossLaw):
+    """One step of each example in every epoch, drawn anew.
+
+    Args:
+        steps: n.
+        bins: b = n / k, the steps of an epoch.
+        square: the largest squared entry of C, from above.
+        signed: whether an entry may be negative.
+    """
+
+    name = "random_allocation"
+    tolerance = 2e-4  # places move with the multiplier, and delta is not smooth on a finer scale
+
+    def __init__(self, steps: int, bins: int, square: float, *, signed: bool) -> None:
+        super().__init__(steps, bins, square, 1 / bins, signed=signed)
+
+    @classmethod
+    def of(cls, matrix: AnyStrategy, bins: int) -> Self:
+        """Return the law on a C with one band.
+
+        Raises:
+            ConditionNotMet: C has more bands.
+            InvalidParameter: bins do not divide n, or a C without end.
+        """
+        from factorize.checker.sampling.allocation import largest_square
+
+        if matrix.side is None:
+            raise InvalidParameter(
+                "a C without end has no steps to choose from; solve for a finite n, or calibrate without sampling",
+                field="sampling",
+            )
+        held = matrix.finite()
+        if held.bandwidth() > 1:
+            raise ConditionNotMet(
+                f"this C has {held.bandwidth()} bands, and random allocation is for C = I: with more bands, what two "
+                "steps of an example share depends on how near they are; use balls_in_bins",
+                field="sampling",
+            )
+        n = held.n
+        if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= min(n, LARGEST_BLOCK):
+            raise InvalidParameter(f"bins={bins!r} is not an integer from 1 to n={n}, the steps for each", field="bins")
+        if n % bins:
+            raise InvalidParameter(
+                f"bins={bins} do not divide n={n} steps into k blocks; give n / k for a k that divides n", field="bins"
+            )
+        square = largest_square(Strategy(held.structure, held.tensors(), n))
+        return cls(n, int(bins), double_above(square, "sensitivity"), signed=held.signed)
+
+    def losses(self, multiplier: float) -> Losses:
+        """Return those of theorem 9."""
+        from factorize.checker.sampling.allocation import losses_of_blocks
+
+        return losses_of_blocks(Fraction(self.square), multiplier, self.bins, self.epochs)
+
+    def stated(self, strategy: AnyStrategy) -> Sensitivity:
+        """Return that of all choices of steps that the law allows."""
+        pattern = {"kind": self.name, "bins": self.bins, "epochs": self.epochs}
+        return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern)
+
+
+class PoissonLaw(LossLaw):
+    """Steps in turn from as many groups as C has bands, each of which samples every example of its group for itself.
+
+    Args:
+        steps: n.
+        groups: as many as C has bands; with one it is the Poisson sampling of DP-SGD.
+        largest: norm of a column of C, from above.
+        probability: that a step samples an example of its group, in (0, 1].
+    """
+
+    name = "cyclic_poisson"
+    tolerance = 1e-4
+
+    def __init__(self, steps: int, groups: int, largest: float, probability: float) -> None:
+        if not 0 < probability <= 1 or steps < 1:
+            message = f"probability={probability} and steps={steps} must be in (0, 1] and >= 1"
+            raise InvalidParameter(message, field="probability")
+        super().__init__(steps, groups, largest**2 * (1 + MARGIN), probability**2, signed=False)
+        self.largest, self.probability = largest, probability
+
+    @classmethod
+    def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
+        """Return the law on a banded C.
+
+        Raises:
+            ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
+            InvalidParameter: sizes below 1.
+        """
+        bands = strategy.bandwidth()
+        if bands >= strategy.n and strategy.n > 1:
+            raise ConditionNotMet(
+                f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
+                "use a banded mechanism, or calibrate without sampling",
+                field="strategy",
+            )
+        return cls(strategy.n, bands, largest_column(strategy), sampling_probability(bands, dataset_size, batch_size))
+
+    def losses(self, multiplier: float) -> Losses:
+        """Return those of theorem 10."""
+        from factorize.checker.sampling.poisson import losses_of_samples
+
+        return losses_of_samples(Fraction(self.largest) ** 2, multiplier, self.probability, self.epochs)
+
+    def stated(self, strategy: AnyStrategy) -> Sensitivity:
+        """Return that of examples which are sampled in every turn of the groups."""
+        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
+
+
+def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
+    """Return b batch / N, the probability that a step samples an example of its group (the smallest group has N // b).
+
+    Raises:
+        InvalidParameter: sizes below 1.
+        ConditionNotMet: a group has fewer examples than a batch.
+    """
+    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise InvalidParameter(f"{name}={value!r} is not an integer >= 1", field=name)
+    group = dataset_size // bands
+    if group < batch_size:
+        raise ConditionNotMet(
+            f"{bands} groups of {dataset_size} examples have {group} each, fewer than batch_size={batch_size}; use "
+            "fewer bands or a smaller batch",
+            field="batch_size",
+        )
+    return batch_size / group
+
+
+def largest_column(strategy: Matrix) -> float:
+    """Return the largest column norm, rounded up: the sensitivity of one participation."""
+    single: Sensitivity = sensitivity_of(strategy, Single())
+    return single.value
