@@ -200,7 +200,7 @@ def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _is_bounded(own: Problem) -> bool:
-    """Whether n is one for which weights in O(n) give the certificate a bound: by resolvents or by log-determinants."""
+    """Whether n is one for which weights in O(n) give the certificate a bound: by log-determinants."""
     if not SMALLEST <= own.n <= LARGEST_STRUCTURED:
         return False
     return own.n <= LARGEST or own.workload.outline().first_order() is not None

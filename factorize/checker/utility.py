@@ -1,7 +1,7 @@
 """Losses, lower bounds and bounds within the class, each by one road that what A and C are decides.
 
 Losses: series where A and C are Toeplitz; covariances where both are recursions of few states; whole matrices. Lower
-bounds: resolvents where A is a long recursion of one state, log-determinants where it has a few; whole matrices. What
+bounds: log-determinants where A is a recursion, and under several participations block resolvents; whole matrices. What
 none of them reaches is not looked at. The certificate states these numbers, and the checker compares those of a file
 with them.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds import block_resolvents, determinants, resolvents
+from factorize.checker.bounds import block_resolvents, determinants
 from factorize.checker.bounds.classes import toeplitz_bound
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
 from factorize.checker.doubles import whole
@@ -191,7 +191,6 @@ def lower_bound(
         NotEnclosed: it is of no kind that is evaluated here, or no road reaches a bound.
     """
     roads: list[tuple[str, Callable[[], Fraction | None]]] = [
-        ("resolvents", lambda: resolvents.lower_bound(spec, dual)),
         ("log-determinants", lambda: determinants.lower_bound(spec, dual)),
         ("block resolvents", lambda: block_resolvents.lower_bound(spec, dual)),
     ]

@@ -33,6 +33,10 @@ differences along the part of the chain that has been eliminated (`block_kernels
 entries of their own, and 1e-11 of the norm is what the bound loses. The gains round as well: a spring with ends y_i and
 (1 + e) y_{i+1}, |e| <= 4 u, is less than one without e that is 1 + 2^-38 times as stiff, and one of 1e-19 to the
 ground. An odd number of classes gets one more with W = 0, which cuts a spring in two of half the resistance.
+
+A chain is a weighted workload whose steps depend on one number of the step before: row i of W A is sqrt(w_i) s_i with
+s_i = k_i s_{i-1} + e_i x_i. For running sums (every k_i = 1) what is left of a row less the row at the last restart is
+such a chain too: one that begins anew after each restart.
 """
 
 from __future__ import annotations
@@ -41,14 +45,14 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.chains import chain_of
-from factorize.checker.bounds.evidence import evidence_of
+from factorize.checker.bounds.evidence import evidence_of, sum_above, weights_of
 from factorize.checker.participation import allowed
+from factorize.checker.spec import program_of, weighing_of
 
 LARGEST_WORK = 1 << 25
 """n times the square of the number of epochs: 40 seconds."""
@@ -61,6 +65,36 @@ _MOST_TERMS = 2000
 _MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
 _ERRORS = 64 * 2.0**-53
 """Roundings of nodes, weights and scaled factors; r moves by no more than the errors of nodes and weights together."""
+
+_SAFE = 1e-120  # and its inverse: what products of a few numbers may reach without leaving the range of doubles
+
+
+class Chain(NamedTuple):
+    """W A, each number rounded at most once.
+
+    Attributes:
+        follow: k, shape (n,); the first is 0.
+        feed: e, shape (n,).
+        weights: w of the rows times some number, shape (n,).
+        divisor: of the objective, times the same number.
+    """
+
+    follow: np.ndarray
+    feed: np.ndarray
+    weights: np.ndarray
+    divisor: Fraction
+
+    def inverse(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the diagonal p > 0 and negated sub-diagonal q > 0 of (W A)^-1, at most 7 roundings each, shape (n,).
+
+        None where they are not of that kind, or leave a safe range; the first of q is not used.
+        """
+        with np.errstate(all="ignore"):
+            roots = np.sqrt(self.weights)
+            p = 1.0 / (self.feed * roots)
+            q = self.follow / (self.feed * np.concatenate([[1.0], roots[:-1]]))
+        safe = all(((part > _SAFE) & (part < 1 / _SAFE)).all() for part in (self.feed, roots, p, q[1:]))
+        return (p, q) if safe else None
 
 
 def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Fraction | None:
@@ -155,3 +189,32 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
         if terms[-1] <= _CUTOFF * max(terms):
             break
     return [*terms, terms[-1] * _TAIL]
+
+
+def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Chain | None:
+    """Return W A as a chain, or None where it is none.
+
+    Args:
+        spec: canonical spec.
+        dual: has `row_weights` where the objective is the largest error.
+
+    Raises:
+        CertificateError: these weights have the wrong shape, or are negative, not finite or all zero.
+    """
+    program = program_of(spec["workload"])
+    steps = None if program is None else program.steps(spec["workload"]["n"])
+    if steps is None:
+        return None
+    weighing = weighing_of(spec["objective"], len(steps))
+    follow, feed = (np.array([float(step[part]) for step in steps]) for part in (0, 1))
+    follow[0] = 0.0
+    if weighing.tau is not None:
+        if any(k != 1 for k, _ in steps[1:]):
+            return None
+        follow[:: weighing.tau] = 0.0
+    if weighing.weights is not None:
+        return Chain(follow, feed, weighing.doubles, Fraction(weighing.divisor or 1))
+    if "row_weights" not in dual:
+        return None
+    rows = weights_of(dual, "row_weights", len(steps))
+    return Chain(follow, feed, rows, sum_above(rows))

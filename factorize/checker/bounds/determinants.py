@@ -29,6 +29,7 @@ from factorize.checker.spec import Weighing, program_of, weighing_of
 from factorize.checker.spec.programs import Coefficient, Program, Statement, X
 
 LARGEST = 1 << 14
+"""Longest n of a recursion of several states."""
 _CUTOFF = 1e-12
 _FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
 _TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound
@@ -59,7 +60,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
 
     Raises:
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
-        NotEnclosed: n is above `LARGEST`, or the recursion grows beyond the range of doubles.
+        NotEnclosed: n is above `LARGEST` and A has several states, or grows beyond the range of doubles.
     """
     program = program_of(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
@@ -69,8 +70,8 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     rows = _rows(weighing, dual)
     if rows is None:
         return None
-    if n > LARGEST:
-        raise NotEnclosed(f"log-determinants are evaluated up to n={LARGEST}; got n={n}")
+    if n > LARGEST and program.steps(1) is None:
+        raise NotEnclosed(f"log-determinants of several states are evaluated up to n={LARGEST}; got n={n}")
     weights, divisor = rows
     if weighing.tau is not None:
         program = _restarted(program, n, weighing.tau)

@@ -76,13 +76,14 @@ def entries_of(strategy: Strategy) -> Entries:
         NotEnclosed: they are not, or this machine's products cannot be relied on.
     """
     check_products()
-    n, errors, values = strategy.n, np.zeros(1), strategy.doubles
+    n, errors = strategy.n, np.zeros(1)
     if n > LARGEST:
         raise NotEnclosed(f"whole matrices are multiplied up to n={LARGEST}")
+    if strategy.reading.computed and n > LARGEST_WHOLE:
+        raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
     with np.errstate(all="ignore"):
+        values = strategy.doubles
         if values is None:
-            if strategy.reading.computed and n > LARGEST_WHOLE:
-                raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
             values, far = strategy.near_columns(np.arange(n))
             errors = np.sqrt(np.cumsum(far * far)) * (1 + gamma(n + 4)) + ROOT_OF_TINY  # row i has i + 1 columns
         lengths = row_norms(values)

@@ -16,7 +16,7 @@ from factorize.checker.utility import lower_bound
 @pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda objective: objective["kind"])
 @pytest.mark.parametrize("workload", ["momentum", "prefix"])
 def test_none_is_stated_beyond_what_the_checker_proves(workload: str, objective: dict[str, Any]) -> None:
-    """Prefix sums have theirs by resolvents, at any length."""
+    """Prefix sums, of one state, have theirs at any length."""
     n = LARGEST + 1
     fields = {"kind": workload} | ({"momentum": 0.9} if workload == "momentum" else {})
     spec = spec_of(fields, objective=objective, n=n).document()
