@@ -98,24 +98,6 @@ def test_normals_are_quantiles_of_the_words() -> None:
     assert kstest(bets.normals(bets.Stream((1, 2), 4).words(50_000)), "norm").pvalue > 1e-4
 
 
-def test_a_slice_of_samples_changes_no_bit_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = np.array(KNOWN[3].kernel)
-    for make in (lambda: bets.removal(kernel, 1.0, 2.0, 4), lambda: bets.addition(kernel, 1.0, 2.0, 3.0)):
-        whole = drawn(make(), (1, 4), 1)
-        monkeypatch.setattr(bets, "_HELD", 3000)
-        np.testing.assert_allclose(drawn(make(), (1, 4), 1), whole, rtol=1e-12)
-
-
-def test_picks_are_the_number_of_sums_that_are_not_above() -> None:
-    rng = np.random.default_rng(0)
-    for bins in (1, 2, 3, 8, 13):
-        sums = np.cumsum(rng.dirichlet(np.ones(bins), size=bins), axis=1)
-        rows, uniforms = rng.integers(0, bins, (200, 1)), rng.random((200, 5))
-        uniforms[:bins, 0] = sums[rows[:bins, 0], 0].clip(max=1 - 2.0**-53)
-        expected = np.minimum((sums[rows] <= uniforms[:, :, None]).sum(axis=2), bins - 1)
-        assert (tuples._places(sums, rows, uniforms) == expected).all()
-
-
 def test_many_picks_are_added_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = np.array(KNOWN[3].kernel)
     picks = np.random.default_rng(0).integers(0, 3, (50, 7))

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from checker_files import SOLVER, parts, sealed
-from flint import arb
 from scipy.optimize import minimize_scalar
 from specs import solved
 
-from factorize.checker.arithmetic.balls import nearest, of_doubles
+from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import classes
 from factorize.checker.check import check_factor_file
-from factorize.checker.doubles import band_bound
 from factorize.checker.participation import allowed
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
@@ -200,10 +198,6 @@ class TestByHand:
         found = float(self.bound([1.0, best, 0.0], workload))
         assert objective(best) * (1 - 1e-8) <= found <= objective(best) * (1 + 1e-12)
 
-    def test_the_identity_is_answered_by_ratios_at_any_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
-        assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
-
     def test_what_the_class_does_not_reach(self) -> None:
         asked = [1.0, 0.5, 0.0], [1.0, 1.0, 1.0]
         restarts, last = {"kind": "lambda_tau", "tau": 2}, {"kind": "weighted", "weights": [1.0, 1.0, 0.0]}
@@ -216,29 +210,6 @@ class TestByHand:
         ):
             with np.errstate(all="ignore"), pytest.raises(NotEnclosed, match=reason):
                 self.bound(column, asked[1], **changes)
-
-    def test_ratios_are_those_of_a_good_vector_rounded_up(self) -> None:
-        """N x over x in fractions for multipliers 8, 7, .., 1; near the largest eigenvalue from a start far from it."""
-        n, bands = 8, 5
-        multipliers, weights = np.arange(n, 0.0, -1) / n, [arb((k, -2)) for k in range(3 * n, 2 * n, -1)]
-        counts = np.array([3, 3, 2, 2, 1], dtype=object)
-        hankel = np.array([[multipliers[i + j] if i + j < n else 0.0 for j in range(bands)] for i in range(n)])
-        dense = hankel.T @ (hankel / nearest(weights)[:, None]) / counts.astype(float)[:, None]
-        vector = classes._vector(multipliers, nearest(weights), counts, np.array([0.01, 0.0, 3.0, 1.0, 9.0]))
-        found = classes._largest_ratio(multipliers, weights, counts, vector)
-        x = [Fraction(entry) for entry in vector]
-        rows = [[Fraction(entry) for entry in row] for row in hankel]
-        once = [sum(a * b for a, b in zip(row, x, strict=True)) / Fraction(3 * n - i, 4) for i, row in enumerate(rows)]
-        ratios = [sum(rows[i][j] * once[i] for i in range(n)) / int(counts[j]) / x[j] for j in range(bands)]
-        assert max(ratios) <= found <= max(ratios) * (1 + Fraction(1, 2**50))
-        top = max(np.linalg.eigvals(dense).real)
-        assert top * (1 - 1e-12) <= found <= top * (1 + 1e-11)
-
-    def test_multipliers_that_are_zero_are_not_of_both_signs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
-        monkeypatch.setattr(classes, "_NEGATIVE", 0.0)
-        monkeypatch.setattr(classes, "_multipliers", lambda *_: np.array([1.0, 0.0, 0.0]))
-        assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
 
 
 class TestBanded:
@@ -259,7 +230,3 @@ class TestBanded:
         for bands, separation, objective in ((1, 2, "mean"), (3, 2, "mean"), (2, 2, "max")):
             with pytest.raises(NotEnclosed, match="can overlap, or the objective"):
                 self.bound(bands, {"kind": "min_sep", "min_sep": separation}, objective={"kind": objective})
-
-    def test_a_root_that_there_is_not(self) -> None:
-        with pytest.raises(NotEnclosed, match="too far from the best"):
-            band_bound._root(np.array([[1.0, 2.0], [2.0, 1.0]]))

@@ -7,18 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import exact_rows, fractions, parts, sealed
+from checker_files import exact_rows, parts, sealed
 from specs import spec_of
 from whole_bounds import by_vectors
 
 from factorize import parse_spec, solvers
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import determinants
-from factorize.checker.bounds.determinant_kernels import determinant
 from factorize.checker.bounds.evidence import sum_above
 from factorize.checker.check import check_factor_file
-from factorize.checker.spec import program_of
-from factorize.checker.spec.programs import X
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest
@@ -99,71 +96,6 @@ def test_bounds_are_just_below_the_nuclear_norm(name: str, objective: str) -> No
         found = determinants.lower_bound(spec, evidence)
         assert found is not None
         assert true * (1 - 1e-11) <= float(found) <= true * (1 - 1e-14) or true == found == 0
-
-
-def exact_determinant(matrix: list[list[Fraction]]) -> Fraction:
-    rows, total = [list(row) for row in matrix], Fraction(1)
-    for i, pivot in enumerate(rows):
-        total *= pivot[i]
-        for row in rows[i + 1 :]:
-            factor = row[i] / pivot[i]
-            row[i:] = [a - factor * b for a, b in zip(row[i:], pivot[i:], strict=True)]
-    return total
-
-
-def rational_workload(spec: dict[str, Any]) -> list[list[Fraction]]:
-    """A from the statements, in fractions."""
-    n, found = spec["workload"]["n"], program_of(spec["workload"])
-    assert found is not None
-    if spec["objective"]["kind"] == "lambda_tau":
-        found = determinants._restarted(found, n, spec["objective"]["tau"])
-    program, output = found
-    columns = []
-    for j in range(n):
-        states = dict.fromkeys(range(8), Fraction(0))
-        column = []
-        for i in range(n):
-            states[X] = Fraction(int(i == j))
-            for place, terms in program:
-                factors = {s: factor[i] if isinstance(factor, list) else factor for s, factor in terms.items()}
-                states[place] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
-            column.append(states[output])
-        columns.append(column)
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
-@pytest.mark.parametrize("name", NAMES)
-def test_determinants_are_below_fractions_and_within_22_digits(name: str, objective: str) -> None:
-    n, rng = 7, np.random.default_rng(len(name))
-    spec = document(name, objective, n)
-    found = program_of(spec["workload"])
-    assert found is not None
-    if objective == "lambda_tau":
-        found = determinants._restarted(found, n, 3)
-    rows = rational_workload(spec)
-    inputs, weights = rng.random(n), rng.random(n)
-    inputs[2], weights[4] = 0.0, 0.0
-    given = (inputs, weights, determinants._states(found), *found.arrays(), found[1])
-    (v,), (w,) = fractions(inputs[None]), fractions(weights[None])
-    gram = [
-        [w[i] * sum((rows[i][k] * v[k] * rows[j][k] for k in range(n)), Fraction(0)) for j in range(n)]
-        for i in range(n)
-    ]
-    for power in (-40, -3, 0, 5, 60):
-        shifted = [[gram[i][j] * Fraction(2) ** power + (i == j) for j in range(n)] for i in range(n)]
-        true = exact_determinant(shifted)
-        high, low, places = determinant(2.0**power, *given)
-        value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
-        assert true * (1 - Fraction(1, 10 ** (22 if power < 60 else 6))) <= value
-        assert value * (1 - n * Fraction(1, 2**94)) <= true
-    inputs[2] = weights[4] = 1.0
-    high, low, places = determinants.pivots(determinants.Recursion(*given))
-    true = Fraction(1)
-    for i in range(n):
-        true *= Fraction(inputs[i]) * Fraction(weights[i]) * rows[i][i] ** 2
-    value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
-    assert true * (1 - Fraction(1, 10**11)) <= value <= true
 
 
 def test_the_cost_of_evidence_is_taken_from_above() -> None:

@@ -116,30 +116,6 @@ def test_sums_and_products_of_other_machines(fault: str, monkeypatch: pytest.Mon
     assert machine._rounds_to_nearest() == (not fault)
 
 
-@pytest.mark.parametrize("side", range(3))
-def test_each_shape_of_products_is_tried(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = []
-    terms = machine._SIDES[side][1]
-
-    def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        shapes.append((len(left), left.shape[1], right.shape[1]))
-        return np.asarray(left @ right * (1 + 2.0**-50 * (left.shape[1] == terms)))
-
-    monkeypatch.setattr(machine, "_product", product)
-    assert f"over {terms} terms" in machine._fault()
-    rows, _, columns = machine._SIDES[side]
-    assert shapes[-2:] == [(rows, terms, columns), (columns, terms, rows)]
-
-
-def test_a_product_the_other_way_round_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounded away from integers, and to other integers."""
-    for off in (2.0**-52, 1.0):
-        monkeypatch.setattr(machine, "_product", lambda a, b, off=off: a @ b * (1 + off * (len(a) == 96)))
-        assert "over 512 terms" in machine._fault_of_products(64, 512, 96)
-    monkeypatch.setattr(machine, "_product", lambda a, b: a @ b)
-    assert machine._fault_of_products(64, 512, 96) == ""
-
-
 def strassen(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """One step of Strassen's algorithm, for even sides."""
     (a, b), (c, d) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(left, 2))

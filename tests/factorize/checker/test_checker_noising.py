@@ -16,7 +16,6 @@ from specs import spec_of
 
 from factorize.checker import noising
 from factorize.checker.arithmetic.balls import of_doubles
-from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
@@ -165,22 +164,6 @@ def test_what_is_said_of_a_stored_inverse() -> None:
         assert "is not C^-1" in said(noising.Noising(Fraction(1), most * Fraction(1001, 1000)), dtype=dtype).failed[0]
 
 
-def test_what_doubles_cannot_tell_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    huge = np.array([[1.0, 0.0], [1e12, 1.0]])
-    with pytest.raises(NotEnclosed, match="ill-conditioned"):
-        noising.in_doubles(Strategy("dense", {"": huge}, 2), np.linalg.inv(huge), Fraction(1))
-    eye, scaled = (
-        Strategy(name, parts, 2)
-        for name, parts in (("dense", {"": np.eye(2)}), ("scaled", {"": np.eye(2), "column_scale": np.ones(2)}))
-    )
-    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 2)
-    found = [noising.in_doubles(one, np.eye(2), Fraction(1)) for one in (eye, scaled)]
-    assert found[0] == found[1]
-    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 1)
-    with pytest.raises(NotEnclosed, match="n=1"):
-        noising.in_doubles(eye, np.eye(2), Fraction(1))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     rng, n = np.random.default_rng(seed), 7
@@ -194,12 +177,6 @@ def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     assert distance <= found.distance <= distance * (1 + Fraction(1, 2**20))
     assert found.squared is not None and squared <= found.squared <= squared * (1 + Fraction(1, 2**40))
     assert squared_in_fractions(toeplitz_rows(stored, 0, n)) <= found.squared
-
-
-def test_nothing_is_proved_of_what_may_lose_a_direction() -> None:
-    assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(1, 2)) is None
-    assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(3, 4)) is None
-    assert noising._enlarged(Fraction(3), Fraction(1, 2), Fraction(1, 4)) == 48
 
 
 def test_the_bound_for_whole_matrices_is_above_the_truth_in_fractions() -> None:

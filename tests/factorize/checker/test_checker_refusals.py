@@ -13,15 +13,12 @@ from safetensors.numpy import save
 from specs import solved
 
 from factorize import parse_spec, solvers
-from factorize.checker import sensitivity
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.check import check_factor_file
 from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy
-from factorize.checker.structures import buffered
 from factorize.client import load as load_light
 from factorize.encoding import canonical_json, json_digest
-from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, CorruptObject
 from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest
 
@@ -72,47 +69,11 @@ def test_bytes_and_digests_that_disagree() -> None:
         check_factor_file(save(dict(tensors), {"manifest": canonical_json([1]).decode()}))
 
 
-STRUCTURES: list[tuple[str, Tensors, type[Exception], str]] = [
-    ("toeplitz", {}, CorruptObject, "has the tensors"),
-    ("dense", {"": np.eye(N), "more": np.eye(N)}, CorruptObject, "has the tensors"),
-    ("sparse", {"": np.eye(N)}, CorruptObject, "is none of"),
-    ("banded", {"bands": np.ones((2, N))}, InvalidStrategy, "must be exactly 0 where"),
-    ("banded", {"bands": np.ones((2, N - 1))}, CorruptObject, "has shape"),
-    ("toeplitz", {"coefficients": np.ones(N - 1)}, CorruptObject, "has shape"),
-    ("dense", {"": np.eye(N - 1)}, CorruptObject, "has shape"),
-    ("dense", {"": np.full((N, N), np.nan)}, InvalidStrategy, "NaN"),
-    ("buffered", {**BUFFERS, "decay": np.zeros(N)}, CorruptObject, "has shape"),
-    ("buffered", {**BUFFERS, "input": np.zeros((N, 3))}, CorruptObject, "does not fit"),
-    ("tree", {"tree.nodes": np.ones((4, N)), "tree.restart": np.array([0.5])}, CorruptObject, "tree.restart"),
-    ("tree", {"tree.nodes": np.ones((4, N)), "tree.restart": np.array([6.0])}, InvalidStrategy, "must be exactly 0"),
-]
-
-
-@pytest.mark.parametrize(("structure", "tensors", "error", "message"), STRUCTURES)
-def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        Strategy(structure, tensors, N)
-
-
 def test_a_tree_and_its_array_that_differ() -> None:
     manifest, tensors = parts(solved(N, {"kind": "tree", "decoder": "online"}, tolerance=1e-6))
     tensors["C"] = tensors["C"] * 2
     with pytest.raises(CorruptObject, match="not the same matrix"):
         check_factor_file(sealed(manifest, tensors))
-
-
-def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensitivity, "LARGEST", 4)
-    twice = {"kind": "min_sep", "min_sep": 1, "max_participations": 2}
-    with pytest.raises(TooLarge, match="up to n=4"):
-        sensitivity.squared_sensitivity(Strategy("dense", {"": np.tri(N) + np.diag(np.arange(N))}, N), twice)
-
-
-def test_entries_of_buffers_that_grow_are_refused() -> None:
-    n = 400
-    grown = {"diagonal": np.ones(n), "decay": np.full((n, 1), 1.5), "input": np.ones((n, 1)), "output": np.ones((n, 1))}
-    with pytest.raises(NotEnclosed, match="entries of C"):
-        buffered.near_columns(buffered.read(grown), np.arange(n))
 
 
 def test_signs_of_structures_with_parameters() -> None:
@@ -172,11 +133,6 @@ def test_workloads_that_are_not_known() -> None:
     spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]}})
     report = check_factor_file(sealed(*parts(solvers.solve(spec))))
     assert report.supported and any("numbers are not known here" in text for text in report.not_checked)
-
-
-def test_reports_as_plain_data() -> None:
-    document = check_strategy(np.eye(3), {"kind": "single"}).document()
-    assert document["failed"] == [] and document["sensitivity"]["upper"] == 1.0
 
 
 def test_a_claim_for_numbers_of_another_type_is_refused_by_all(tmp_path: Path) -> None:

@@ -24,14 +24,13 @@ from factorize.checker.check import check_strategy
 from factorize.checker.sensitivity import (
     Allowed,
     Bracket,
-    allowed,
     best_selection,
     square_root_down,
     square_root_up,
     squared_sensitivity,
 )
 from factorize.checker.strategy import Strategy
-from factorize.errors import CertificateError, FactorizeError, InvalidParticipation, TooLarge
+from factorize.errors import CertificateError, FactorizeError, TooLarge
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
@@ -49,29 +48,6 @@ def separated(min_sep: int, most: int | None = None) -> dict[str, Any]:
 
 def bracket(array: np.ndarray, participation: dict[str, Any]) -> Bracket:
     return squared_sensitivity(Strategy("dense", {"": np.array(array, dtype=float)}, len(array)), participation)
-
-
-@pytest.mark.parametrize(
-    ("participation", "form"),
-    [
-        ({"kind": "single"}, Allowed(12, 1, False)),
-        ({"kind": "fixed_epochs", "epochs": 1}, Allowed(12, 1, True)),
-        ({"kind": "fixed_epochs", "epochs": 3}, Allowed(4, 3, True)),
-        (separated(5), Allowed(5, 3, False)),
-        (separated(5, 2), Allowed(5, 2, False)),
-        (separated(5, 9), Allowed(5, 3, False)),
-        (separated(1), Allowed(1, 12, False)),
-        (separated(12), Allowed(12, 1, False)),
-    ],
-)
-def test_participations(participation: dict[str, Any], form: Allowed) -> None:
-    assert allowed(participation, 12) == form
-
-
-@pytest.mark.parametrize("kind", ["poisson", "fixed_epochs", "min_sep"])
-def test_participations_that_are_none(kind: str) -> None:
-    with pytest.raises(InvalidParticipation, match="does not fit n=12"):
-        allowed({"kind": kind, "epochs": 5, "min_sep": 13}, 12)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.data())

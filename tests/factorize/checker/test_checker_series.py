@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 from flint import arb
 
 from factorize.checker.arithmetic import series
-from factorize.checker.arithmetic.balls import Balls, of_doubles
+from factorize.checker.arithmetic.balls import Balls
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.spec import weighing_of
-
-SLACK = 2.0**-44
-ONES = of_doubles(np.ones(3))
 
 
 def balls(values: list[int], exponent: int = 0, radius: int = 0) -> Balls:
@@ -41,33 +36,7 @@ def test_quotients_are_those_of_long_division(seed: int) -> None:
         series.quotient(balls([1]), balls([1], 0, 1))
 
 
-@pytest.mark.parametrize(
-    ("objective", "expected"),
-    [
-        ({"kind": "mean"}, 2),
-        ({"kind": "max"}, 3),
-        ({"kind": "weighted", "weights": [1.0, 2.0, 4.0]}, 1 + 2 * 2 + 4 * 3),
-        ({"kind": "lambda_tau", "tau": 2}, 1 / 2 + 2 + 1 / 2),
-    ],
-    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
-)
-def test_losses_of_prefix_sums_with_independent_noise(objective: dict[str, Any], expected: float) -> None:
-    """B = A: rows of one, two and three ones."""
-    found = series.losses(of_doubles(np.array([1.0, 0.0, 0.0])), ONES, weighing_of(objective, 3))
-    ends = (found.total, 6), (found.largest, 3), (found.last, 3), (found.objective, expected)
-    for (low, high), true in ends:
-        assert true * (1 - 4 * SLACK) <= low <= true * (1 - 0.9 * SLACK)
-        assert true * (1 + 0.9 * SLACK) <= high <= true * (1 + 4 * SLACK)
-
-
 def test_coefficients_that_are_off() -> None:
     guess = np.array([3.0, -1.0, 0.25])
     assert series._squares(guess, 0.5, -1).tolist() == [2.5**2, 0.5**2, 0.0]
     assert series._squares(guess, 0.5, 1).tolist() == [3.5**2, 1.5**2, 0.75**2]
-
-
-def test_products_of_doubles_do_not_wrap_around() -> None:
-    for n in (1, 2, 3, 5, 8):
-        assert np.allclose(
-            series.approximate_product(np.ones(n), np.arange(1.0, n + 1)), np.cumsum(np.arange(1, n + 1))
-        )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from factorize.checker.sampling import star_claim
-from factorize.checker.sampling.star_claim import ClaimRefused, integer, read_claim, real
+from factorize.checker.sampling.star_claim import ClaimRefused, read_claim
 
 MISSING = object()
 BET = {"rule": "bet", "lambda": (2.0).hex(), "m": 3, "samples": 8192, "shared": (0.0).hex()}
@@ -102,61 +102,26 @@ def test_what_else_is_sound(path: str, value: Any) -> None:
     assert read_claim(changed(sound(), path, value)).document == changed(sound(), path, value)
 
 
-WRONG: list[tuple[str, Any, str]] = [
-    ("protocol", "bins-2", "the protocol 'bins-2' is not bins-1"),
-    ("protocol", MISSING, "the protocol 'None' is not bins-1"),
-    ("protocol", 1, "the protocol '1' is not bins-1"),
-    ("protocol", ["bins-1"], "is not bins-1, the one that is known here"),
-    ("more", 1, "the claim has the keys"),
-    ("attempt", MISSING, "the claim has the keys"),
-    ("mechanism", 3, "mechanism is not a JSON object"),
-    ("mechanism/more", 3, "mechanism has the keys"),
-    ("mechanism/factors", MISSING, "mechanism has the keys"),
-    ("unamplified", [], "unamplified is not a JSON object"),
-    ("unamplified/more", 1, "unamplified has the keys"),
-    ("pq", "bet", "pq is not a JSON object"),
-    ("pq/rule", MISSING, "pq.rule is 'None'"),
-    ("pq/rule", ["bet"], "pq.rule is"),
-    ("pq/rule", "closed_form", "pq.rule is 'closed_form'; known are"),
-    ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
-    ("pq/rule", "shared_bet", "pq.rule is 'shared_bet'; known are"),
-    ("pq/shared", MISSING, "pq has the keys"),
-    ("qp/rule", "star_bound", "qp.rule is 'star_bound'; known are"),
-    ("pq/more", 1, "pq has the keys"),
-    ("pq/m", MISSING, "pq has the keys"),
-    ("qp/m", 2, "qp has the keys"),
-    ("adjacency", "replace_one", "the adjacency 'replace_one' is not 'zero_out'"),
-    ("sampling", "random_allocation", "pq.rule is 'bet'; random_allocation has"),
-    ("sampling", "poisson", "the sampling 'poisson' is none of balls_in_bins, random_allocation"),
-    ("sampling", [], "the sampling '[]' is none of"),
-    ("beta_log2", -127, "beta_log2 is -127"),
-    ("beta_log2", -129, "beta_log2 is -129"),
-    ("attempt", 0, "attempt is 0"),
-    ("attempt", 17, "attempt is 17"),
-    ("attempt", True, "attempt is True"),
-    ("divisor", 1, "the claim has the keys"),
-    ("mechanism/n", 0, "n is 0"),
-    ("mechanism/n", (1 << 53) + 1, "n is"),
-    ("mechanism/bins", 0, "bins is 0"),
-    ("mechanism/bins", (1 << 53) + 1, "bins is"),
-    ("delta", (1.0).hex(), "delta 1.0 is not below 1"),
-    ("delta", (0.0).hex(), "delta is"),
-    ("sigma", (0.0).hex(), "sigma is"),
-    ("sigma", 0.75, "sigma is '0.75', no double in the form"),
-    ("clip_norm", "0.5", "clip_norm is '0.5'; it is a positive finite double"),
-    ("clip_norm", (-0.5).hex(), "clip_norm is"),
-    ("epsilon", (-0.5).hex(), "epsilon is"),
-    ("epsilon", "inf", "epsilon is 'inf'"),
-    ("epsilon", "nan", "epsilon is 'nan'"),
-    ("epsilon", "words", "epsilon is 'words', no double"),
-    ("epsilon", "0x1p+99999", "no double in the form"),
-    ("epsilon", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
-    ("unamplified/epsilon_at_delta", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
-    ("unamplified/epsilon_at_delta", (-1.0).hex(), "epsilon_at_delta is"),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("protocol", ["bins-1"], "is not bins-1, the one that is known here"),
+        ("unamplified", [], "unamplified is not a JSON object"),
+        ("unamplified/more", 1, "unamplified has the keys"),
+        ("mechanism/factors", MISSING, "mechanism has the keys"),
+        ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
+        ("qp/rule", "star_bound", "qp.rule is 'star_bound'; known are"),
+        ("qp/m", 2, "qp has the keys"),
+        ("beta_log2", -127, "beta_log2 is -127"),
+        ("attempt", 0, "attempt is 0"),
+        ("mechanism/n", (1 << 53) + 1, "n is"),
+        ("mechanism/bins", 0, "bins is 0"),
+        ("delta", (1.0).hex(), "delta 1.0 is not below 1"),
+        ("clip_norm", "0.5", "clip_norm is '0.5'; it is a positive finite double"),
+        ("epsilon", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+        ("unamplified/epsilon_at_delta", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+    ],
+)
 def test_what_is_not(path: str, value: Any, words: str) -> None:
     refused(changed(sound(), path, value), words)
 
@@ -233,18 +198,3 @@ class TestBeside:
         """A document with a protocol is the claim: what it holds under `claim` is a key too many."""
         refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has the keys")
         refused({"claim": [1]}, "the protocol 'None'")
-
-
-def test_numbers_on_their_own() -> None:
-    assert integer({"m": 2}, "m", 2, 2) == 2 and real({"x": (0.0).hex()}, "x", zero=True) == 0.0
-    for value in (1, 3, True, "2", 2.0, None):
-        with pytest.raises(ClaimRefused, match="it is an integer from 2 to 2"):
-            integer({"m": value}, "m", 2, 2)
-    for value in ("-0x0.0p+0", (-1.0).hex(), (0.0).hex()):
-        with pytest.raises(ClaimRefused, match="positive finite double"):
-            real({"x": value}, "x")
-    with pytest.raises(ClaimRefused, match="positive finite double"):
-        real({"x": (-1.0).hex()}, "x", zero=True)
-    assert integer({"m": 1}, "m", 0, 1) == 1
-    with pytest.raises(ClaimRefused, match="is True"):
-        integer({"m": True}, "m", 0, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -25,7 +24,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.doubles import nuclear_norms, whole
 from factorize.checker.file import read_factor_file
 from factorize.checker.losses import balls
-from factorize.checker.losses.variances import LARGEST_WORK, WIDEST
+from factorize.checker.losses.variances import WIDEST
 from factorize.checker.report import (
     ADDED_NOISE,
     CLASS_BOUND,
@@ -50,7 +49,6 @@ from factorize.solution import Outcome, Solution
 from factorize.structures.dense import DenseMatrix
 
 Rows = list[list[Fraction]]
-Ends = dict[str, tuple[float, float]]
 RATES = {"kind": "schedule", "n": 12, "learning_rates": [1.0, 0.3, 0.7] * 4}
 WORKLOADS: list[dict[str, Any]] = [
     {"kind": "prefix", "n": 12},
@@ -176,44 +174,6 @@ def test_losses_of_columns_far_apart(seed: int, n: int, spread: int, steep: floa
     assert_hold(ends, divided(rows_of(workload), fractions(array)), objective, width=math.inf)
 
 
-def test_many_taps_with_factors_are_proved_by_whole_matrices() -> None:
-    """A recursion of 600 states takes eight times as long, and is left for what whole matrices do not enclose."""
-    n = 600
-    column = np.cumprod(np.concatenate([[1.0], 1 - 0.5 / np.arange(1, n)]))
-    strategy = Strategy("scaled", {"coefficients": column, "column_scale": np.linspace(1.0, 2.0, n)}, n)
-    one = utility_of(strategy, {"kind": "prefix", "n": n})
-    near, far = one._losses_by_whole(), one._losses_by_recursion(LARGEST_WORK)
-    assert one.losses() == near
-    assert max(near.total[0], far.total[0]) <= min(near.total[1], far.total[1])
-
-
-def test_losses_of_a_recursion_are_those_of_whole_matrices() -> None:
-    """BLT of 40 steps by series, by covariances and by products of matrices."""
-    blt = {"theta": np.array([0.9, 0.5]), "omega": np.array([0.3, 0.2])}
-    for objective in ({"kind": "mean"}, {"kind": "lambda_tau", "tau": 7}):
-        one = utility_of(Strategy("blt", dict(blt), 40), {"kind": "prefix", "n": 40}, objective)
-        found = [one._losses_by_series(), one._losses_by_recursion(1 << 24), one._losses_by_whole()]
-        for ends, other in itertools.combinations(found, 2):
-            for name in ("total", "largest", "last", "objective"):
-                (low, high), (least, most) = getattr(ends, name), getattr(other, name)
-                assert low <= most and least <= high and high - low <= 1e-10 * high
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 300))
-def test_a_priori_bounds_hold_for_products(seed: int, n: int, spread: int) -> None:
-    """B C - I beside fractions: rows are no longer than is stated."""
-    random = np.random.default_rng(seed)
-    left = np.tril(np.ldexp(random.standard_normal((n, n)), random.integers(-spread, spread + 1, (n, n))))
-    right = random_strategy(seed, n, spread, 1.0)
-    found = whole.residual(left, whole.entries_of(Strategy("dense", {"": right}, n)), None)
-    for i, bound in enumerate(found.norms):
-        columns = zip(*fractions(right), strict=True)
-        exact = [sum((x * y for x, y in zip(fractions(left)[i], c, strict=True)), Fraction(0)) for c in columns]
-        exact[i] -= 1
-        assert sum((entry**2 for entry in exact), Fraction(0)) <= Fraction(float(bound)) ** 2
-
-
 ONES = {"weights": np.ones(2)}
 
 
@@ -296,19 +256,6 @@ def test_lower_bounds_are_those_of_singular_values(document: dict[str, Any]) -> 
     for _ in range(5):
         other = {**dual, name: np.abs(luck.standard_normal(dual[name].shape))}
         assert 0 < by_vectors(of_file(document, other)[0]) <= true_bound(one, other) * (1 + 1e-12)
-
-
-def test_a_bad_guess_weakens_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any P gives a bound: never above the nuclear norm."""
-    one, dual = of_file(BOUNDED[4])
-    true, honest = true_bound(one, dual), nuclear_norms.guess_by_strategy
-    for seed in range(20):
-        noise = np.random.default_rng(seed).standard_normal((12, 12)) * 10.0 ** -(seed % 5 + 1)
-        monkeypatch.setattr(utility, "guess_by_strategy", lambda *given, e=noise: honest(*given) + e)
-        try:
-            assert by_strategy(one) <= true * (1 + 1e-12)
-        except NotEnclosed as reason:
-            assert "orthonormal" in str(reason)
 
 
 def test_evidence_that_is_none() -> None:

@@ -12,10 +12,8 @@ from specs import solved, spec_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
 from factorize.checker.losses import variances
-from factorize.checker.spec import program_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
-from factorize.errors import CertificateError
 
 N = 24
 WEIGHTS = {"kind": "weighted", "weights": [float(i % 3) for i in range(N)]}
@@ -102,11 +100,6 @@ def test_files_whose_losses_are_followed(document: dict[str, Any], monkeypatch: 
             report = check_factor_file(sealed(manifest, tensors))
             assert any("every loss enclosed" in text for text in report.checked)
             assert any(f"loss.{name}" in text for text in report.failed) == bool(name), report.failed
-
-
-def test_rates_that_are_not_one_for_each_step() -> None:
-    with pytest.raises(CertificateError, match="states 2 learning rates for n=3"):
-        program_of({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
 
 
 def test_inverses_that_grow_too_much() -> None:

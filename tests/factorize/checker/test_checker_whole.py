@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from checker_files import (
     claim,
-    exact_rows,
     fractions,
-    participation_of,
     parts,
     patterns_of,
     random_result,
     sealed,
     true_squares,
 )
-from specs import solved, spec_of
+from specs import solved
 
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
@@ -41,46 +39,12 @@ from factorize.errors import (
 )
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.workloads import UserMatrix
-
-N = 12
-RATES = [1.0] * 4 + [0.0] * 3 + [0.3] * 5
-WORKLOADS = {
-    "prefix": {"kind": "prefix", "n": N},
-    "identity": {"kind": "identity", "n": N},
-    "momentum": {"kind": "momentum", "n": N, "momentum": 0.9},
-    "momentum and rates": {"kind": "momentum", "n": N, "momentum": 0.9, "learning_rates": RATES},
-    "nesterov": {"kind": "momentum", "n": N, "momentum": 0.8, "nesterov": True, "learning_rates": RATES},
-    "schedule": {"kind": "schedule", "n": N, "learning_rates": {"kind": "cosine_to_last"}},
-    "decoupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "decoupled", "learning_rates": RATES},
-    "coupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
-    "decay": {"kind": "decay", "n": N, "rate": 0.7},
-    "window": {"kind": "window", "n": N, "width": 4},
-    "srg": {"kind": "srg", "n": N, "momentum": 0.9, "decay": 0.5},
-    "mu2 q": {"kind": "mu2", "n": N, "output": "q"},
-    "mu2 w": {"kind": "mu2", "n": N, "output": "w"},
-    "mu2 x": {"kind": "mu2", "n": N, "output": "x"},
-    "square": {"kind": "matrix", "rows": [[float((3 * i + j) % 7 - 2) * (j <= i) for j in range(N)] for i in range(N)]},
-    "wide": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(N)] for i in range(N // 2)]},
-}
 
 MATRICES = {
     "toeplitz with signs": [1.0, -0.5, 0.25, 0.4, -0.1, 0.3],
     "monotone toeplitz": [1.0, 0.5, 0.25, 0.2, 0.1, 0.05],
     "toeplitz that rises": [0.6, 0.0, 0.6, 0.1, 0.0, 0.9],
 }
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_workloads_agree_with_those_of_the_solvers(name: str) -> None:
-    spec = spec_of(WORKLOADS[name])
-    document, user = spec.document()["workload"], {}
-    if isinstance(spec.workload, UserMatrix):
-        user = {spec.workload.sha256: spec.workload.array}
-        assert exact_rows(document) is None
-    found = exact_rows(document, user)
-    assert found is not None
-    assert np.allclose(found.astype(np.float64), spec.workload.dense(), rtol=1e-14, atol=1e-14)
 
 
 def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
@@ -96,17 +60,6 @@ def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participa
     image = [sum(s * row[j] for j, s in zip(bracket.pattern, bracket.signs, strict=True)) for row in columns]
     attained = sum(entry**2 for entry in image)
     assert attained * (1 - Fraction(1, 10**12)) <= bracket.lower <= attained
-
-
-@pytest.mark.parametrize("structure", ["dense", "toeplitz", "banded"])
-def test_sensitivities_by_every_pattern(structure: str) -> None:
-    rng = np.random.default_rng(7)
-    for _ in range(40):
-        strategy = random_result(rng, structure, {"kind": "single"}).strategy
-        n = strategy.n
-        exact = Strategy(strategy.structure, strategy.tensors(), n)
-        check_against_every_pattern(exact, strategy.dense(), participation_of(rng, n))
-        check_against_every_pattern(exact, strategy.dense(), {"kind": "single"})
 
 
 @pytest.mark.parametrize("coefficients", MATRICES.values(), ids=MATRICES)
@@ -131,23 +84,6 @@ def test_columns_with_factors() -> None:
             {"kind": "min_sep", "min_sep": 2},
         ):
             check_against_every_pattern(exact, inner.dense() * scale, participation)
-
-
-@pytest.mark.parametrize("shape", [(6, 2), (6, 2, 2), (6, 1, 2, 2)])
-def test_buffers_are_enclosed(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(5)
-    middle, feeds, outputs = rng.random(shape), rng.standard_normal((6, 2)), rng.standard_normal((6, 2))
-    matrix = BufferedMatrix(1 + rng.random(6), middle, feeds, outputs)
-    exact = Strategy(matrix.structure, matrix.tensors(), 6)
-    dense = matrix.dense()
-    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 3}, {"kind": "min_sep", "min_sep": 2}):
-        bracket = squared_sensitivity(exact, participation)
-        signed, absolute = true_squares(dense, participation)
-        assert float(bracket.lower) <= float(signed) * (1 + 1e-13)
-        assert float(bracket.upper) >= float(signed) * (1 - 1e-13)
-        if participation["kind"] == "single":
-            assert bracket.exact
-            assert float(bracket.upper) == pytest.approx(float(absolute), rel=1e-14)
 
 
 def turning(n: int) -> dict[str, np.ndarray]:
@@ -207,16 +143,6 @@ def test_decays_by_every_pattern(given: tuple[list[float], list[float]], scaled:
         slack = 1 + Fraction(1, 2**80)
         assert bracket.lower <= signed * slack and signed <= bracket.upper * slack
         assert bracket.exact or "Gram" in bracket.rule or "majorant" in bracket.rule
-
-
-def test_decays_that_are_none() -> None:
-    for theta, omega, error in (
-        ([0.5, 0.6], [0.5], CorruptObject),
-        ([], [], CorruptObject),
-        ([1.5], [0.5], InvalidStrategy),
-    ):
-        with pytest.raises(error):
-            Strategy("blt", {"theta": np.array(theta), "omega": np.array(omega)}, 4)
 
 
 def test_long_decays() -> None:

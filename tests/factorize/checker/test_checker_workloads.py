@@ -161,35 +161,7 @@ def test_kinds_that_are_not_known() -> None:
             program_of({"kind": "schedule", "n": N, "learning_rates": rates})
 
 
-def test_a_kind_has_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = dict(workloads.PROGRAMS)
-    monkeypatch.setattr(workloads, "PROGRAMS", known)
-
-    def first(_document: Any) -> Program:
-        return Program([], X)
-
-    def second(_document: Any) -> Program:
-        return Program([], X)
-
-    assert workloads.defines("new", "newer")(first) is first
-    assert known["new"] is known["newer"] is first and workloads.defines("new")(first) is first
-    with pytest.raises(TypeError, match="the workload 'new' has two programs, first and this one"):
-        workloads.defines("new")(second)
-    assert known["new"] is first
-
-
 class TestObjectives:
-    def test_weights(self) -> None:
-        mean, most = weighing_of({"kind": "mean"}, 4), weighing_of({"kind": "max"}, 4)
-        assert mean.doubles.tolist() == most.doubles.tolist() == [1.0] * 4
-        assert (mean.divisor, most.divisor, most.weights) == (4, None, None)
-        own = weighing_of({"kind": "weighted", "weights": [0.5, 2.0]}, 2)
-        assert own.weights == [Fraction(1, 2), 2] and own.doubles.tolist() == [0.5, 2.0] and own.divisor is None
-        restarted = weighing_of({"kind": "lambda_tau", "tau": 2}, 5)
-        assert restarted.weights == [Fraction(1, 2), 1, Fraction(1, 2), 1, Fraction(1, 2)]
-        assert restarted.references == [-1, -1, 1, 1, 3] and restarted.tau == 2
-        assert mean.references == [-1] * 4 and mean.tau is None
-
     def test_refusals(self) -> None:
         for kind in ("other", "x" * 99):
             for read in (lambda given: weighing_of(given, 2), objectives.check_known_objective):
