@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,15 +31,15 @@ from factorize.api.terminal.sources import open_results, service_url
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:
-    from factorize.api.commands.batch_solving import Ended, Numbered
+    from factorize.api.commands.batch_solving import Ended, LocalLanes, RemoteLanes
     from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
-    from factorize.solution import ProgressCallback
+    from factorize.spec import Spec
     from factorize.storage.store import Store
 
-    Solve = Callable[[Iterator[Numbered], Ended, Display, "list[Item]"], None]
+    Open = Callable[[Display], LocalLanes | RemoteLanes]
 
 
 List = Annotated[Path, argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.")]
@@ -108,29 +109,32 @@ def batch(
     failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.commands.batch_report import check_path
+    from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.pace import Pace, measured_pace
+    from factorize.api.settings import load_settings
+    from factorize.client.service import Service
 
     reports = [check_path(path) for path in report or ()]
-    manifest: Callable[[str], dict[str, Any]] | None = None
-    solve: Solve | None = None
+    stored: Callable[[str], dict[str, Any]] | None = None
+    lanes: Open | None = None
     if service is not None:
-        from factorize.client.service import Service
-
         asked = Service(service_url(service, store))
-        items, lanes, manifest, solve = _expand(specs, None, Pace()), 1, asked.status, _by_service(asked)
+        items, width, stored = _expand(specs, None, Pace()), 1, asked.status
+        lanes = partial(RemoteLanes, asked)
         if dry_run:
             _price(specs, items, asked)
     else:
-        results = _results(store, create=not dry_run)
+        results, processors = _results(store, create=not dry_run), load_settings().processors
         items = _expand(specs, results, measured_pace())
-        lanes = _lanes(items)
+        width = _width(items, processors)
         if results is not None:
-            manifest, solve = results.manifest, _here(results)
-    cost = _cost(items, lanes)
+            stored = results.manifest
+            lanes = partial(LocalLanes, results, processors=processors)
+    cost = _cost(items, width)
     _show_expansion(items, cost if service is None or dry_run else None)
-    end = None if dry_run or solve is None else _run(specs, items, solve)
+    end = None if dry_run or lanes is None else _run(specs, items, lanes)
     for path in reports:
-        _write(path, items, manifest)
+        _write(path, items, stored)
     interrupted = isinstance(end, KeyboardInterrupt)
     emit(output, _summary_document(items, interrupted, cost), _summary(items))
     if isinstance(end, ServiceUnreachable):
@@ -183,13 +187,12 @@ def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
     return item
 
 
-def _lanes(items: list[Item]) -> int:
+def _width(items: list[Item], processors: int | None) -> int:
     """Return how many specs are solved at a time."""
-    from factorize.api.settings import load_settings
     from factorize.api.workers.pool import machine_processors
 
     waiting = sum(item.state == "to solve" for item in items)
-    return max(1, min(load_settings().processors or machine_processors(), waiting))
+    return max(1, min(processors or machine_processors(), waiting))
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:
@@ -209,44 +212,18 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
 
 
-def _here(results: Store) -> Solve:
-    """Return what solves specs in workers of this machine."""
-
-    def solve(planned: Iterator[Numbered], ended: Ended, shown: Display, items: list[Item]) -> None:
-        from factorize.api.commands.batch_solving import BatchLanes
-        from factorize.api.settings import load_settings
-
-        def watch(number: int) -> ProgressCallback:
-            shown.start(items[number].label)
-            return shown.report
-
-        with BatchLanes(results, ended, watch=watch, processors=load_settings().processors) as solving:
-            solving.solve(planned)
-
-    return solve
-
-
-def _by_service(service: Service) -> Solve:
-    """Return what posts specs to a service and waits for them."""
-
-    def solve(planned: Iterator[Numbered], ended: Ended, _shown: Display, _items: list[Item]) -> None:
-        from factorize.api.commands.batch_solving import RemoteBatch
-
-        RemoteBatch(service, ended).solve(planned)
-
-    return solve
-
-
-def _run(path: Path, items: list[Item], solve: Solve) -> KeyboardInterrupt | ServiceUnreachable | None:
+def _run(path: Path, items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:
     """Solve what is to be solved; return what has ended that early."""
+    from factorize.api.commands.batch_solving import solve_all
+
     waiting = sum(item.state == "to solve" for item in items)
     try:
         with prompt_interrupt(), display(waiting) as shown:
 
-            def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
-                shown.finish(_ended(items[number], outcome, seconds))
+            def ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> None:
+                shown.finish(_ended(item, outcome, seconds))
 
-            solve(_planned(path, items, ended), ended, shown, items)
+            solve_all(_planned(path, items, ended), lanes(shown), ended)
     except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":
@@ -266,20 +243,19 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
     return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
 
 
-def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
+def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[tuple[Item, Spec]]:
     """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
-    from factorize.api.commands.batch_solving import Numbered
     from factorize.api.local import plan
     from factorize.api.terminal.spec_lists import each_spec
 
-    for number, (item, entry) in enumerate(zip(items, each_spec(path), strict=True)):
+    for item, entry in zip(items, each_spec(path), strict=True):
         if item.state != "to solve":
             continue
-        planned = None if entry.spec is None else plan(entry.spec, None)
-        if planned is None or planned.spec.digest != item.spec_digest:
-            ended(number, InvalidParameter(f"{path} was changed while it was read; start the batch again"), 0.0)
-            continue
-        yield Numbered(number, planned, item.seconds, item.bytes)
+        spec = None if entry.spec is None else plan(entry.spec, None).spec
+        if spec is None or spec.digest != item.spec_digest:
+            ended(item, InvalidParameter(f"{path} was changed while it was read; start the batch again"), 0.0)
+        else:
+            yield item, spec
 
 
 def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from specs import document_of, solved
 
+from factorize.api.commands.batch import Item
 from factorize.api.commands.batch_report import COLUMNS, check_path, write_report
-from factorize.api.commands.batch_solving import BatchLanes, Numbered
+from factorize.api.commands.batch_solving import LocalLanes, solve_all
 from factorize.api.local import plan
+from factorize.api.terminal.progress import Display
 from factorize.api.workers.worker import SOLVER
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
-from factorize.solution import Progress, ProgressCallback
-from factorize.spec import parse_spec
+from factorize.solution import Progress
+from factorize.spec import Spec, parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
@@ -25,15 +27,15 @@ from factorize.storage.store import Store, open_store
 MISSING = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, "mechanism": {"kind": "dense"}}
 
 
-def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> Numbered:
-    return Numbered(number, plan(parse_spec(document), None), seconds, 1 << 20)
+def planned(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> tuple[Item, Spec]:
+    return Item(str(number), "to solve", seconds=seconds, bytes=1 << 20), plan(parse_spec(document), None).spec
 
 
 def batch_of(store: Store, documents: list[dict[str, Any]], *, solver: str = SOLVER) -> dict[int, Any]:
     ended: dict[int, Any] = {}
-    told = lambda number, outcome, seconds: ended.update({number: outcome})  # noqa: E731
-    with BatchLanes(store, told, processors=1, solver=solver) as running:
-        running.solve(numbered(document, at) for at, document in enumerate(documents))
+    told = lambda item, outcome, seconds: ended.update({int(item.label): outcome})  # noqa: E731
+    lanes = LocalLanes(store, Display(), processors=1, solver=solver)
+    solve_all((planned(document, at) for at, document in enumerate(documents)), lanes, told)
     return ended
 
 
@@ -60,38 +62,47 @@ def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path) -> None:
 def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path) -> None:
     store, ended = open_store(tmp_path), []
 
-    def stop(number: int, outcome: Any, _seconds: float) -> None:
+    def stop(_item: Item, outcome: Any, _seconds: float) -> None:
         ended.append(outcome["digest"])
         raise KeyboardInterrupt
 
-    with contextlib.suppress(KeyboardInterrupt), BatchLanes(store, stop, processors=1) as running:
-        running.solve(numbered(document_of(n, "identity"), n) for n in range(4, 40))
+    with contextlib.suppress(KeyboardInterrupt):
+        specs = (planned(document_of(n, "identity"), n) for n in range(4, 40))
+        solve_all(specs, LocalLanes(store, Display(), processors=1), stop)
     assert len(ended) >= 1
     assert not list(store.objects.list(STAGING))
     assert {manifest["digest"] for manifest in store.items()} >= set(ended)
     assert fsck(store).clean
 
 
+class Watched(Display):
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels: list[str] = []
+        self.steps: list[Progress] = []
+
+    def start(self, label: str) -> None:
+        self.labels.append(label)
+
+    def report(self, progress: Progress) -> None:
+        self.steps.append(progress)
+
+
 def test_a_large_spec_is_solved_with_all_threads_and_watched(tmp_path: Path) -> None:
     ended: dict[int, Any] = {}
-    steps: dict[int, list[Progress]] = {}
-    store = open_store(tmp_path)
-    specs = [numbered(document_of(n, "identity"), n, seconds=100.0 if n == 5 else 0.1) for n in (4, 5, 6)]
+    store, shown = open_store(tmp_path), Watched()
+    specs = [planned(document_of(n, "identity"), n, seconds=100.0 if n == 5 else 0.1) for n in (4, 5, 6)]
 
-    def told(number: int, outcome: Any, _seconds: float) -> None:
-        ended[number] = outcome
+    def told(item: Item, outcome: Any, _seconds: float) -> None:
+        ended[int(item.label)] = outcome
 
-    def watch(number: int) -> ProgressCallback:
-        return steps.setdefault(number, []).append
-
-    with BatchLanes(store, told, watch=watch, processors=2) as running:
-        running.solve(specs)
+    solve_all(specs, LocalLanes(store, shown, processors=2), told)
     assert {number: store.load(outcome["digest"]).shape("C")[0] for number, outcome in ended.items()} == {
         4: 4,
         5: 5,
         6: 6,
     }
-    assert list(steps) == [5] and steps[5][-1].phase == "store"
+    assert shown.labels == ["5"] and shown.steps[-1].phase == "store"
 
 
 def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:

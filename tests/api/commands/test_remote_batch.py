@@ -13,9 +13,8 @@ from servers import LiveService, serving
 
 from factorize import solvers
 from factorize.api.commands import batch_solving
-from factorize.api.commands.batch import batch
-from factorize.api.commands.batch_solving import Numbered, RemoteBatch
-from factorize.api.local import PlannedSolve
+from factorize.api.commands.batch import Item, batch
+from factorize.api.commands.batch_solving import RemoteLanes, solve_all
 from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm
 from factorize.client.service import Service
@@ -66,23 +65,18 @@ def test_a_list_is_solved_once_and_the_rest_is_said(
 
 
 def test_few_are_outstanding_and_every_end_is_told(live: LiveService) -> None:
-    service = Service(live.url)
-    ends: dict[int, Any] = {}
-    running = RemoteBatch(service, lambda number, outcome, seconds: ends.update({number: outcome}), outstanding=3)
-    most = []
+    ends: dict[str, Any] = {}
+    read = []
 
-    def listed() -> Iterator[Numbered]:
+    def listed() -> Iterator[tuple[Item, Spec]]:
         for number in range(10):
-            most.append(len(running._waiting))
-            yield numbered(number, 20 + number)
+            read.append(number - len(ends))
+            yield Item(str(number), "to solve"), named(20 + number)
 
-    running.solve(listed())
-    assert sorted(ends) == list(range(10)) and max(most) <= 3
-    assert all(outcome["spec"]["workload"]["n"] == 20 + number for number, outcome in ends.items())
-
-
-def numbered(number: int, n: int) -> Numbered:
-    return Numbered(number, PlannedSolve(named(n), None), 0.0, 0)
+    told = lambda item, outcome, seconds: ends.update({item.label: outcome})  # noqa: E731
+    solve_all(listed(), RemoteLanes(Service(live.url), most=3), told)
+    assert sorted(ends) == [str(number) for number in range(10)] and max(read) <= 3
+    assert all(outcome["spec"]["workload"]["n"] == 20 + int(number) for number, outcome in ends.items())
 
 
 def named(n: int) -> Spec:
@@ -108,7 +102,8 @@ class Scripted:
 def ends_of(*answers: Any) -> list[Any]:
     ends: list[Any] = []
     service: Any = Scripted(*answers)
-    RemoteBatch(service, lambda number, outcome, seconds: ends.append(outcome)).solve([numbered(0, 4)])
+    told = lambda item, outcome, seconds: ends.append(outcome)  # noqa: E731
+    solve_all([(Item("", "to solve"), named(4))], RemoteLanes(service), told)
     return ends
 
 
