@@ -7,7 +7,7 @@ solved by workers. The command line takes the same steps in its own process (`ap
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,11 +26,11 @@ from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
-from factorize.api.pace import Pace, is_measured, known_pace
+from factorize.api.pace import machine_pace
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
-from factorize.api.workers.pool import SMALL_SECONDS, WARM_SECONDS, Place, Pool
+from factorize.api.workers.pool import SMALL_SECONDS, Pool
 from factorize.api.workers.publishing import ANY_FORM, Form, made_form
 from factorize.encoding import canonical_json
 from factorize.errors import (
@@ -103,7 +103,6 @@ class SolverService:
         self.meter = UsageMeter(self.ledger.engine)
         self.holdings = Holdings(self.ledger.engine, self.meter)
         self.tracer_provider: TracerProvider | None = None
-        self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
             self.ledger,
@@ -116,20 +115,9 @@ class SolverService:
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
-        """Have the first workers of a pool of its own started now, so that the first solve need not wait for them.
-
-        Then another, which ends with it, measures the pace of the machine, if nobody has: estimates are made of it.
-        """
+        """Have the first workers of a pool of its own started now, so that the first solve need not wait for them."""
         if self.settings.scheduler is None and self._owns_pool:
             self.pool.warm_up()
-            if not is_measured():
-                self.pool.submit(self._measure, memory_mb=0, threads=0, fresh=True)
-
-    def _measure(self, place: Place, cancelled: Callable[[], bool]) -> None:
-        with self.pool.place():  # once the first workers are warm
-            pass
-        solver, threads = place.pair.solver, self.pool.processors
-        solver.ask("pace", {}, seconds=WARM_SECONDS, threads=threads, cancelled=cancelled)
 
     def start(self) -> Self:
         """Start the engine, which takes up what earlier runs left open."""
@@ -278,9 +266,7 @@ class SolverService:
     def _estimate(self, spec: Spec) -> dict[str, float]:
         """Return what a solve takes: bytes, seconds of the solver, seconds until its result is proved and stored."""
         needed = solvers.estimate(spec)
-        pace = self._pace or known_pace()
-        self._pace = pace
-        return {**vars(needed), "until_done": round((pace or Pace()).service(spec, needed), 3)}
+        return {**vars(needed), "until_done": round(machine_pace().service(spec, needed), 3)}
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:
         """Queue a failed or cancelled job again, as posting its spec does.

@@ -110,7 +110,7 @@ def batch(
     """
     from factorize.api.commands.batch_report import check_path
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
-    from factorize.api.pace import Pace, measured_pace
+    from factorize.api.pace import Pace, machine_pace
     from factorize.api.settings import load_settings
     from factorize.client.service import Service
 
@@ -125,7 +125,7 @@ def batch(
             _price(specs, items, asked)
     else:
         results, processors = _results(store, create=not dry_run), load_settings().processors
-        items = _expand(specs, results, measured_pace())
+        items = _expand(specs, results, machine_pace())
         width = _width(items, processors)
         if results is not None:
             stored = results.manifest

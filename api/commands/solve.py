@@ -147,19 +147,16 @@ def _label(document: dict[str, Any]) -> str:
 
 
 def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
-    """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing.
-
-    The first estimate on a machine measures it, for a few seconds.
-    """
+    """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
     from factorize.api.local import cost, plan
-    from factorize.api.pace import measured_pace
+    from factorize.api.pace import machine_pace
 
     results = None
     with suppress(NotFound):
         results = open_results(store, create=False)
     planned = plan(read_spec(spec), results)
     needed = cost(planned)
-    pace = measured_pace()
+    pace = machine_pace()
     until, posted = pace.command(planned.spec, needed), pace.service(planned.spec, needed)
     known = planned.known is not None
     document = {

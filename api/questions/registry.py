@@ -276,18 +276,11 @@ def form(request: Document, _tell: Tell) -> str:
     return _written(made, request["path"])
 
 
-def pace(_request: Document, _tell: Tell) -> Document:
-    """Measure the pace of this machine, if nobody has, and return it; see `factorize.api.pace`."""
-    from factorize.api.pace import measured_pace
-
-    return vars(measured_pace())
-
-
 def _answer(question: Question, request: Document, tell: Tell) -> Document:
     return question.answer(request, partial(_store, request["store"]), tell)
 
 
-QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form, pace)}
+QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form)}
 QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from forked_commands import COMMANDS, POSSIBLE
 
-from factorize.api.pace import Pace, pace_document
-
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "factorize.api.cli")
 SECONDS = 600
@@ -41,10 +39,6 @@ class Run:
 def environment(home: Path) -> dict[str, str]:
     """No setting from outside; the default store is below `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "XDG_"))}
-    measured = home / ".cache" / "factorize" / "pace.json"
-    if not measured.exists():  # else the first command would measure this machine
-        measured.parent.mkdir(parents=True, exist_ok=True)
-        measured.write_text(json.dumps(pace_document(Pace())))
     return kept | {"PYTHONPATH": str(ROOT), "HOME": str(home), "COLUMNS": "100"}
 
 

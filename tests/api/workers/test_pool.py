@@ -206,9 +206,7 @@ def test_a_service_that_ends_leaves_no_process_behind(tmp_path: Path, number: in
     with serving_apart(tmp_path / "store") as (client, process):
         client.solve(document_of(5, "identity"))
         processes = psutil.Process(process.pid).children(recursive=True)
-        assert len(processes) >= 2, (
-            "a solver and a prover; and where the machine's pace is measured anew, who does that"
-        )
+        assert len(processes) >= 2, "a solver and a prover"
         process.send_signal(number)
         process.wait(600)
         gone, alive = psutil.wait_procs(processes, 60)
