@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from factorize.errors import StoreUnavailable
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the tables below; a database with another number is refused."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -41,7 +41,6 @@ jobs = sa.Table(
     sa.Column("memory_mb", sa.Integer, nullable=False),
     sa.Column("seconds_limit", sa.Float, nullable=False),
     sa.Column("threads", sa.Integer, nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("state", sa.String(9), nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
@@ -61,7 +60,7 @@ jobs = sa.Table(
     sa.Index("jobs_by_time", "submitted", "spec_digest"),
     sa.Index("jobs_by_state", "state", "submitted", "spec_digest"),
     sa.Index("jobs_by_workload", "workload", "submitted", "spec_digest"),
-    sa.Index("jobs_by_turn", "state", "priority", "caller", "turn"),
+    sa.Index("jobs_by_turn", "state", "caller", "turn"),
 )
 engines = sa.Table(
     "engines",

@@ -30,11 +30,6 @@ from factorize.api.workers.ending import Ending
 _log = logging.getLogger(__name__)
 
 
-def rank(job: Job) -> int:
-    """What orders the queue, the largest first: priority, and among equals the turns of callers."""
-    return (job.priority << 40) - job.turn
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A job that was submitted, and the future of its solve."""
@@ -111,7 +106,7 @@ class Dispatch:
                 about=job.about(),
             )
             try:
-                future = self._solves.submit(request, job.task, rank(job), room)
+                future = self._solves.submit(request, job.task, -job.turn, room)
             except Exception:
                 _log.warning("a job could not be submitted; it stays queued", exc_info=True)
                 return

@@ -31,8 +31,7 @@ class JobOrder:
         memory_mb: memory the solve is admitted with, in units of 2^20 bytes.
         seconds_limit: wall limit in seconds.
         threads: threads of the solve.
-        priority: larger runs first.
-        caller: who asked first; callers of equal priority take turns.
+        caller: who asked first; callers take turns.
         request_id: of the request that asked.
         client_request_id: what its client calls it, or nothing.
         traceparent: of the trace that it belongs to (W3C Trace Context), or nothing.
@@ -44,7 +43,6 @@ class JobOrder:
     memory_mb: int
     seconds_limit: float
     threads: int = 1
-    priority: int = 0
     caller: str = ""
     request_id: str = ""
     client_request_id: str = ""
@@ -63,7 +61,7 @@ class Job(JobOrder):
         seq: number of the last change; never falls.
         owner: id of the engine that looks after the job.
         task: name of this start in the engine; another one after an end that dask has told.
-        turn: its place among the jobs of equal priority, smallest first; see `Ledger.claim`.
+        turn: its place in the queue, smallest first; see `Ledger.claim`.
         progress: the newest progress event, or None.
         error: ``{"type", "message"}`` of a failed job, or None.
         digest: digest of the stored factorization of a job that is done, or None.
@@ -98,10 +96,6 @@ class Job(JobOrder):
         """What a line of the log says of it."""
         asked = {name: getattr(self, name) for name in ("request_id", "client_request_id", "spec_digest")}
         return {name: value for name, value in {**asked, "job": self.task}.items() if value}
-
-    def order(self) -> JobOrder:
-        """What was asked, to be asked again."""
-        return JobOrder(**{name: getattr(self, name) for name in JobOrder.__dataclass_fields__})
 
     def document(self) -> dict[str, Any]:
         """The job document of the HTTP interface."""

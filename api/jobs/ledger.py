@@ -27,7 +27,7 @@ import json
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -47,9 +47,6 @@ from factorize.api.jobs.database import (
 )
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    from sqlalchemy.sql.dml import ReturningUpdate
 
 _OPEN = ("queued", "running")
 Within = Callable[[sa.Connection, Job, bool], object]
@@ -73,8 +70,6 @@ class Ledger:
             StoreUnavailable: the database cannot be opened, or was written by another release.
         """
         self.engine = open_database(url)
-        insert = insert_into(self.engine, jobs).values(**_QUEUED, seq=1, task=_NEW_TASK)
-        self._first_claim = insert.on_conflict_do_nothing().returning(jobs)
 
     def close(self) -> None:
         """Close all connections."""
@@ -95,8 +90,8 @@ class Ledger:
     ) -> tuple[Job, bool]:
         """Insert the job, or queue a failed or cancelled one again.
 
-        Among jobs of equal priority callers take turns: a caller's next job comes one turn after the caller's last
-        open one, and not before the earliest turn that is open, so that nobody catches up on time spent idle.
+        Callers take turns: a caller's next job comes one turn after the caller's last open one, and not before the
+        earliest turn that is open, so that nobody catches up on time spent idle.
 
         Args:
             order: what is asked.
@@ -108,34 +103,42 @@ class Ledger:
         Returns:
             The job, and True for the one caller who must now submit it.
         """
-        told = {_new(name): getattr(order, name) for name in JobOrder.__dataclass_fields__}
-        told |= {"new_owner": owner, "now": _now(), "new_task": _new_task()}
+        now = _now()
+        values = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__} | {
+            **{"state": "queued", "attempts": 0, "deaths": 0, "progress": None, "error": None, "digest": None},
+            **{"owner": owner, "task": _new_task(), "turn": _turn(order), "submitted": now, "updated": now},
+        }
+        first = insert_into(self.engine, jobs).values(**values, seq=1).on_conflict_do_nothing().returning(jobs)
+        ended = jobs.c.state.in_(("failed", "cancelled", "done") if stale else ("failed", "cancelled"))
+        mine, again = jobs.c.spec_digest == order.spec_digest, jobs.update().values(**values, seq=jobs.c.seq + 1)
+        of_spec = results.c.spec_digest == order.spec_digest, results.c.standing == LISTED
         with writing(self.engine) as connection:
-            for statement in (self._first_claim, _STALE_CLAIM if stale else _CLAIM):
-                row = connection.execute(statement, told).one_or_none()
+            for statement in (first, again.where(mine, ended).returning(jobs)):
+                row = connection.execute(statement).one_or_none()
                 if row is not None:
-                    connection.execute(_KEEP_RESULTS, told)
+                    connection.execute(results.update().where(*of_spec).values(standing=KEPT))
                     within(connection, _job(row), True)
                     return _job(row), True
-            job = _job(connection.execute(_BY_DIGEST, {"of": order.spec_digest}).one())
+            job = _job(connection.execute(sa.select(jobs).where(mine)).one())
             within(connection, job, False)
             return job, False
 
     def start(self, job: Job) -> Job | None:
         """A child of this claim was started: running, one attempt more. None if the claim is over."""
-        return self._change(job, _START)
+        return self._change(job, "running", attempts=jobs.c.attempts + 1)
 
     def update_progress(self, job: Job, progress: dict[str, Any]) -> Job | None:
         """Keep the newest progress event. None if the claim is over."""
-        return self._change(job, _PROGRESS, new_progress=json.dumps(progress, allow_nan=False))
+        return self._change(job, "running", progress=json.dumps(progress, allow_nan=False))
 
     def fail(self, job: Job, error: dict[str, str]) -> Job | None:
         """The solve of this claim failed. None if the claim is over."""
-        return self._change(job, _FAIL, new_error=json.dumps(error))
+        return self._change(job, "failed", error=json.dumps(error))
 
     def release(self, job: Job) -> Job | None:
         """Hand a job back because the engine ends: queued, and the attempt does not count."""
-        return self._change(job, _RELEASE)
+        attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
+        return self._change(job, "queued", owner="", attempts=attempts)
 
     def adopt(self, job: Job, owner: str, *, deaths: int = 0) -> Job | None:
         """Take a job over from an engine that is gone (or from oneself). None if someone else was faster.
@@ -145,19 +148,20 @@ class Ledger:
             owner: id of the engine that takes it.
             deaths: how many deaths its last start counts as.
         """
-        return self._change(job, _ADOPT, new_owner=owner, new_deaths=deaths)
+        return self._change(job, "queued", owner=owner, deaths=jobs.c.deaths + deaths)
 
     def died(self, job: Job, *, deaths: int = 1) -> Job | None:
         """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
 
         What dask says of the old task may still be on its way, and must not be taken for the new one's end.
         """
-        return self._change(job, _DIED, new_deaths=deaths, new_task=_new_task())
+        return self._change(job, "queued", deaths=jobs.c.deaths + deaths, task=_new_task())
 
     def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> Job | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
-        told = None if progress is None else json.dumps(progress, allow_nan=False)
-        return self._update(_FINISH, spec_digest, new_digest=digest, new_progress=told)
+        values = {} if progress is None else {"progress": json.dumps(progress, allow_nan=False)}
+        with writing(self.engine) as connection:
+            return _moved(connection, spec_digest, "done", digest=digest, error=None, **values)
 
     def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
         """A user asked for the end. None if the job was not open.
@@ -167,36 +171,28 @@ class Ledger:
             actor: the user, for the audit log.
         """
         with writing(self.engine) as connection:
-            job = self._updated(connection, _CANCEL, spec_digest)
+            job = _moved(connection, spec_digest, "cancelled")
             if job is not None:
                 add_row(connection, "cancellation", actor=actor, subject=spec_digest)
         return job
 
-    def _change(self, job: Job, statement: ReturningUpdate[Any], **told: Any) -> Job | None:
+    def _change(self, job: Job, state: str, **values: Any) -> Job | None:
         """Change a job on behalf of one claim and one owner."""
-        return self._update(statement, job.spec_digest, of_task=job.task, of_owner=job.owner, **told)
-
-    def _update(self, statement: ReturningUpdate[Any], spec_digest: str, **told: Any) -> Job | None:
         with writing(self.engine) as connection:
-            return self._updated(connection, statement, spec_digest, **told)
-
-    def _updated(
-        self, connection: sa.Connection, statement: ReturningUpdate[Any], spec_digest: str, **told: Any
-    ) -> Job | None:
-        row = connection.execute(statement, {"of": spec_digest, "now": _now(), **told}).one_or_none()
-        return None if row is None else _job(row)
+            claim = jobs.c.task == job.task, jobs.c.owner == job.owner
+            return _moved(connection, job.spec_digest, state, *claim, **values)
 
     # Reading
 
     def get(self, spec_digest: str) -> Job | None:
         """The job of a spec, or None."""
         with reading(self.engine) as connection:
-            row = connection.execute(_BY_DIGEST, {"of": spec_digest}).one_or_none()
+            row = connection.execute(sa.select(jobs).where(jobs.c.spec_digest == spec_digest)).one_or_none()
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
-        """All queued and running jobs, the largest priority first, then by turns, then first come first."""
-        order = (jobs.c.priority.desc(), jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
+        """All queued and running jobs, by turns, then first come first."""
+        order = (jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
         with reading(self.engine) as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]
@@ -293,75 +289,23 @@ class Ledger:
             connection.execute(engines.delete().where(engines.c.id == engine_id))
 
 
-# Statements, made once: to make one takes longer than to carry it out.
+def _moved(
+    connection: sa.Connection, spec_digest: str, state: str, *claim: sa.ColumnElement[bool], **values: Any
+) -> Job | None:
+    """Move an open job to a state, whoever has it or of one claim and its owner; None if there is none."""
+    fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _now()}
+    where = jobs.c.spec_digest == spec_digest, jobs.c.state.in_(_OPEN), *claim
+    row = connection.execute(jobs.update().where(*where).values(**values, **fixed).returning(jobs)).one_or_none()
+    return None if row is None else _job(row)
 
 
-def _param(name: str, column: sa.Column[Any]) -> sa.BindParameter[Any]:
-    return sa.bindparam(name, type_=column.type)
-
-
-def _new(name: str) -> str:
-    """The parameter that holds a column's new value; the column's own name is SQLAlchemy's."""
-    return f"new_{name}"
-
-
-def _turn() -> sa.ScalarSelect[int]:
+def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
     """The turn of a job that is queued now, as a part of the statement that queues it."""
     column = jobs.alias().c
-    caller, priority, spec_digest = (_param(_new(name), jobs.c[name]) for name in ("caller", "priority", "spec_digest"))
     first = sa.func.min(column.turn)
-    own = sa.func.coalesce(sa.func.max(sa.case((column.caller == caller, column.turn + 1))), 0)
-    equal = (column.state.in_(_OPEN), column.priority == priority, column.spec_digest != spec_digest)
-    return sa.select(sa.case((first > own, first), else_=own)).where(*equal).scalar_subquery()
-
-
-def _again(*states: str) -> ReturningUpdate[Any]:
-    """Queue a job anew that is in one of these states."""
-    where = (jobs.c.spec_digest == _param("new_spec_digest", jobs.c.spec_digest), jobs.c.state.in_(states))
-    return jobs.update().where(*where).values(**_QUEUED, seq=jobs.c.seq + 1, task=_NEW_TASK).returning(jobs)
-
-
-def _change_of(state: str, *names: str, claimed: bool = True, **values: Any) -> ReturningUpdate[Any]:
-    """Move an open job to a state, with new values of some columns; of one claim and its owner, or whoever has it."""
-    where = [jobs.c.spec_digest == _param("of", jobs.c.spec_digest), jobs.c.state.in_(_OPEN)]
-    if claimed:
-        where += [jobs.c.task == _param("of_task", jobs.c.task), jobs.c.owner == _param("of_owner", jobs.c.owner)]
-    values |= {name: _param(_new(name), jobs.c[name]) for name in names}
-    fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _param("now", jobs.c.updated)}
-    return jobs.update().where(*where).values(**values, **fixed).returning(jobs)
-
-
-_NEW_TASK = _param("new_task", jobs.c.task)
-_QUEUED: dict[str, Any] = {
-    **{name: _param(_new(name), jobs.c[name]) for name in (*JobOrder.__dataclass_fields__, "owner")},
-    **{name: _param("now", jobs.c[name]) for name in ("submitted", "updated")},
-    **{"state": "queued", "attempts": 0, "deaths": 0, "progress": None, "error": None, "digest": None},
-    "turn": _turn(),
-}
-_CLAIM, _STALE_CLAIM = _again("failed", "cancelled"), _again("failed", "cancelled", "done")
-_DEATHS = jobs.c.deaths + _param("new_deaths", jobs.c.deaths)
-_START = _change_of("running", attempts=jobs.c.attempts + 1)
-_PROGRESS = _change_of("running", "progress")
-_FAIL = _change_of("failed", "error")
-_RELEASE = _change_of(
-    "queued", owner="", attempts=sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
-)
-_ADOPT = _change_of("queued", "owner", deaths=_DEATHS)
-_DIED = _change_of("queued", deaths=_DEATHS, task=_NEW_TASK)
-_FINISH = _change_of(
-    "done",
-    "digest",
-    claimed=False,
-    error=None,
-    progress=sa.func.coalesce(_param("new_progress", jobs.c.progress), jobs.c.progress),
-)
-_CANCEL = _change_of("cancelled", claimed=False)
-_BY_DIGEST = sa.select(jobs).where(jobs.c.spec_digest == _param("of", jobs.c.spec_digest))
-_KEEP_RESULTS = (
-    results.update()
-    .where(results.c.spec_digest == _param("new_spec_digest", jobs.c.spec_digest), results.c.standing == LISTED)
-    .values(standing=KEPT)
-)
+    own = sa.func.coalesce(sa.func.max(sa.case((column.caller == order.caller, column.turn + 1))), 0)
+    others = column.state.in_(_OPEN), column.spec_digest != order.spec_digest
+    return sa.select(sa.case((first > own, first), else_=own)).where(*others).scalar_subquery()
 
 
 def _job(row: sa.Row[Any]) -> Job:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ def digest(number: int) -> str:
     return f"{number:064x}"
 
 
-def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 600, priority: int = 0, **acts: Any) -> JobOrder:
+def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 600, **acts: Any) -> JobOrder:
     spec = json.dumps({"name": digest(number), **acts})
-    return JobOrder(digest(number), spec, "prefix", memory_mb, seconds, 1, priority)
+    return JobOrder(digest(number), spec, "prefix", memory_mb, seconds, 1)
 
 
 def test_twenty_submits_at_once_start_one_child(place):
@@ -301,17 +302,17 @@ def test_memory_is_admitted_and_not_overcommitted(place):
         assert place.ended(digest(number)).state == "done"
 
 
-def test_the_larger_priority_runs_first(place):
+def test_callers_take_turns_on_the_workers(place):
     engine = place.engine(processors=1)
     engine.submit(order(0, gate="go"))
     wait_for(place.starts)
-    for number, priority in [(1, 0), (2, 10), (3, -10)]:
-        engine.submit(order(number, priority=priority))
+    for number, caller in [(1, "many"), (2, "many"), (3, "few")]:
+        engine.submit(replace(order(number), caller=caller))
     wait_for(lambda: len(engine._dispatch.sent) == 4)
     place.open("go")
     for number in (1, 2, 3):
         place.ended(digest(number))
-    assert [int(name, 16) for name, _ in place.starts()] == [0, 2, 1, 3]
+    assert [int(name, 16) for name, _ in place.starts()] == [0, 1, 3, 2]
 
 
 async def collect(engine: JobEngine, spec_digest: str, after_seq: int = 0) -> list[Job]:

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
-from factorize.api.jobs.dispatch import rank
 from factorize.api.jobs.job import STATES, TERMINAL, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import InvalidParameter, StoreUnavailable
@@ -27,8 +26,8 @@ from factorize.errors import InvalidParameter, StoreUnavailable
 A, B, RESULT = "a" * 64, "b" * 64, "c" * 64
 
 
-def order(spec_digest: str = A, workload: str = "prefix", priority: int = 0) -> JobOrder:
-    return JobOrder(spec_digest, '{"workload":{"kind":"prefix","n":4}}', workload, 100, 60.0, 2, priority)
+def order(spec_digest: str = A, workload: str = "prefix") -> JobOrder:
+    return JobOrder(spec_digest, '{"workload":{"kind":"prefix","n":4}}', workload, 100, 60.0, 2)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -57,10 +56,10 @@ def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> Job:
 
 
 def test_a_claim_keeps_the_whole_order(ledger):
-    job, mine = ledger.claim(order(priority=3), owner="me")
+    job, mine = ledger.claim(order(), owner="me")
     assert mine and job == ledger.get(A)
     assert (job.spec, job.workload, job.memory_mb, job.seconds_limit) == (order().spec, "prefix", 100, 60.0)
-    assert (job.threads, job.priority, job.owner) == (2, 3, "me")
+    assert (job.threads, job.owner) == (2, "me")
     assert (job.state, job.attempts, job.seq, job.progress, job.error) == ("queued", 0, 1, None, None)
     assert job.submitted == job.updated and job.submitted.endswith("Z")
 
@@ -134,8 +133,8 @@ def test_a_failed_or_cancelled_job_is_claimed_again_and_starts_anew(ledger, term
         ledger.fail(first, {"type": "failed", "message": "no"})
     else:
         ledger.cancel(A)
-    again, mine = ledger.claim(replace(order(), priority=9))
-    assert mine and (again.state, again.attempts, again.priority) == ("queued", 0, 9)
+    again, mine = ledger.claim(replace(order(), threads=9))
+    assert mine and (again.state, again.attempts, again.threads) == ("queued", 0, 9)
     assert again.error is None and again.progress is None
     assert again.seq > first.seq and again.task != first.task
     # What the first claim's child still has to say is about nothing any more.
@@ -317,14 +316,14 @@ def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
         assert set(ledger.counts()) == set(STATES)
 
 
-def asked(ledger: Ledger, caller: str, number: int, priority: int = 0) -> Job:
+def asked(ledger: Ledger, caller: str, number: int) -> Job:
     spec_digest = f"{number:064x}"
-    job, mine = ledger.claim(replace(order(spec_digest, priority=priority), caller=caller))
+    job, mine = ledger.claim(replace(order(spec_digest), caller=caller))
     assert mine
     return job
 
 
-def test_callers_of_equal_priority_take_turns(ledger):
+def test_callers_take_turns(ledger):
     many = [asked(ledger, "many", number) for number in range(6)]
     assert [job.turn for job in many] == [0, 1, 2, 3, 4, 5]
     few = [asked(ledger, "few", 10 + number) for number in range(2)]
@@ -334,9 +333,6 @@ def test_callers_of_equal_priority_take_turns(ledger):
     # Whoever was away has saved nothing up, and whoever is new goes before the rest of the others' jobs.
     again, new = asked(ledger, "few", 20), asked(ledger, "new", 30)
     assert again.turn == new.turn == many[4].turn == 4
-    # A job of a larger priority takes no turn of these.
-    assert asked(ledger, "many", 40, priority=1).turn == 0
-    assert ledger.unfinished()[0].spec_digest == f"{40:064x}"
 
 
 def test_a_job_that_is_asked_for_again_takes_a_new_turn(ledger):
@@ -347,11 +343,3 @@ def test_a_job_that_is_asked_for_again_takes_a_new_turn(ledger):
     for number in range(3):
         ledger.cancel(f"{number:064x}")
     assert asked(ledger, "one", 1).turn == 0
-
-
-def test_what_dask_orders_by_says_the_same_as_the_ledger(ledger):
-    jobs = [asked(ledger, who, number, priority) for number, (who, priority) in enumerate(
-        [("a", 0), ("a", 0), ("b", 0), ("b", -1), ("a", 2), ("b", 2), ("a", 2)]
-    )]  # fmt: skip
-    by_rank = sorted(jobs, key=lambda job: (-rank(job), job.submitted))
-    assert [job.spec_digest for job in by_rank] == [job.spec_digest for job in ledger.unfinished()]
