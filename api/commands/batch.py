@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from factorize.api.commands.batch_report import GOOD, STATES, Item, check_path, write_report
 from factorize.api.terminal.output import (
     ExitCode,
     Output,
@@ -21,7 +21,6 @@ from factorize.api.terminal.output import (
     argument,
     describe_gap,
     emit,
-    error_document,
     error_lines,
     option,
     remark,
@@ -53,47 +52,6 @@ Reports = Annotated[
     ),
 ]
 
-GOOD = ("solved", "cached", "to solve", "duplicate")
-STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
-
-
-@dataclass(slots=True)
-class Item:
-    """One entry of the list and what became of it; the spec itself is read again when its turn comes.
-
-    Attributes:
-        label: where it stands in the list.
-        state: one of `STATES`.
-        spec_digest: what is asked; None for a bad one.
-        digest: of the stored result.
-        seconds: the estimate.
-        bytes: the estimate.
-        error: why it is bad or has failed.
-    """
-
-    label: str
-    state: str
-    spec_digest: str | None = None
-    digest: str | None = None
-    seconds: float = 0.0
-    bytes: int = 0
-    error: Exception | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "label": self.label,
-            "state": self.state.replace(" ", "_"),
-            "spec_digest": self.spec_digest,
-            "digest": self.digest,
-            "error": error_document(self.error) if self.error else None,
-        }
-
-    def line(self) -> str:
-        """Return the text form: state, digest, place in the list, and what is wrong with it."""
-        head = f"{self.state:<11} {(self.spec_digest or '-' * 12)[:12]}  {self.label}"
-        return "\n".join([head, *(f"            {line}" for line in error_lines(self.error))]) if self.error else head
-
 
 def batch(
     specs: List,
@@ -108,7 +66,6 @@ def batch(
     Specs that the store, or the service, knows are skipped, so an interrupted batch goes on where it was. Bad lines and
     failed solves are reported, the rest is done, and the command exits with 3.
     """
-    from factorize.api.commands.batch_report import check_path
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.pace import Pace, machine_pace
     from factorize.api.settings import load_settings
@@ -260,7 +217,6 @@ def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[tuple[Item
 
 def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
-    from factorize.api.commands.batch_report import write_report
 
     def manifest(item: Item) -> dict[str, Any] | None:
         digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)

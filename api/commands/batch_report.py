@@ -1,4 +1,4 @@
-"""The report of a batch as a table (CSV) or with whole certificates (JSON), row by row from the store."""
+"""The items of a batch, and its report: a table (CSV), or whole certificates (JSON), row by row from the store."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from factorize.api.terminal.output import error_document, error_lines
 from factorize.errors import InvalidParameter
+
+GOOD = ("solved", "cached", "to solve", "duplicate")
+STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
 
 COLUMNS = (
     "label",
@@ -47,6 +52,44 @@ COLUMNS = (
 _LOSSES = ("rmse", "max_error", "mean_squared", "total_squared", "last_iterate")
 Row = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """The JSON form of an item, and the manifest of its result where there is one."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One entry of the list and what became of it; the spec itself is read again when its turn comes.
+
+    Attributes:
+        label: where it stands in the list.
+        state: one of `STATES`.
+        spec_digest: what is asked; None for a bad one.
+        digest: of the stored result.
+        seconds: the estimate.
+        bytes: the estimate.
+        error: why it is bad or has failed.
+    """
+
+    label: str
+    state: str
+    spec_digest: str | None = None
+    digest: str | None = None
+    seconds: float = 0.0
+    bytes: int = 0
+    error: Exception | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "label": self.label,
+            "state": self.state.replace(" ", "_"),
+            "spec_digest": self.spec_digest,
+            "digest": self.digest,
+            "error": error_document(self.error) if self.error else None,
+        }
+
+    def line(self) -> str:
+        """Return the text form: state, digest, place in the list, and what is wrong with it."""
+        head = f"{self.state:<11} {(self.spec_digest or '-' * 12)[:12]}  {self.label}"
+        return "\n".join([head, *(f"            {line}" for line in error_lines(self.error))]) if self.error else head
 
 
 def check_path(path: Path) -> Path:

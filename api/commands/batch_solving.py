@@ -27,7 +27,7 @@ from factorize.format.manifest import check_manifest
 if TYPE_CHECKING:
     import numpy as np
 
-    from factorize.api.commands.batch import Item
+    from factorize.api.commands.batch_report import Item
     from factorize.api.terminal.progress import Display
     from factorize.client.service import Service
     from factorize.spec import Spec

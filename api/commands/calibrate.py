@@ -19,6 +19,7 @@ from factorize.api.terminal.output import (
     option,
 )
 from factorize.api.terminal.sources import open_target, read_spec_text, service_url, written_whole
+from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import is_digest
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
 
@@ -26,64 +27,21 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
-Epsilon = Annotated[float | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
-Delta = Annotated[float | None, option("--delta", help="With --epsilon; else reported.")]
-Rho = Annotated[float | None, option("--rho", help="Of rho-zCDP.")]
-Mu = Annotated[float | None, option("--mu", help="Of mu-GDP.")]
-Sigma = Annotated[
-    float | None,
-    option("--sigma", help="A given noise, for sums: with --delta, epsilon is found; with --epsilon, delta."),
-]
-SpentMu = Annotated[
-    float | None,
-    option("--spent-mu", help="Of the target, spent by other runs on the same data: the noise is for the rest."),
-]
-Steps = Annotated[int | None, option("--steps", help="Of the run, where it stops early: what its first steps release.")]
-ClipNorm = Annotated[float, typer.Option("--clip-norm", help="Norm that contributions are clipped to.")]
-Divisor = Annotated[int | None, option("--divisor", help="Fixed public divisor of means: sigma of means too.")]
-BatchSize = Annotated[
-    int | None, option("--batch-size", help="Expected examples of a step, for the Poisson schemes; no divisor.")
-]
-Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace_one.")]
-Sampling = Annotated[
-    str,
-    typer.Option(
-        "--sampling",
-        metavar="fixed|cyclic_poisson|balls_in_bins|random_allocation|poisson",
-        help="What epsilon counts on.",
-    ),
-]
-DatasetSize = Annotated[
-    int | None, option("--dataset-size", help="Public number of examples, for the Poisson schemes.")
-]
-Bins = Annotated[
-    int | None, option("--bins", help="Of balls_in_bins and random_allocation. Default: the steps of an epoch.")
-]
+_REQUEST = "factorize.accounting.calibration_request:CalibrationRequest"
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
 ]
 
 
+@options_of(_REQUEST, but=["method"])
 def calibrate(
     target: Target,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    rho: Rho = None,
-    mu: Mu = None,
-    sigma: Sigma = None,
-    spent_mu: SpentMu = None,
-    steps: Steps = None,
-    clip_norm: ClipNorm = 1.0,
-    divisor: Divisor = None,
-    adjacency: Adjacency = "zero_out",
-    sampling: Sampling = "fixed",
-    dataset_size: DatasetSize = None,
-    batch_size: BatchSize = None,
-    bins: Bins = None,
     deterministic: Deterministic = False,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
 
@@ -97,24 +55,7 @@ def calibrate(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
-    asked: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "rho": rho,
-        "mu": mu,
-        "sigma": sigma,
-        "spent_mu": spent_mu,
-        "steps": steps,
-        "clip_norm": clip_norm,
-        "divisor": divisor,
-        "adjacency": adjacency,
-        "sampling": sampling,
-        "dataset_size": dataset_size,
-        "batch_size": batch_size,
-        "bins": bins,
-        "method": "deterministic" if deterministic else "verified",
-    }
-    asked = {name: value for name, value in asked.items() if value is not None}
+    asked = fields | ({"method": "deterministic"} if deterministic else {})
     document = _here(target, store, asked) if service is None else _there(target, service_url(service, store), asked)
     emit(output, document, _text(document))
 
@@ -206,26 +147,25 @@ Epsilons = Annotated[
 Plot = Annotated[Path | None, option("--plot", help="Draw both curves: .png, .pdf or .svg.")]
 
 
+@options_of(_REQUEST, names=["clip_norm", "adjacency", "sampling", "dataset_size", "batch_size", "bins"])
 def profile(
     target: Target,
     sigma: NoiseSigma,
-    sampling: Sampling = "fixed",
     epsilons: Epsilons = None,
-    clip_norm: ClipNorm = 1.0,
-    adjacency: Adjacency = "zero_out",
-    dataset_size: DatasetSize = None,
-    batch_size: BatchSize = None,
-    bins: Bins = None,
     plot: Plot = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
+    from factorize.accounting.calibration_request import CalibrationRequest
     from factorize.accounting.privacy_profile import privacy_profile
     from factorize.accounting.sampling_scheme import SamplingOptions
+    from factorize.plain_data import read_union
 
     if plot is not None:
         from factorize.api.pictures.factorization_plot import check_format
@@ -234,11 +174,11 @@ def profile(
     levels = _numbers(epsilons)
     factorization = open_target(target, store)
     check_sensitivity(factorization)
-    given: dict[str, Any] = {"clip_norm": clip_norm, "adjacency": adjacency}
-    sizes: dict[str, Any] = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins}
-    asked = SamplingOptions(**given, **sizes, method="deterministic")
-    curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=sampling, asked=asked)
-    document = {"sampling": sampling, "sigma_of_sums": sigma, **given, "profile": curve}
+    asked = read_union(fields | {"method": "deterministic"}, CalibrationRequest)
+    options = SamplingOptions(**asked.model_dump(include=set(SamplingOptions.__dataclass_fields__)))
+    curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=asked.sampling, asked=options)
+    shown = {"sampling": asked.sampling, "sigma_of_sums": sigma}
+    document = {**shown, "clip_norm": asked.clip_norm, "adjacency": asked.adjacency, "profile": curve}
     if plot is not None:
         from factorize.api.pictures.views import draw_profile
 

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from factorize.api.terminal.output import (
-    ModelSize,
-    MostSeconds,
     Output,
     OutputForm,
     ServiceUrl,
     SpecText,
     StoreUrl,
-    TimeLimit,
     argument,
     emit,
     option,
@@ -30,6 +27,7 @@ from factorize.api.terminal.sources import (
     service_url,
     written_whole,
 )
+from factorize.api.terminal.spec_command import options_of
 from factorize.errors import InvalidParameter, NotFound
 
 if TYPE_CHECKING:
@@ -46,38 +44,23 @@ Buffers = Annotated[
         help="Vectors of noise state that may be kept; several with commas, in one run.",
     ),
 ]
-Bytes = Annotated[float | None, option("--bytes-per-parameter", help="The same budget in bytes (4 per number).")]
-Epsilon = Annotated[float | None, option("--epsilon", help="Also the noise at this privacy.")]
-Delta = Annotated[float | None, option("--delta", help="With --epsilon.")]
-Dataset = Annotated[int | None, option("--dataset-size", help="With --batch-size: rows under sampling too.")]
-Batch = Annotated[int | None, option("--batch-size", help="Expected examples per step.")]
-Samplings = Annotated[
-    list[str] | None,
-    option(
-        "--sampling",
-        metavar="cyclic_poisson|balls_in_bins|random_allocation|poisson",
-        help="What rows may count on, once for each; default: all, where sizes are given.",
-    ),
-]
 Picture = Annotated[Path | None, option("--plot", metavar="FILE.png", help="Also draw the table.")]
 
 
+@options_of(
+    "factorize.api.questions.comparison:CompareRequest",
+    but=["spec", "buffers", "budgets"],
+    flags={"samplings": "--sampling"},
+)
 def compare(
     spec: SpecText,
     buffers: Buffers = None,
-    bytes_per_parameter: Bytes = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    dataset_size: Dataset = None,
-    batch_size: Batch = None,
-    sampling: Samplings = None,
-    max_seconds: MostSeconds = None,
-    seconds: TimeLimit = None,
-    parameters: ModelSize = None,
     plot: Picture = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
 
@@ -91,19 +74,7 @@ def compare(
 
         check_format(plot)
         check_target(plot)
-    request = request_for(
-        read_spec(spec),
-        **_memory(buffers),
-        bytes_per_parameter=bytes_per_parameter,
-        epsilon=epsilon,
-        delta=delta,
-        dataset_size=dataset_size,
-        batch_size=batch_size,
-        samplings=sampling or None,
-        max_seconds=max_seconds,
-        seconds=seconds,
-        parameters=parameters,
-    )
+    request = request_for(read_spec(spec), **_memory(buffers), **fields)
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
         kept = None if service else opened_store(store)
@@ -143,30 +114,6 @@ WorkloadText = Annotated[
         "Default: running sums.",
     ),
 ]
-Examples = Annotated[str | None, option("--examples", help="In the data set.")]
-JobBatch = Annotated[str | None, option("--batch-size", help="Examples of a step.")]
-Epochs = Annotated[str | None, option("--epochs", help="Passes over the data.")]
-Clients = Annotated[str | None, option("--clients", help="Of a federated job: clients in the fleet.")]
-ClientsARound = Annotated[str | None, option("--clients-a-round", help="Asked in each round.")]
-Rounds = Annotated[str | None, option("--rounds", help="Of the whole run.")]
-CheckIn = Annotated[
-    str | None,
-    option("--check-in", metavar="ROUNDS", help="After which a client returns; default: the server chooses."),
-]
-Offline = Annotated[str | None, option("--offline", metavar="SHARE", help="Of the fleet that does not answer.")]
-JobEpsilon = Annotated[str | None, option("--epsilon", help="Of (epsilon, delta)-DP.")]
-JobDelta = Annotated[str | None, option("--delta", help="With --epsilon.")]
-Memory = Annotated[
-    str | None, option("--memory", metavar="VECTORS", help="Vectors of noise state; several with commas.")
-]
-JobSamplings = Annotated[
-    list[str] | None,
-    option(
-        "--sampling",
-        metavar="fixed|cyclic_poisson|balls_in_bins|random_allocation|poisson",
-        help="What the loader can do, once for each; default: all. A fixed order always counts.",
-    ),
-]
 Code = Annotated[
     list[str] | None,
     option("--code", metavar="torch|jax|numpy|federated|none", help="Whose lines are printed; default: all."),
@@ -174,27 +121,22 @@ Code = Annotated[
 ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also write the spec.")]
 
 
+@options_of(
+    "factorize.api.questions.training_job:RecommendRequest",
+    "factorize.api.questions.training_job:FleetRequest",
+    but=["workload", "objective"],
+    flags={"samplings": "--sampling"},
+    kind=str,
+)
 def recommend(
     workload: WorkloadText = None,
-    examples: Examples = None,
-    batch_size: JobBatch = None,
-    epochs: Epochs = None,
-    clients: Clients = None,
-    clients_a_round: ClientsARound = None,
-    rounds: Rounds = None,
-    check_in: CheckIn = None,
-    offline: Offline = None,
-    epsilon: JobEpsilon = None,
-    delta: JobDelta = None,
-    memory: Memory = None,
-    sampling: JobSamplings = None,
-    parameters: ModelSize = None,
-    seconds: TimeLimit = None,
     code: Code = None,
     to: ToSpec = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
 
@@ -203,15 +145,11 @@ def recommend(
     """
     from factorize.api.questions.advice import advice_text, advise, headline
 
-    typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
-    typed |= {"clients": clients, "clients_a_round": clients_a_round, "rounds": rounds}
-    typed |= {"check_in": check_in, "offline": offline, "epsilon": epsilon, "delta": delta, "memory": memory}
     shown_code = _frameworks(code)
     check_target(to)
     if service is not None:
         service = service_url(service, store)
-    more = {"samplings": sampling or None, "seconds": seconds, "parameters": parameters}
-    asked = _question(typed, workload, more)
+    asked = _question(fields, workload)
     remark("\n".join([headline(asked), *(f"note: {note}" for note in asked.notes())]))
     results = None if service is not None else open_results(store, create=True)
     with prompt_interrupt(), display() as shown:
@@ -234,17 +172,15 @@ def recommend(
     emit(output, told, advice_text(told, shown_code, kept))
 
 
-def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> Job:
+def _question(typed: dict[str, Any], workload: str | None) -> Job:
     """Return the question whose answers are options, or typed when they are asked for."""
     from factorize.api.questions.dialogue import answers, read
     from factorize.api.questions.training_job import kind_of, read_job
 
-    options = {name: text for name, text in typed.items() if text is not None}
-    kind = kind_of(options)
-    given = {name: read(name, text, kind) for name, text in options.items()}
+    kind = kind_of(typed)
+    given = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}
     parts = _about(workload)
-    more = {name: value for name, value in more.items() if value is not None}
-    return read_job({**answers(kind, given, _ask, remark), **parts, **more}, kind)
+    return read_job({**answers(kind, given, _ask, remark), **parts}, kind)
 
 
 def _ask(shown: str) -> str:

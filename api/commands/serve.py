@@ -24,6 +24,7 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
+from factorize.api.terminal.spec_command import options_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -34,28 +35,12 @@ if TYPE_CHECKING:
     from factorize.storage.gc import Removed
 
 
-Host = Annotated[str | None, option("--host", help="Address to listen on. Default: 127.0.0.1.")]
-Port = Annotated[int | None, option("--port", help="Port; 0 takes a free one. Default: 8000.")]
-Scheduler = Annotated[
-    str | None, option("--scheduler", metavar="ADDRESS", help="dask scheduler. Default: workers of this machine.")
-]
-TlsCertificate = Annotated[
-    str | None, option("--tls-certificate", metavar="FILE", help="Speak HTTPS: the certificate.")
-]
-TlsKey = Annotated[str | None, option("--tls-key", metavar="FILE", help="Its private key.")]
-
-
-def serve(
-    host: Host = None,
-    port: Port = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    database: Database = None,
-    scheduler: Scheduler = None,
-    log_format: LogFormat = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+@options_of(
+    "factorize.api.settings:Settings",
+    names=["host", "port", "https_certificate", "https_key", "database", "scheduler", "log_format"],
+    flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
+)
+def serve(store: StoreUrl = None, output: Output = OutputForm.TEXT, *, fields: dict[str, Any]) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout.
 
     Where callers need keys and there is none yet, the command that makes one is shown.
@@ -64,16 +49,7 @@ def serve(
     from factorize.api.settings import load_settings
     from factorize.api.telemetry import log_to_stderr
 
-    settings = load_settings(
-        host=host,
-        port=port,
-        https_certificate=tls_certificate,
-        https_key=tls_key,
-        database=database,
-        scheduler=scheduler,
-        store=store,
-        log_format=log_format,
-    )
+    settings = load_settings(store=store, **fields)
     log_to_stderr(settings.log_format)
     try:
         listener = listen(settings.host, settings.port)

@@ -39,16 +39,16 @@ class CompareRequest(Frozen):
         spec: its mechanism is one row among the others; `auto` adds none.
         buffers: vectors of noise state that may be kept for each parameter.
         budgets: several numbers of vectors in one run, in place of `buffers`.
-        bytes_per_parameter: the same budget in bytes.
-        epsilon: of the noise that is stated for each row, with `delta`.
-        delta: see `epsilon`.
-        dataset_size: with `batch_size`, for the Poisson schemes.
+        bytes_per_parameter: the same budget in bytes, at 4 for a number.
+        epsilon: also the noise at this privacy, with `delta`.
+        delta: with `epsilon`.
+        dataset_size: with `batch_size`: rows under sampling too.
         batch_size: expected examples per step.
-        samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given, and the
-            spec's own.
+        samplings: what rows may count on, beside a fixed order; by default all where sizes are given, and the spec's
+            own.
         max_seconds: mechanisms that would take longer are listed as refused.
-        seconds: for all; what promises most is tried first, and the rest is listed as refused.
-        parameters: of the model, for the seconds that a step of each row's noise takes.
+        seconds: for all: what promises most is tried first, and the rest is listed as refused.
+        parameters: of the model: adds the seconds of a step's noise.
     """
 
     spec: Spec

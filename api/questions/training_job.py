@@ -30,12 +30,12 @@ class Job(Frozen):
 
     Attributes:
         epsilon: of (epsilon, delta)-DP, zero-out.
-        delta: see `epsilon`.
-        memory: budgets in vectors of noise state; the answer is for the largest.
-        parameters: of the model, for seconds per step.
+        delta: with `epsilon`.
+        memory: vectors of noise state that may be kept; of several budgets the answer is for the largest.
+        parameters: of the model: adds the seconds of a step's noise.
         workload: what the optimizer sums, without `n`; running sums by default.
         objective: the mean by default.
-        seconds: for all; what promises most is tried first, and the answer says what was not.
+        seconds: for all: what promises most is tried first, and the answer says what was not.
     """
 
     independent: ClassVar[str]
@@ -113,7 +113,7 @@ class RecommendRequest(Job):
         examples: in the data set.
         batch_size: examples of a step; expected ones where batches are random.
         epochs: passes over the data.
-        samplings: that the loader can do, beside a fixed order; all by default.
+        samplings: what the loader can do, beside a fixed order; all by default.
     """
 
     units = "examples"
@@ -176,8 +176,8 @@ class FleetRequest(Job):
         clients: in the fleet.
         clients_a_round: asked in each round.
         rounds: of the whole run.
-        check_in: rounds after which a client returns by itself; None where the server chooses among all.
-        offline: share of the fleet that cannot be asked, or does not answer, in a round.
+        check_in: rounds after which a client returns by itself; by default the server chooses among all.
+        offline: share of the fleet that does not answer in a round.
     """
 
     units = "clients"

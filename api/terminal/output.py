@@ -226,9 +226,6 @@ ServiceUrl = Annotated[
         help="A running service does it, with the store and the jobs of its own. Not with --store.",
     ),
 ]
-MostSeconds = Annotated[float | None, option("--max-seconds", help="Leave out mechanisms that would take longer each.")]
-TimeLimit = Annotated[float | None, option("--seconds", help="For all: what promises most is tried first.")]
-ModelSize = Annotated[int | None, option("--parameters", help="Of the model: adds the seconds of a step's noise.")]
 LogFormat = Annotated[
     str | None,
     option(

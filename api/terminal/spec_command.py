@@ -1,18 +1,24 @@
-"""Spec command: a command whose SPEC may be given as words, `prefix --n 2048 --epochs 8 --mechanism banded --bands 4`.
+"""Commands whose options are fields of classes: of specs, and of the models that HTTP and Python read.
 
-The options are read from the spec's classes when a command line has such words, and for the command's own help and
-completion; nothing else imports them.
+A SPEC may be given as words, `prefix --n 2048 --epochs 8 --mechanism banded --bands 4`. An option of a model is stated
+once for all doors: name, type and default are those of the field, and its help is what the model's docstring says of
+it. The classes are imported when a command line names the command; others, and the help of all of them, do without.
 """
 
 from __future__ import annotations
 
 import copy
 import glob
+import inspect
 import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer.core
+import typer.main
 
 from factorize.api.terminal.sources import is_name
 from factorize.errors import InvalidParameter
@@ -46,7 +52,7 @@ class SpecCommand(typer.core.TyperCommand):
         found = super().get_params(ctx)
         if self._listing or ctx.resilient_parsing:
             own = {flag: parameter for parameter in found for flag in parameter.opts}
-            found = found + [_option(own["--store"], word) for word in _words() if _flag(word) not in own]
+            found = found + [_option(own["--store"], word) for word in _words() if _flag(word.name) not in own]
         return found
 
     def _with_spec(self, args: list[str]) -> list[str]:
@@ -106,16 +112,12 @@ def _words() -> list[Word]:
     return [words[0] for words in words_of(Spec).values()]
 
 
-def _flag(word: Word) -> str:
-    return "--" + word.name.replace("_", "-")
-
-
 def _option(pattern: Any, word: Word) -> Any:
     """Return the option of a word: another option with its name, help and completion."""
     from factorize.plain_data.fields import literals_in, takes_numbers
 
     option = copy.copy(pattern)
-    option.name, option.opts, option.rich_help_panel = word.name, [_flag(word)], PANEL
+    option.name, option.opts, option.rich_help_panel = word.name, [_flag(word.name)], PANEL
     values = word.parts or tuple(dict.fromkeys(text for one in word.annotations for text in literals_in(one)))
     option.metavar = "KIND" if word.parts else "VALUE"
     owner = ".".join(word.path) or "the spec"
@@ -137,3 +139,118 @@ def _completion(value: str) -> Any:
 
 def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not is_name(text) and not Path(text).exists()
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_TYPES: Mapping[str, type] = {"number": float, "integer": int}
+_ABOUT = re.compile(r"^ {4,}(\w+): (.+(?:\n {9,}\S.*)*)", re.MULTILINE)
+"""What a docstring says of an attribute."""
+
+
+def options_of(
+    *models: str,
+    names: Sequence[str] = (),
+    but: Sequence[str] = (),
+    flags: Mapping[str, str] = MappingProxyType({}),
+    kind: type | None = None,
+) -> Callable[[Function], Function]:
+    """Give a command options; its argument `fields` gets the values of those that were given, by field.
+
+    Args:
+        *models: `module:Class`, whose fields are taken in their order.
+        names: of the fields that are taken; all by default.
+        but: fields that are not.
+        flags: of options that are not called as their fields.
+        kind: type of all values, where the command reads texts itself.
+    """
+
+    def marked(function: Function) -> Function:
+        signature = inspect.signature(function, eval_str=True)
+        own = [one for name, one in signature.parameters.items() if name != "fields"]
+        function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        function.options = lambda: _options(models, names, but, flags, kind)  # type: ignore[attr-defined]
+        return function
+
+    return marked
+
+
+class ModelCommand(typer.core.TyperCommand):
+    """A command with `options_of`."""
+
+    _fields: tuple[str, ...] | None = None
+
+    def __init__(self, *, callback: Any, **named: Any) -> None:
+        self._function = callback.__wrapped__
+        super().__init__(callback=self._called, **named)
+
+    @property
+    def params(self) -> list[Any]:
+        """Arguments, then the options of the models, then the command's own."""
+        if self._fields is None:
+            options = self._function.options()
+            self._fields = tuple(option.name for option in options)
+            place = sum(one.param_type_name == "argument" for one in self._params)
+            self._params[place:place] = options
+        return self._params
+
+    @params.setter
+    def params(self, own: list[Any]) -> None:
+        self._params = own
+
+    def _called(self, **values: Any) -> Any:
+        given = {name: values.pop(name) for name in self._fields or ()}
+        fields = {name: value for name, value in given.items() if value not in (None, (), [])}
+        return self._function(**values, fields=fields)
+
+
+class SpecModelCommand(ModelCommand, SpecCommand):
+    """One whose first argument is a SPEC."""
+
+
+def _options(
+    models: Sequence[str], names: Sequence[str], but: Sequence[str], flags: Mapping[str, str], kind: type | None
+) -> list[Any]:
+    """Return the options of some models, made as those of a function are."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for module, _, name in (model.partition(":") for model in models):
+        model = getattr(import_module(module), name)
+        schemas, own = model.model_json_schema()["properties"], model.__annotations__
+        for field in sorted(schemas, key=lambda name: name not in own):  # what it is, then what bases ask
+            if (field in names or not names) and field not in but and field not in parameters:
+                annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model)[field], kind)
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                parameters[field] = inspect.Parameter(field, keyword, default=None, annotation=annotation)
+
+    def command() -> None:
+        """Do nothing."""
+
+    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    return list(typer.main.get_command(alone).params)
+
+
+def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | None) -> Any:
+    """Return the type of an option's value, with its description."""
+    shape = next(one for one in schema.get("anyOf", [schema]) if one.get("type") != "null")
+    several = shape.get("type") == "array" and "enum" in shape["items"]
+    one, default = shape["items"] if several else shape, schema.get("default")
+    of = str if several else kind or _TYPES.get(one.get("type"), str)
+    metavar = "|".join(one.get("enum", ())) or ("NUMBER" if kind is str else None)
+    shown = ",".join(map(str, default)) if isinstance(default, list) else "" if default is None else str(default)
+    about += " May be given again." if several else ""
+    option = typer.Option(flag, help=about, metavar=metavar, show_default=shown or False)
+    return Annotated[list[of] | None if several else of | None, option]  # type: ignore[valid-type]
+
+
+def _about(model: Any) -> dict[str, str]:
+    """Return what the docstrings of a model and its bases say of each field, in the words of a command line."""
+    found: dict[str, str] = {}
+    for name, text in (entry for owner in model.__mro__ for entry in _ABOUT.findall(owner.__doc__ or "")):
+        words = re.sub(r"`(\w+)`", lambda word: _flag(word[1]) if word[1] in model.model_fields else word[1], text)
+        found.setdefault(name, " ".join((words[0].upper() + words[1:] if text[0] != "`" else words).split()))
+    return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -15,20 +15,20 @@ class CalibrationRequest(Frozen):
     """A privacy target and a sampling scheme; or a noise whose privacy is asked for.
 
     Attributes:
-        epsilon: of (epsilon, delta)-DP; or `rho`, or `mu`.
-        delta: with `epsilon`.
-        sigma: a noise that is given, for sums, with `delta` (epsilon is answered) or `epsilon` (delta is).
+        epsilon: of (epsilon, delta)-DP.
+        delta: with `epsilon`; else reported.
+        sigma: a given noise, for sums: with `delta`, epsilon is answered; with `epsilon`, delta.
         rho: of rho-zCDP.
         mu: of mu-GDP.
-        spent_mu: of the budget that these name, by independent runs on the same data without sampling.
-        steps: of the run, where its first ones alone are released.
+        spent_mu: of the target, spent by independent runs on the same data without sampling: the noise is for the rest.
+        steps: of the run, where it stops early: what its first steps release.
         clip_norm: bound on one contribution.
-        divisor: the fixed public divisor of means, whose `sigma_of_means` is answered.
+        divisor: the fixed public divisor of means: adds their `sigma_of_means`.
         adjacency: `zero_out` or `replace_one`.
-        sampling: a scheme of `factorize.accounting.calibrate_sampling`.
+        sampling: what epsilon counts on: `fixed`, `cyclic_poisson`, `balls_in_bins`, `random_allocation` or `poisson`.
         dataset_size: public, of the Poisson schemes.
         batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
-        bins: of `balls_in_bins`.
+        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
     """
 

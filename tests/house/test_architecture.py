@@ -37,11 +37,12 @@ IMPORT_BY_A_TABLE = {
     "api/jobs/database.py",
     "api/proof.py",
     "api/questions/registry.py",
+    "api/terminal/spec_command.py",
     "api/workers/worker_process.py",
     "solvers/register.py",
 }
 """Where the name of what is imported is no constant: public names and their homes, what workers load, dialects of SQL,
-and solvers."""
+models whose fields are options, and solvers."""
 
 
 ABSENT = {

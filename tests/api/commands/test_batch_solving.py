@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from specs import document_of, solved
 
-from factorize.api.commands.batch import Item
-from factorize.api.commands.batch_report import COLUMNS, check_path, write_report
+from factorize.api.commands.batch_report import COLUMNS, Item, check_path, write_report
 from factorize.api.commands.batch_solving import LocalLanes, solve_all
 from factorize.api.local import plan
 from factorize.api.terminal.progress import Display

@@ -13,7 +13,8 @@ from servers import LiveService, serving
 
 from factorize import solvers
 from factorize.api.commands import batch_solving
-from factorize.api.commands.batch import Item, batch
+from factorize.api.commands.batch import batch
+from factorize.api.commands.batch_report import Item
 from factorize.api.commands.batch_solving import RemoteLanes, solve_all
 from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm

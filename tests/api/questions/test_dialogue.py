@@ -112,7 +112,7 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     ("arguments", "told"),
     [
         (["--examples", "many"], "examples: Input should be a valid integer; got 'many'"),
-        ([*OPTIONS, "--parameters", "0"], "/parameters: Input should be greater than or equal to 1"),
+        ([*OPTIONS, "--parameters", "0"], "parameters: Input should be greater than or equal to 1"),
         (["--memory", "a"], "memory: Input should be a valid integer; got 'a'"),
         (["prefix", "--n", "8"], "n follows from the job"),
         (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
