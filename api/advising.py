@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from factorize.api.calls import bar_of, remembered
+from factorize.api.calls import bar_of, fields_in, remembered
 from factorize.api.questions.advice import advice_text
 from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.terminal.progress import python_display
@@ -123,26 +123,10 @@ def recommend(
         MissingExtra: without the extra `[solve]`.
     """
     from factorize.api.questions.advice import advise
-    from factorize.api.questions.training_job import kind_of, read_job
+    from factorize.api.questions.training_job import FleetRequest, RecommendRequest, kind_of, read_job
 
-    fields = {
-        "examples": examples,
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "clients": clients,
-        "clients_a_round": clients_a_round,
-        "rounds": rounds,
-        "check_in": check_in,
-        "offline": offline,
-        "epsilon": epsilon,
-        "delta": delta,
-        "memory": [memory] if isinstance(memory, int) else list(memory),
-        "samplings": None if samplings is None else list(samplings),
-        "parameters": parameters,
-        "seconds": seconds,
-        **_parts(workload, words),
-    }
-    asked = {name: value for name, value in fields.items() if value is not None}
+    asked = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
+    asked |= {"memory": [memory]} if isinstance(memory, int) else {}
     job = read_job(asked, kind_of(asked))
     with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))

@@ -194,26 +194,24 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    from factorize.api.questions.comparison import request_for
+    from factorize.api.questions.comparison import CompareRequest, request_for
 
+    fields = fields_in(locals(), CompareRequest)
+    if isinstance(buffers, Sequence):
+        fields["budgets"] = fields.pop("buffers")
     asked = spec_of(spec, words)
-    request = request_for(
-        asked,
-        **{"budgets" if isinstance(buffers, Sequence) else "buffers": buffers},
-        bytes_per_parameter=bytes_per_parameter,
-        epsilon=epsilon,
-        delta=delta,
-        dataset_size=dataset_size,
-        batch_size=batch_size,
-        samplings=None if samplings is None else list(samplings),
-        max_seconds=max_seconds,
-        seconds=seconds,
-        parameters=parameters,
-    )
+    request = request_for(asked, **fields)
     with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
         from factorize.api.questions.comparison import comparison
 
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
+
+
+def fields_in(given: Mapping[str, Any], *models: Any) -> dict[str, Any]:
+    """Return the arguments of a call that are fields of models, sequences as lists; those of None are left out."""
+    names = {name for model in models for name in model.model_fields if name not in ("spec", "workload")}
+    found = {name: value for name, value in given.items() if name in names and value is not None}
+    return {name: list(value) if isinstance(value, Sequence) else value for name, value in found.items()}
 
 
 def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:

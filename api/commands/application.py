@@ -28,7 +28,7 @@ from factorize.api.terminal.output import (
     exit_code,
     remark,
 )
-from factorize.api.terminal.spec_command import ModelCommand, SpecCommand, SpecModelCommand
+from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
@@ -88,9 +88,9 @@ def root(version: Version = False) -> None:
     """
 
 
-_CLASSES = {(True, True): SpecModelCommand, (True, False): ModelCommand, (False, True): SpecCommand}
 for _command in COMMANDS:
-    app.command(cls=_CLASSES.get((hasattr(_command, "options"), _command in BY_WORDS)))(_command)
+    _kinds = (ModelCommand,) * hasattr(_command, "options") + (SpecCommand,) * (_command in BY_WORDS)
+    app.command(cls=type("Command", _kinds, {}) if _kinds else None)(_command)
 for _group in GROUPS:
     app.add_typer(_group)
 

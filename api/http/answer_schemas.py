@@ -1,6 +1,8 @@
 """Schemas of the documents that routes answer with, by name.
 
 A schema names what a reader may rely on: what it requires is in every such document. Further fields may come beside.
+A field is `name:type`. A type is one of `TYPES` or another schema's name; `[]` stands for a list of them, `{}` for an
+object that has them by name, and `?` for one or null.
 """
 
 from __future__ import annotations
@@ -13,279 +15,167 @@ from factorize.encoding import DIGEST
 
 Schema = dict[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_TEXTS: Schema = {"type": "array", "items": _TEXT}
-_NUMBER: Schema = {"type": "number"}
-_NUMBERS: Schema = {"type": "array", "items": _NUMBER}
-_MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
-_MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_MAYBE_COUNT: Schema = {"type": ["integer", "null"], "minimum": 0}
-_FLAG: Schema = {"type": "boolean"}
-_TIME: Schema = {"type": "string", "format": "date-time"}
-_DIGEST: Schema = {"type": "string", "pattern": f"^{DIGEST}$"}
-_STATE: Schema = {"type": "string", "enum": ["queued", "running", "done", "failed", "cancelled"]}
-_KINDS: Schema = {"type": "string", "enum": ["exact", "upper_bound"]}
-_ANY: Schema = {"type": "object", "additionalProperties": True}
-
-
-def _to(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _list(schema: Schema) -> Schema:
-    return {"type": "array", "items": schema}
-
-
-def _table(schema: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": schema}
-
-
-def _object(meaning: str, required: Mapping[str, Schema], more: Mapping[str, Schema] | None = None) -> Schema:
-    """Return the schema of an object with further fields beside these."""
-    properties = {**required, **(more or {})}
-    return {"type": "object", "description": meaning, "required": list(required), "properties": properties}
-
-
-_JOB = {
-    "spec_digest": _DIGEST,
-    "state": _STATE,
-    "progress": _maybe(_to("Progress")),
-    "error": _maybe(_to("JobError")),
-    "submitted": _TIME,
-    "updated": _TIME,
-}
-_LISTED = {**_JOB, "workload": _MAYBE_TEXT, "digest": _maybe(_DIGEST), "summary": _TEXT}
-_NOISE = {
-    "epsilon": _MAYBE_NUMBER,
-    "delta": _MAYBE_NUMBER,
-    "rho": _MAYBE_NUMBER,
-    "mu": _MAYBE_NUMBER,
-    "noise_multiplier": _NUMBER,
-    "clip_norm": _NUMBER,
+TYPES: dict[str, Schema] = {
+    "text": {"type": "string"},
+    "number": {"type": "number"},
+    "count": {"type": "integer", "minimum": 0},
+    "flag": {"type": "boolean"},
+    "time": {"type": "string", "format": "date-time"},
+    "digest": {"type": "string", "pattern": f"^{DIGEST}$"},
+    "key": {"type": "string", "pattern": KEY_ID},
+    "state": {"type": "string", "enum": ["queued", "running", "done", "failed", "cancelled"]},
+    "validity": {"type": "string", "enum": ["active", "expired", "revoked"]},
+    "exactness": {"type": "string", "enum": ["exact", "upper_bound"]},
     "adjacency": {"type": "string", "enum": ["zero_out", "replace_one"]},
+    "version": {"type": "integer", "const": 1},
+    "any": {"type": "object", "additionalProperties": True},
 }
-_SIGMAS = {"sigma_of_sums": _MAYBE_NUMBER, "sigma_of_means": _MAYBE_NUMBER, "divisor": _MAYBE_NUMBER}
-_USE = {
-    "mechanism": _TEXT,
-    "sampling": _MAYBE_TEXT,
-    "loader": _TEXT,
-    "noise_vectors": _COUNT,
-    "rmse_at_privacy": _MAYBE_NUMBER,
-    "seconds_per_step": _MAYBE_NUMBER,
-    "spec": _to("Spec"),
-    "spec_digest": _DIGEST,
-    "next_command": _TEXT,
-}
+_NULLABLE = ("text", "number", "count", "time")
+"""Types whose schema names null beside theirs."""
 
-_SCOPES = _list(_to("Scope"))
-_WHO = {"name": _TEXT, "scopes": _SCOPES, "quotas": _to("KeyQuotas")}
+
+def _type(text: str) -> Schema:
+    if text.endswith("[]"):
+        return {"type": "array", "items": _type(text[:-2])}
+    if text.endswith("{}"):
+        return {"type": "object", "additionalProperties": _type(text[:-2])}
+    if text.endswith("?"):
+        one = _type(text[:-1])
+        null = {"type": [one.get("type"), "null"]}
+        return {**one, **null} if text[:-1] in _NULLABLE else {"anyOf": [one, {"type": "null"}]}
+    return dict(TYPES[text]) if text in TYPES else {"$ref": f"#/components/schemas/{text}"}
+
+
+def _object(meaning: str, required: str, more: str = "", **meanings: str) -> Schema:
+    """Return the schema of an object with further fields beside these, some of which have a description."""
+    fields = dict(field.split(":") for field in f"{required} {more}".split())
+    properties = {name: _type(text) for name, text in fields.items()}
+    for name, words in meanings.items():
+        properties[name]["description"] = words
+    needed = [field.partition(":")[0] for field in required.split()]
+    return {"type": "object", "description": meaning, "required": needed, "properties": properties}
+
+
+_JOB = "spec_digest:digest state:state progress:Progress? error:JobError? submitted:time updated:time"
+_NOISE = "epsilon:number? delta:number? rho:number? mu:number? noise_multiplier:number clip_norm:number"
+_SIGMAS = "sigma_of_sums:number? sigma_of_means:number? divisor:number?"
+_USE = (
+    "mechanism:text sampling:text? loader:text noise_vectors:count rmse_at_privacy:number? seconds_per_step:number? "
+    "spec:Spec spec_digest:digest next_command:text"
+)
+_WHO = "name:text scopes:Scope[] quotas:KeyQuotas"
+
+TYPES["residual"] = _object("Of B C - A.", "max_abs:number")
+TYPES["estimate"] = _object("To solve.", "seconds:number bytes:count until_done:number")
 
 ANSWERS: Mapping[str, Schema] = {
     "Sensitivity": _object(
         "The sensitivity of C at clip norm 1 over the participations of the spec.",
-        {"value": _NUMBER, "kind": _KINDS, "rule": _TEXT},
-        {"hex": _TEXT, "participation": _ANY},
+        "value:number kind:exactness rule:text",
+        "hex:text participation:any",
     ),
     "Loss": _object(
         "The error at that sensitivity and noise multiplier 1; null where it grows with the steps of an endless one.",
-        {
-            name: _MAYBE_NUMBER
-            for name in ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate", "objective")
-        },
+        "total_squared:number? mean_squared:number? rmse:number? max_error:number? last_iterate:number? "
+        "objective:number?",
     ),
-    "LowerBound": _object("What no matrix of its class goes below.", {"objective": _NUMBER, "rule": _TEXT}),
+    "LowerBound": _object("What no matrix of its class goes below.", "objective:number rule:text"),
     "Certificate": _object(
         "The numbers that were recomputed, and for each what it is.",
-        {
-            "sensitivity": _to("Sensitivity"),
-            "loss": _to("Loss"),
-            "lower_bound": _maybe(_to("LowerBound")),
-            "class_lower_bound": _maybe(_to("LowerBound")),
-            "relative_gap": _MAYBE_NUMBER,
-            "residual": _object("Of B C - A.", {"max_abs": _NUMBER}),
-            "converged": _FLAG,
-            "warnings": _TEXTS,
-        },
+        "sensitivity:Sensitivity loss:Loss lower_bound:LowerBound? class_lower_bound:LowerBound? relative_gap:number? "
+        "residual:residual converged:flag warnings:text[]",
     ),
     "StoredMatrix": _object(
         "A matrix of the file.",
-        {"shape": _list(_MAYBE_COUNT), "structure": _TEXT, "tensors": _TEXTS, "dtype": _TEXT, "sha256": _DIGEST},
-        {"bytes": _COUNT},
+        "shape:count?[] structure:text tensors:text[] dtype:text sha256:digest",
+        "bytes:count",
     ),
     "StoredFile": _object(
         "A file, at GET /v1/blobs/{sha256}.",
-        {"sha256": _DIGEST, "bytes": _COUNT},
-        {"chunk_bytes": _COUNT, "chunks": _list(_DIGEST), "proof": _ANY},
+        "sha256:digest bytes:count",
+        "chunk_bytes:count chunks:digest[] proof:any",
     ),
     "Manifest": _object(
         "A stored factorization.",
-        {
-            "schema": {"type": "integer", "const": 1},
-            "digest": _DIGEST,
-            "spec_digest": _DIGEST,
-            "spec": _to("Spec"),
-            "certificate": _to("Certificate"),
-            "matrices": _table(_to("StoredMatrix")),
-            "files": _list(_to("StoredFile")),
-            "solver": _ANY,
-            "created": _TEXT,
-        },
+        "schema:version digest:digest spec_digest:digest spec:Spec certificate:Certificate matrices:StoredMatrix{} "
+        "files:StoredFile[] solver:any created:text",
     ),
     "Progress": _object(
         "How far a solve is.",
-        {},
-        {
-            "iteration": _COUNT,
-            "relative_gap": _MAYBE_NUMBER,
-            "class_gap": _MAYBE_NUMBER,
-            "seconds": _NUMBER,
-            "seconds_left": _MAYBE_NUMBER,
-            "phase": _MAYBE_TEXT,
-        },
+        "",
+        "iteration:count relative_gap:number? class_gap:number? seconds:number seconds_left:number? phase:text?",
     ),
-    "JobError": _object("Why a job failed.", {"type": _TEXT, "message": _TEXT}),
-    "Job": _object("A solve and how far it is.", _JOB, {"notes": _TEXTS}),
-    "FactorizationEntry": _object("A job, or a stored result that no job here has made.", _LISTED),
+    "JobError": _object("Why a job failed.", "type:text message:text"),
+    "Job": _object("A solve and how far it is.", _JOB, "notes:text[]"),
+    "FactorizationEntry": _object(
+        "A job, or a stored result that no job here has made.",
+        f"{_JOB} workload:text? digest:digest? summary:text",
+    ),
     "FactorizationPage": _object(
         "A page of the list.",
-        {
-            "items": _list(_to("FactorizationEntry")),
-            "next": {"type": ["string", "null"], "description": "`cursor` of the following page; null at the end."},
-            "whole": {"type": "boolean", "description": "False while results of the store have yet to be looked at."},
-        },
+        "items:FactorizationEntry[] next:text? whole:flag",
+        next="`cursor` of the following page; null at the end.",
+        whole="False while results of the store have yet to be looked at.",
     ),
     "CanonicalSpec": _object(
         "The spec in its canonical form, and what solving it takes.",
-        {
-            "spec": _to("Spec"),
-            "spec_digest": _DIGEST,
-            "known": _FLAG,
-            "estimate": _object("To solve.", {"seconds": _NUMBER, "bytes": _COUNT, "until_done": _NUMBER}),
-            "notes": _TEXTS,
-        },
+        "spec:Spec spec_digest:digest known:flag estimate:estimate notes:text[]",
     ),
     "QueryErrors": _object(
         "Standard deviations of queries at noise multiplier 1.",
-        {
-            "queries": _list(_COUNT),
-            "errors": _NUMBERS,
-            "independent": _NUMBERS,
-            "rmse": _MAYBE_NUMBER,
-            "lower_bound": _MAYBE_NUMBER,
-        },
+        "queries:count[] errors:number[] independent:number[] rmse:number? lower_bound:number?",
     ),
     "Calibration": _object(
         "The noise for a privacy target.",
-        {**_NOISE, "sampling": _TEXT, "sensitivity": _NUMBER, "sensitivity_kind": _KINDS, "sensitivity_rule": _TEXT},
-        {
-            **_SIGMAS,
-            "participation": _ANY,
-            "exact": _FLAG,
-            "attack_advantage": _NUMBER,
-            "true_positive_rates": _table(_NUMBER),
-            "claim": _ANY,
-            "claim_digest": _TEXT,
-        },
+        f"{_NOISE} adjacency:adjacency sampling:text sensitivity:number sensitivity_kind:exactness "
+        "sensitivity_rule:text",
+        f"{_SIGMAS} participation:any exact:flag attack_advantage:number true_positive_rates:number{{}} claim:any "
+        "claim_digest:text",
     ),
     "ComparedMechanism": _object(
         "A row of a comparison.",
-        {
-            **_USE,
-            "parameters": _ANY,
-            "loss": _to("Loss"),
-            "sensitivity": _to("Sensitivity"),
-            "relative_gap": _MAYBE_NUMBER,
-            "converged": _FLAG,
-            "seconds": _NUMBER,
-            "warnings": _TEXTS,
-            "calibration": _maybe(_to("Calibration")),
-        },
+        f"{_USE} parameters:any loss:Loss sensitivity:Sensitivity relative_gap:number? converged:flag seconds:number "
+        "warnings:text[] calibration:Calibration?",
         _SIGMAS,
     ),
-    "RefusedMechanism": _object("A mechanism that does not fit.", {"mechanism": _TEXT, "reason": _TEXT}),
-    "TakenRow": _object("The row to take.", {"row": _MAYBE_COUNT, "reason": _TEXT}, {"budget": _MAYBE_COUNT}),
+    "RefusedMechanism": _object("A mechanism that does not fit.", "mechanism:text reason:text"),
+    "TakenRow": _object("The row to take.", "row:count? reason:text", "budget:count?"),
     "Comparison": _object(
         "All mechanisms that fit, the best first.",
-        {
-            "spec": _to("Spec"),
-            "objective": _TEXT,
-            "lower_bound": _maybe(_to("LowerBound")),
-            "budget": _MAYBE_COUNT,
-            "rows": _list(_to("ComparedMechanism")),
-            "refused": _list(_to("RefusedMechanism")),
-            "recommendation": _maybe(_to("TakenRow")),
-            "recommendations": _list(_to("TakenRow")),
-            "seconds": _NUMBER,
-        },
+        "spec:Spec objective:text lower_bound:LowerBound? budget:count? rows:ComparedMechanism[] "
+        "refused:RefusedMechanism[] recommendation:TakenRow? recommendations:TakenRow[] seconds:number",
     ),
     "Advice": _object(
         "One mechanism for a training job, with its noise, what the loader does, its spec and code.",
-        {
-            **_USE,
-            "job": _ANY,
-            "code": _table(_TEXT),
-            "notes": _TEXTS,
-            "row": _to("ComparedMechanism"),
-            "compared": _list(_ANY),
-            "budgets": _list(_ANY),
-            "table": _to("Comparison"),
-        },
+        f"{_USE} job:any code:text{{}} notes:text[] row:ComparedMechanism compared:any[] budgets:any[] "
+        "table:Comparison",
     ),
     "Prediction": _object(
         "A quantity, how the value stands to it, and what it rests on.",
-        {
-            "quantity": _TEXT,
-            "relation": _TEXT,
-            "value": _MAYBE_NUMBER,
-            "basis": _TEXT,
-            "terms": _table(_MAYBE_NUMBER),
-            "assumptions": _TEXTS,
-            "source": _TEXT,
-            "notes": _TEXTS,
-            "series": _table(_list(_MAYBE_NUMBER)),
-        },
+        "quantity:text relation:text value:number? basis:text terms:number?{} assumptions:text[] source:text "
+        "notes:text[] series:number?[]{}",
     ),
-    "UploadedMatrix": _object("A matrix, for specs to name.", {"sha256": _DIGEST, "shape": _list(_COUNT)}),
+    "UploadedMatrix": _object("A matrix, for specs to name.", "sha256:digest shape:count[]"),
     "AccessKey": _object(
         "A key, without its secret.",
-        {
-            "id": {"type": "string", "pattern": KEY_ID},
-            **_WHO,
-            "state": {"type": "string", "enum": ["active", "expired", "revoked"]},
-            "created": _TIME,
-            "expires": _TIME,
-            "revoked": {"type": ["string", "null"], "format": "date-time"},
-            "own": {"type": "boolean", "description": "Whether it is the key that asks."},
-        },
+        f"id:key {_WHO} state:validity created:time expires:time revoked:time? own:flag",
+        own="Whether it is the key that asks.",
     ),
     "AccessKeyWithToken": {
         "allOf": [
-            _to("AccessKey"),
-            _object("What its holder sends; it is in this answer and nowhere else.", {"token": _TEXT}),
+            _type("AccessKey"),
+            _object("What its holder sends; it is in this answer and nowhere else.", "token:text"),
         ]
     },
-    "AccessKeyPage": _object("A page of keys.", {"items": _list(_to("AccessKey")), "next": _MAYBE_TEXT}),
+    "AccessKeyPage": _object("A page of keys.", "items:AccessKey[] next:text?"),
     "Caller": _object(
         "Who asks.",
-        {
-            "owner": {
-                "type": ["string", "null"],
-                "description": "`key:<name>`, `oidc:<hash>`, or null where no key is asked for.",
-            },
-            **_WHO,
-            "asks_for_keys": {"type": "boolean", "description": "Whether the service asks every caller for a key."},
-            "looks_after_keys": {
-                "type": "boolean",
-                "description": "Whether the caller may use the routes of keys here.",
-            },
-        },
+        f"owner:text? {_WHO} asks_for_keys:flag looks_after_keys:flag",
+        owner="`key:<name>`, `oidc:<hash>`, or null where no key is asked for.",
+        asks_for_keys="Whether the service asks every caller for a key.",
+        looks_after_keys="Whether the caller may use the routes of keys here.",
     ),
-    "Health": _object("That the process answers.", {"status": _TEXT}),
-    "Readiness": _object("Whether the service can work.", {"status": _TEXT}),
+    "Health": _object("That the process answers.", "status:text"),
+    "Readiness": _object("Whether the service can work.", "status:text"),
 }
 """By the name of the component."""

@@ -203,10 +203,6 @@ class ModelCommand(typer.core.TyperCommand):
         return self._function(**values, fields=fields)
 
 
-class SpecModelCommand(ModelCommand, SpecCommand):
-    """One whose first argument is a SPEC."""
-
-
 def _options(
     models: Sequence[str], names: Sequence[str], but: Sequence[str], flags: Mapping[str, str], kind: type | None
 ) -> list[Any]:
