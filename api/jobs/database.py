@@ -32,31 +32,29 @@ LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
 """How a result stands: in the list of a service; not in it, as a form, a later answer or a job's; taken back."""
 
 metadata = sa.MetaData()
+
+
+def _columns(kind: Any, names: str, **more: Any) -> list[sa.Column[Any]]:
+    """Return columns of a type, which always have a value unless something else is said."""
+    return [sa.Column(name, kind, **{"nullable": False, **more}) for name in names.split()]
+
+
 jobs = sa.Table(
     "jobs",
     metadata,
-    sa.Column("spec_digest", sa.String(64), primary_key=True),
-    sa.Column("workload", sa.String(64), nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("memory_mb", sa.Integer, nullable=False),
-    sa.Column("seconds_limit", sa.Float, nullable=False),
-    sa.Column("threads", sa.Integer, nullable=False),
-    sa.Column("state", sa.String(9), nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("seq", sa.BigInteger, nullable=False),
-    sa.Column("owner", sa.String(64), nullable=False),
-    sa.Column("task", sa.String(96), nullable=False),
-    sa.Column("progress", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("digest", sa.String(64)),
-    sa.Column("submitted", sa.String(27), nullable=False),
-    sa.Column("updated", sa.String(27), nullable=False),
-    sa.Column("request_id", sa.String(64), nullable=False, server_default=""),
-    sa.Column("client_request_id", sa.String(64), nullable=False, server_default=""),
-    sa.Column("traceparent", sa.String(55), nullable=False, server_default=""),
-    sa.Column("caller", sa.String(128), nullable=False, server_default=""),
-    sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
+    *_columns(sa.String(64), "spec_digest", primary_key=True),
+    *_columns(sa.String(64), "workload owner request_id client_request_id"),
+    *_columns(sa.Text, "spec"),
+    *_columns(sa.Integer, "memory_mb threads attempts deaths"),
+    *_columns(sa.Float, "seconds_limit"),
+    *_columns(sa.BigInteger, "seq turn"),
+    *_columns(sa.String(9), "state"),
+    *_columns(sa.String(96), "task"),
+    *_columns(sa.Text, "progress error", nullable=True),
+    *_columns(sa.String(64), "digest", nullable=True),
+    *_columns(sa.String(27), "submitted updated"),
+    *_columns(sa.String(55), "traceparent"),
+    *_columns(sa.String(128), "caller"),
     sa.Index("jobs_by_time", "submitted", "spec_digest"),
     sa.Index("jobs_by_state", "state", "submitted", "spec_digest"),
     sa.Index("jobs_by_workload", "workload", "submitted", "spec_digest"),
@@ -65,69 +63,60 @@ jobs = sa.Table(
 engines = sa.Table(
     "engines",
     metadata,
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("host", sa.String(255), nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.Float, nullable=False),
-    sa.Column("beat", sa.BigInteger, nullable=False),
+    *_columns(sa.String(64), "id", primary_key=True),
+    *_columns(sa.String(255), "host"),
+    *_columns(sa.Integer, "pid"),
+    *_columns(sa.Float, "started"),
+    *_columns(sa.BigInteger, "beat"),
 )
-schema = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
+schema = sa.Table("schema_version", metadata, *_columns(sa.Integer, "version"))
 """Its one row is the number of the tables' version."""
 access_keys = sa.Table(
     "access_keys",
     metadata,
-    sa.Column("id", sa.String(12), primary_key=True),
-    sa.Column("name", sa.String(64), nullable=False),
-    sa.Column("scopes", sa.String(64), nullable=False),
-    sa.Column("secret_sha256", sa.String(64), nullable=False),
-    sa.Column("created", sa.Float, nullable=False),
-    sa.Column("expires", sa.Float, nullable=False),
-    sa.Column("revoked", sa.Float),
-    sa.Column("open_jobs", sa.BigInteger),
-    sa.Column("core_seconds_per_day", sa.BigInteger),
-    sa.Column("kept_bytes", sa.BigInteger),
+    *_columns(sa.String(12), "id", primary_key=True),
+    *_columns(sa.String(64), "name scopes secret_sha256"),
+    *_columns(sa.Float, "created expires"),
+    *_columns(sa.Float, "revoked", nullable=True),
+    *_columns(sa.BigInteger, "open_jobs core_seconds_per_day kept_bytes", nullable=True),
 )
 """Keys by which callers are known: the sha256 of each secret, never the secret. Times are seconds since 1970."""
 holds = sa.Table(
     "holds",
     metadata,
-    sa.Column("spec_digest", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(128), primary_key=True),
-    sa.Column("since", sa.Float, nullable=False),
+    *_columns(sa.String(64), "spec_digest", primary_key=True),
+    *_columns(sa.String(128), "owner", primary_key=True),
+    *_columns(sa.Float, "since"),
     sa.Index("holds_by_owner", "owner"),
 )
 """Callers that have asked for a job: several may hold one."""
 uploads = sa.Table(
     "uploads",
     metadata,
-    sa.Column("sha256", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(128), primary_key=True),
-    sa.Column("bytes", sa.BigInteger, nullable=False),
-    sa.Column("since", sa.Float, nullable=False),
+    *_columns(sa.String(64), "sha256", primary_key=True),
+    *_columns(sa.String(128), "owner", primary_key=True),
+    *_columns(sa.BigInteger, "bytes"),
+    *_columns(sa.Float, "since"),
 )
 """Callers that have sent a matrix."""
 charges = sa.Table(
     "charges",
     metadata,
-    sa.Column("owner", sa.String(128), nullable=False),
-    sa.Column("began", sa.Float, nullable=False),
-    sa.Column("core_seconds", sa.Float, nullable=False),
+    *_columns(sa.String(128), "owner"),
+    *_columns(sa.Float, "began core_seconds"),
     sa.Index("charges_by_owner", "owner", "began"),
 )
 """Work that was begun for a caller, of the last two days."""
 results = sa.Table(
     "results",
     metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("spec_digest", sa.String(64), nullable=False),
-    sa.Column("workload", sa.String(64), nullable=False),
-    sa.Column("n", sa.BigInteger, nullable=False),
-    sa.Column("created", sa.String(27), nullable=False),
-    sa.Column("submitted", sa.String(40), nullable=False),
-    sa.Column("bytes", sa.BigInteger, nullable=False),
-    sa.Column("form", sa.String(64)),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("standing", sa.String(8), nullable=False),
+    *_columns(sa.String(64), "digest", primary_key=True),
+    *_columns(sa.String(64), "spec_digest workload"),
+    *_columns(sa.BigInteger, "n bytes"),
+    *_columns(sa.String(40), "created submitted"),
+    *_columns(sa.String(64), "form", nullable=True),
+    *_columns(sa.Text, "summary"),
+    *_columns(sa.String(8), "standing"),
     sa.Index("results_by_time", "standing", "created", "spec_digest"),
     sa.Index("results_by_workload", "standing", "workload", "created", "spec_digest"),
     sa.Index("results_by_spec", "spec_digest"),
@@ -137,14 +126,12 @@ results = sa.Table(
 audit = sa.Table(
     "audit",
     metadata,
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("time", sa.String(32), nullable=False),
-    sa.Column("event", sa.String(32), nullable=False),
-    sa.Column("actor", sa.String(128), nullable=False),
-    sa.Column("request_id", sa.String(64)),
-    sa.Column("subject", sa.String(64)),
-    sa.Column("detail", sa.Text, nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
+    *_columns(sa.BigInteger, "seq", primary_key=True, autoincrement=False),
+    *_columns(sa.String(32), "time event"),
+    *_columns(sa.String(128), "actor"),
+    *_columns(sa.String(64), "request_id subject", nullable=True),
+    *_columns(sa.Text, "detail"),
+    *_columns(sa.String(64), "hash"),
 )
 """The audit log (`factorize.api.jobs.audit_log`), which is only added to."""
 
