@@ -38,16 +38,13 @@ if TYPE_CHECKING:
 
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
 Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
-State = Annotated[str | None, option("--state", metavar="STATE", help="queued, running, done, failed or cancelled.")]
-Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Jobs to list at most.")]
 
 
 @jobs.command("list")
 def list_jobs(
-    state: State = None,
-    workload: Workload = None,
-    limit: Limit = 50,
+    state: Annotated[str | None, option(metavar="STATE", help="queued, running, done, failed or cancelled.")] = None,
+    workload: Annotated[str | None, option(metavar="KIND", help="Only this kind of workload.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs to list at most.")] = 50,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
@@ -136,30 +133,23 @@ def _job_text(job: dict[str, Any]) -> str:
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Names the key; no secret.", show_default=False)]
-Name = Annotated[str, typer.Option("--name", help="Whose it is.", show_default=False)]
-Scopes = Annotated[
-    str, typer.Option("--scopes", metavar="LIST", help="Of read, submit, upload, monitor, admin, with commas.")
-]
-Days = Annotated[float, typer.Option("--days", help="Until the key ends, up to 3660.")]
-KeyTo = Annotated[
-    Path | None,
-    typer.Option("--to", metavar="FILE", help="Write the token into a new file of your own.", show_default=False),
-]
 _LIMIT = "Quota. Default: the setting of this name."
-OpenJobs = Annotated[int | None, typer.Option("--open-jobs", help=_LIMIT, show_default=False)]
-CoreSeconds = Annotated[int | None, typer.Option("--core-seconds-per-day", help=_LIMIT, show_default=False)]
-KeptBytes = Annotated[int | None, typer.Option("--kept-bytes", help=_LIMIT, show_default=False)]
 
 
 @keys.command()
 def create(
-    name: Name,
-    scopes: Scopes = "read",
-    days: Days = 90.0,
-    open_jobs: OpenJobs = None,
-    core_seconds_per_day: CoreSeconds = None,
-    kept_bytes: KeptBytes = None,
-    to: KeyTo = None,
+    name: Annotated[str, option(help="Whose it is.")],
+    scopes: Annotated[
+        str, typer.Option(metavar="LIST", help="Of read, submit, upload, monitor, admin, with commas.")
+    ] = "read",
+    days: Annotated[float, typer.Option(help="Until the key ends, up to 3660.")] = 90.0,
+    open_jobs: Annotated[int | None, option(help=_LIMIT)] = None,
+    core_seconds_per_day: Annotated[int | None, option(help=_LIMIT)] = None,
+    kept_bytes: Annotated[int | None, option(help=_LIMIT)] = None,
+    to: Annotated[
+        Path | None,
+        option(metavar="FILE", help="Write the token into a new file of your own."),
+    ] = None,
     database: Database = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,

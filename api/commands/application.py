@@ -74,13 +74,12 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-]
-
-
 @app.callback()
-def root(version: Version = False) -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Certified matrix factorizations for private training with correlated noise.
 
     Exit codes: 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a

@@ -41,22 +41,18 @@ if TYPE_CHECKING:
     Open = Callable[[Display], LocalLanes | RemoteLanes]
 
 
-List = Annotated[Path, argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be solved, and what it costs.")]
-Reports = Annotated[
-    list[Path] | None,
-    option(
-        "--report",
-        metavar="FILE.csv|FILE.json",
-        help="Write a row per spec with the numbers of its certificate; may be given twice.",
-    ),
-]
-
-
 def batch(
-    specs: List,
-    dry_run: DryRun = False,
-    report: Reports = None,
+    specs: Annotated[Path, argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be solved, and what it costs.")
+    ] = False,
+    report: Annotated[
+        list[Path] | None,
+        option(
+            metavar="FILE.csv|FILE.json",
+            help="Write a row per spec with the numbers of its certificate; may be given twice.",
+        ),
+    ] = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,

@@ -28,15 +28,14 @@ if TYPE_CHECKING:
 
 
 _REQUEST = "factorize.accounting.calibration_request:CalibrationRequest"
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
-]
 
 
 @options_of(_REQUEST, but=["method"])
 def calibrate(
     target: Target,
-    deterministic: Deterministic = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
+    ] = False,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
@@ -140,19 +139,14 @@ def _of_bins(document: dict[str, Any]) -> list[str]:
 
 
 _POINTS = 40
-NoiseSigma = Annotated[float, option("--sigma", help="Of each entry of Z, for sums.")]
-Epsilons = Annotated[
-    str | None, option("--epsilons", metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.")
-]
-Plot = Annotated[Path | None, option("--plot", help="Draw both curves: .png, .pdf or .svg.")]
 
 
 @options_of(_REQUEST, names=["clip_norm", "adjacency", "sampling", "dataset_size", "batch_size", "bins"])
 def profile(
     target: Target,
-    sigma: NoiseSigma,
-    epsilons: Epsilons = None,
-    plot: Plot = None,
+    sigma: Annotated[float, option(help="Of each entry of Z, for sums.")],
+    epsilons: Annotated[str | None, option(metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.")] = None,
+    plot: Annotated[Path | None, option(help="Draw both curves: .png, .pdf or .svg.")] = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
     *,
@@ -215,15 +209,13 @@ def _profile_text(document: dict[str, Any]) -> str:
     return "\n".join(shown + ([f"{document['file']}: picture of both curves"] if "file" in document else []))
 
 
-QuestionText = Annotated[str, argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.")]
-About = Annotated[
-    str | None,
-    option("--factorization", metavar="FILE|DIGEST", help="A factor file or a stored result, for questions about one."),
-]
-
-
 def predict(
-    question: QuestionText, factorization: About = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+    question: Annotated[str, argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.")],
+    factorization: Annotated[
+        str | None, option(metavar="FILE|DIGEST", help="A factor file or a stored result, for questions about one.")
+    ] = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
 ) -> None:
     """Answer a question about a training run: exact losses on quadratics and on regression.
 

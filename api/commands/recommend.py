@@ -35,18 +35,6 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
-Buffers = Annotated[
-    str | None,
-    option(
-        "--buffers",
-        "--memory",
-        metavar="VECTORS",
-        help="Vectors of noise state that may be kept; several with commas, in one run.",
-    ),
-]
-Picture = Annotated[Path | None, option("--plot", metavar="FILE.png", help="Also draw the table.")]
-
-
 @options_of(
     "factorize.api.questions.comparison:CompareRequest",
     but=["spec", "buffers", "budgets"],
@@ -54,8 +42,16 @@ Picture = Annotated[Path | None, option("--plot", metavar="FILE.png", help="Also
 )
 def compare(
     spec: SpecText,
-    buffers: Buffers = None,
-    plot: Picture = None,
+    buffers: Annotated[
+        str | None,
+        option(
+            "--buffers",
+            "--memory",
+            metavar="VECTORS",
+            help="Vectors of noise state that may be kept; several with commas, in one run.",
+        ),
+    ] = None,
+    plot: Annotated[Path | None, option(metavar="FILE.png", help="Also draw the table.")] = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
@@ -106,21 +102,6 @@ def opened_store(url: str | None) -> Any:
         return None
 
 
-WorkloadText = Annotated[
-    str | None,
-    argument(
-        metavar="WORKLOAD",
-        help="What the optimizer sums, with its fields as options and without --n: momentum --momentum 0.9; or JSON. "
-        "Default: running sums.",
-    ),
-]
-Code = Annotated[
-    list[str] | None,
-    option("--code", metavar="torch|jax|numpy|federated|none", help="Whose lines are printed; default: all."),
-]
-ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also write the spec.")]
-
-
 @options_of(
     "factorize.api.questions.training_job:RecommendRequest",
     "factorize.api.questions.training_job:FleetRequest",
@@ -129,9 +110,19 @@ ToSpec = Annotated[Path | None, option("--to", metavar="FILE.json", help="Also w
     kind=str,
 )
 def recommend(
-    workload: WorkloadText = None,
-    code: Code = None,
-    to: ToSpec = None,
+    workload: Annotated[
+        str | None,
+        argument(
+            metavar="WORKLOAD",
+            help="What the optimizer sums, with its fields as options and without --n: momentum --momentum 0.9; "
+            "or JSON. Default: running sums.",
+        ),
+    ] = None,
+    code: Annotated[
+        list[str] | None,
+        option(metavar="torch|jax|numpy|federated|none", help="Whose lines are printed; default: all."),
+    ] = None,
+    to: Annotated[Path | None, option(metavar="FILE.json", help="Also write the spec.")] = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,

@@ -84,23 +84,13 @@ def _opened(settings: Settings) -> tuple[uvicorn.Server, bool]:
         raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None
 
 
-SchedulerAddress = Annotated[
-    str, option("--scheduler", metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.")
-]
-MemoryMb = Annotated[int | None, option("--memory-mb", min=1, help="Memory for solves. Default: 80 %.")]
-Processors = Annotated[int | None, option("--processors", min=1, help="Threads for solves. Default: all.")]
-Ca = Annotated[str | None, option("--tls-ca", metavar="FILE", help="Authority's certificate.")]
-Cert = Annotated[str | None, option("--tls-cert", metavar="FILE", help="This worker's certificate.")]
-Key = Annotated[str | None, option("--tls-key", metavar="FILE", help="Its private key.")]
-
-
 def worker(
-    scheduler: SchedulerAddress,
-    memory_mb: MemoryMb = None,
-    processors: Processors = None,
-    tls_ca: Ca = None,
-    tls_cert: Cert = None,
-    tls_key: Key = None,
+    scheduler: Annotated[str, option(metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.")],
+    memory_mb: Annotated[int | None, option(min=1, help="Memory for solves. Default: 80 %.")] = None,
+    processors: Annotated[int | None, option(min=1, help="Threads for solves. Default: all.")] = None,
+    tls_ca: Annotated[str | None, option(metavar="FILE", help="Authority's certificate.")] = None,
+    tls_cert: Annotated[str | None, option(metavar="FILE", help="This worker's certificate.")] = None,
+    tls_key: Annotated[str | None, option(metavar="FILE", help="Its private key.")] = None,
     log_format: LogFormat = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
@@ -128,13 +118,16 @@ def worker(
     run_worker(scheduler, store=results.url, memory_mb=memory_mb, processors=processors, ready=ready)
 
 
-Repair = Annotated[
-    bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")
-]
 MAX_LINES = 200
 
 
-def fsck(repair: Repair = False, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> int:
+def fsck(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")
+    ] = False,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> int:
     """Read every object of the store and compare it with its digest.
 
     Exits with 4 where something is damaged and was not repaired.
@@ -167,23 +160,16 @@ def _report_text(report: StoreReport, url: str) -> str:
     return "\n".join(lines)
 
 
-Grace = Annotated[float | None, option("--grace", metavar="SECONDS", min=0, help="Spare what is younger (7 days).")]
 Delete = Annotated[
     list[str] | None, option("--delete", metavar="DIGEST", help="Delete this result; may be given again.")
 ]
-Retention = Annotated[
-    float | None, option("--retention", metavar="DAYS", min=0, help="Delete results older than that.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")]
-Digest = Annotated[str, argument(metavar="DIGEST", help="Of the result, not of its spec.")]
-Reason = Annotated[str, option("--reason", metavar="TEXT", help="One line for everyone who asks for it.")]
 
 
 def gc(
-    grace: Grace = None,
+    grace: Annotated[float | None, option(metavar="SECONDS", min=0, help="Spare what is younger (7 days).")] = None,
     delete: Delete = None,
-    retention: Retention = None,
-    dry_run: DryRun = False,
+    retention: Annotated[float | None, option(metavar="DAYS", min=0, help="Delete results older than that.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -208,7 +194,12 @@ def gc(
     emit(output, {"store": results.url, **found.document()}, _removed_text(found, results.url))
 
 
-def revoke(digest: Digest, reason: Reason, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def revoke(
+    digest: Annotated[str, argument(metavar="DIGEST", help="Of the result, not of its spec.")],
+    reason: Annotated[str, option(metavar="TEXT", help="One line for everyone who asks for it.")],
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
     """Take a result back: from now on everyone who asks for it is told why, and its spec is solved anew.
 
     Results that store further matrices beside the same C are taken back with it. Nothing is deleted.
@@ -246,15 +237,6 @@ def _removed_text(found: Removed, url: str) -> str:
 
 
 audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log; or attack a claim of privacy.")
-Expect = Annotated[
-    str | None,
-    typer.Option(
-        "--expect",
-        metavar="SEQ:HASH",
-        help="A head that an earlier check printed: exit code 4 unless the log still holds it.",
-        show_default=False,
-    ),
-]
 
 
 @audit.command()
@@ -297,7 +279,16 @@ def scores(
 
 @audit.command()
 def verify(
-    expect: Expect = None, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
+    expect: Annotated[
+        str | None,
+        option(
+            metavar="SEQ:HASH",
+            help="A head that an earlier check printed: exit code 4 unless the log still holds it.",
+        ),
+    ] = None,
+    database: Database = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
 ) -> None:
     """Check that no row was changed, moved or taken out since it was written.
 

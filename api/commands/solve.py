@@ -49,12 +49,9 @@ if TYPE_CHECKING:
     from factorize.structures.base import Matrix
 
 
-ToFile = Annotated[Path | None, option("--to", metavar="FILE", help="Also write the factor file there.")]
-
-
 def solve(
     spec: SpecText,
-    to: ToFile = None,
+    to: Annotated[Path | None, option(metavar="FILE", help="Also write the factor file there.")] = None,
     matrices: Matrices = None,
     dtype: Dtype = "float64",
     store: StoreUrl = None,
@@ -179,11 +176,12 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
     emit(output, document, "\n".join(lines))
 
 
-StrategyArgument = Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")]
-SpecOption = Annotated[str, option("--spec", metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")]
-
-
-def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def add(
+    strategy: Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")],
+    spec: Annotated[str, option(metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")],
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
     """Certify a strategy of your own for a spec, check it exactly from the bytes, and store it.
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
@@ -240,7 +238,6 @@ def _structured(array: np.ndarray) -> Matrix:
 
 
 spec = typer.Typer(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")
-Kind = Annotated[str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")]
 PARTS = ("workload", "optimize_for", "participation", "objective", "mechanism", "sampling")
 
 
@@ -280,7 +277,13 @@ def explain(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.
 
 
 @spec.command()
-def fields(kind: Kind = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def fields(
+    kind: Annotated[
+        str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")
+    ] = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
     """List the kinds of each part of a spec and what each takes, or the fields of one kind."""
     _ = store
     found = [one for one in _kinds() if kind in (None, one["kind"])]

@@ -52,18 +52,15 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
 
 
-Workload = Annotated[str | None, option("--workload", metavar="KIND", help="Only this kind of workload.")]
-Steps = Annotated[int | None, option("--n", help="Only those with so many steps.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Results to list at most.")]
 SHORT = 12
 MANY = 1000
 """Results in a store above which the user's catalog of it is kept and asked."""
 
 
 def ls(
-    workload: Workload = None,
-    n: Steps = None,
-    limit: Limit = 50,
+    workload: Annotated[str | None, option(metavar="KIND", help="Only this kind of workload.")] = None,
+    n: Annotated[int | None, option(help="Only those with so many steps.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Results to list at most.")] = 50,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -145,24 +142,19 @@ def _about_solve(manifest: dict[str, Any], size: int) -> list[str]:
     ]
 
 
-Source = Annotated[
-    str, argument(metavar="SPEC|DIGEST", help="A path, '-', inline JSON, or the digest or spec digest of a result.")
-]
-Dtype = Annotated[
-    str | None,
-    option(
-        "--dtype",
-        metavar="float64|float32",
-        help="Type of the file's matrices; float32 is rounded and certified anew where the result is stored.",
-    ),
-]
-
-
 def get(
-    source: Source,
+    source: Annotated[
+        str, argument(metavar="SPEC|DIGEST", help="A path, '-', inline JSON, or the digest or spec digest of a result.")
+    ],
     to: ToFile,
     service: ServiceUrl = None,
-    dtype: Dtype = None,
+    dtype: Annotated[
+        str | None,
+        option(
+            metavar="float64|float32",
+            help="Type of the file's matrices; float32 is rounded and certified anew where the result is stored.",
+        ),
+    ] = None,
     signature: SignatureFile = None,
     public_key: PublicKey = None,
     store: StoreUrl = None,
@@ -215,15 +207,10 @@ def _from_store(
     return manifest
 
 
-SignTarget = Annotated[str, argument(metavar="FILE|DIGEST", help="A file, or the digest of a stored result.")]
-PrivateKey = Annotated[Path, option("--private-key", metavar="KEY.pem", help="P-256, P-384 or P-521, no password.")]
-ToBundle = Annotated[Path | None, option("--to", metavar="FILE.sig", help="The signature. Default: FILE.sig.")]
-
-
 def sign(
-    target: SignTarget,
-    private_key: PrivateKey,
-    to: ToBundle = None,
+    target: Annotated[str, argument(metavar="FILE|DIGEST", help="A file, or the digest of a stored result.")],
+    private_key: Annotated[Path, option(metavar="KEY.pem", help="P-256, P-384 or P-521, no password.")],
+    to: Annotated[Path | None, option(metavar="FILE.sig", help="The signature. Default: FILE.sig.")] = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -249,16 +236,11 @@ def _digest_of(source: str, results: Store) -> str:
     return planned.known
 
 
-Targets = Annotated[list[str], argument(metavar="FILE|DIGEST...", help="Factor files or stored results.")]
-View = Annotated[str, typer.Option("--view", help="overview, matrices, coefficients or memory.")]
-Shown = Annotated[str, typer.Option("--matrices", metavar="C,C_inv,B", help="Matrices that --view matrices shows.")]
-
-
 def plot(
-    targets: Targets,
+    targets: Annotated[list[str], argument(metavar="FILE|DIGEST...", help="Factor files or stored results.")],
     to: ToFile,
-    view: View = "overview",
-    matrices: Shown = "C,B",
+    view: Annotated[str, typer.Option(help="overview, matrices, coefficients or memory.")] = "overview",
+    matrices: Annotated[str, typer.Option(metavar="C,C_inv,B", help="Matrices that --view matrices shows.")] = "C,B",
     service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,

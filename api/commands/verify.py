@@ -32,42 +32,29 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
-OptionalTarget = Annotated[
-    str | None, argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result.")
-]
-StrategyFile = Annotated[
-    Path | None, option("--strategy", metavar="C.npy", help="A matrix of your own: .npy or .safetensors.")
-]
-ParticipationText = Annotated[
-    str | None,
-    option(
-        "--participation",
-        metavar="JSON|SPEC",
-        help="With --strategy: who takes part when, as JSON, or a spec that says so.",
-    ),
-]
-Claim = Annotated[float, typer.Option("--claim", help="With --strategy: the sensitivity that you believe it has.")]
-CalibrationFile = Annotated[
-    Path | None,
-    option(
-        "--calibration",
-        metavar="CLAIM.json",
-        help="A claim of privacy under balls-in-bins sampling, checked from the bytes of C.",
-    ),
-]
-Seed = Annotated[
-    Literal["claim", "fresh"],
-    typer.Option("--seed", help="With --calibration: draw with the claim's seed, or with one of this run."),
-]
-
-
 def verify(
-    target: OptionalTarget = None,
-    strategy: StrategyFile = None,
-    participation: ParticipationText = None,
-    claim: Claim = 1.0,
-    calibration: CalibrationFile = None,
-    seed: Seed = "claim",
+    target: Annotated[
+        str | None,
+        argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result."),
+    ] = None,
+    strategy: Annotated[
+        Path | None, option(metavar="C.npy", help="A matrix of your own: .npy or .safetensors.")
+    ] = None,
+    participation: Annotated[
+        str | None,
+        option(metavar="JSON|SPEC", help="With --strategy: who takes part when, as JSON, or a spec that says so."),
+    ] = None,
+    claim: Annotated[float, typer.Option(help="With --strategy: the sensitivity that you believe it has.")] = 1.0,
+    calibration: Annotated[
+        Path | None,
+        option(
+            metavar="CLAIM.json", help="A claim of privacy under balls-in-bins sampling, checked from the bytes of C."
+        ),
+    ] = None,
+    seed: Annotated[
+        Literal["claim", "fresh"],
+        typer.Option(help="With --calibration: draw with the claim's seed, or with one of this run."),
+    ] = "claim",
     explain: Explain = False,
     signature: SignatureFile = None,
     public_key: PublicKey = None,
