@@ -18,6 +18,7 @@ Schema = dict[str, Any]
 TYPES: dict[str, Schema] = {
     "text": {"type": "string"},
     "number": {"type": "number"},
+    "integer": {"type": "integer"},
     "count": {"type": "integer", "minimum": 0},
     "flag": {"type": "boolean"},
     "time": {"type": "string", "format": "date-time"},
@@ -66,6 +67,7 @@ _USE = (
 _WHO = "name:text scopes:Scope[] quotas:KeyQuotas"
 
 TYPES["residual"] = _object("Of B C - A.", "max_abs:number")
+TYPES["place"] = _object("Where, and what is wrong there.", "pointer:text detail:text")
 TYPES["estimate"] = _object("To solve.", "seconds:number bytes:count until_done:number")
 
 ANSWERS: Mapping[str, Schema] = {
@@ -174,6 +176,13 @@ ANSWERS: Mapping[str, Schema] = {
         owner="`key:<name>`, `oidc:<hash>`, or null where no key is asked for.",
         asks_for_keys="Whether the service asks every caller for a key.",
         looks_after_keys="Whether the caller may use the routes of keys here.",
+    ),
+    "Problem": _object(
+        "What went wrong.",
+        "type:text title:text status:integer detail:text request_id:text",
+        "errors:place[]",
+        type="/problems/<slug>; a slug never changes its meaning",
+        detail="value, limit and way out",
     ),
     "Health": _object("That the process answers.", "status:text"),
     "Readiness": _object("Whether the service can work.", "status:text"),

@@ -23,9 +23,9 @@ from factorize.api.http.access import OPEN, rows_of
 from factorize.api.http.answers import matches
 from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KeptAnswers
-from factorize.api.http.request_guard import AuditTrail, RequestGuard
+from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import openapi_document
-from factorize.api.http.work_gate import StreamLimit, WorkGate
+from factorize.api.http.work_gate import WorkGate
 from factorize.api.monitoring import HttpCounts
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -149,13 +149,11 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
     app.state.kept_answers = KeptAnswers()
     app.state.http_counts = HttpCounts()
-    app.state.streams = StreamLimit(MOST_PER_KEY)
     install(app)
     for tag, router in _ROUTERS.items():
         app.include_router(router, tags=[tag])
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)
-    app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts)
-    app.add_middleware(AuditTrail, log=owned.audit, all_requests=settings.audit_requests)
+    app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts, audit=owned.audit)
     return app

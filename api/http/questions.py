@@ -117,7 +117,7 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
         return bytes(answer)
 
     if "text/event-stream" in http.headers.get("accept", ""):
-        return EventStream(paced(_frames(run, stop, request_id(http))), http.app.state.streams)
+        return EventStream(paced(_frames(run, stop, request_id(http))), gate_of(http))
     return Response(await _while_connected(http, run(lambda _event: None), stop), media_type="application/json")
 
 

@@ -39,21 +39,21 @@ REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
 
 
 class RequestGuard:
-    """ASGI middleware: refuses requests that break a limit and completes the headers of every answer.
+    """ASGI middleware: refuses what breaks a limit, completes the headers of every answer, and keeps the audit trail.
 
     It gives each request an id (`X-Request-Id`, and `request_id` in problem documents) of its own making: nothing
     that a client sends is repeated in a header. What a client calls its request stands in the log beside it.
 
     Args:
         app: the application behind it.
-        settings: the limits.
+        settings: the limits, and whether all requests are audited.
         counts: of requests.
+        audit: the audit log.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, counts: HttpCounts) -> None:
-        self.app = app
-        self.settings = settings
-        self._counts = counts
+    def __init__(self, app: ASGIApp, settings: Settings, counts: HttpCounts, audit: AuditLog) -> None:
+        self.app, self.settings = app, settings
+        self._counts, self._audit = counts, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -70,24 +70,47 @@ class RequestGuard:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         begun = time.monotonic()
+        lost: list[ProblemAnswer] = []
 
-        async def completed(message: Message) -> None:
+        async def headed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                seconds = time.monotonic() - begun
-                route = getattr(scope.get("route"), "path", "none") if "caller" in scope["state"] else "none"
-                self._counts.answered(scope["method"], route, message["status"], seconds)
-                _log.info("a request is answered", extra={"about": _line(scope, message["status"], seconds)})
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
+        async def completed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status, seconds = message["status"], time.monotonic() - begun
+                route = getattr(scope.get("route"), "path", "none") if "caller" in scope["state"] else "none"
+                self._counts.answered(scope["method"], route, status, seconds)
+                _log.info("a request is answered", extra={"about": _line(scope, status, seconds)})
+                try:
+                    await self._note(scope, status)
+                except StoreUnavailable as error:
+                    _log.error("a request is not in the audit log, and not answered: %s", error)
+                    lost.append(problem_of(error))
+            if not lost:
+                await headed(message)
+
         refusal = self._refusal(scope)
-        if refusal is None:
-            await self.app(scope, receive, completed)
-        else:
-            await refusal.response(request_id)(scope, receive, completed)
+        await (self.app if refusal is None else refusal.response(request_id))(scope, receive, completed)
+        for problem in lost:
+            await problem.response(request_id)(scope, receive, headed)
+
+    async def _note(self, scope: Scope, status: int) -> None:
+        """Write down who was refused and, if the settings say so, each answer below `/v1/`."""
+        address = (scope.get("client") or ("unknown",))[0]
+        actor = scope["state"].get("caller", Caller("", "", frozenset(), address=address)).actor
+        if status in REFUSALS:
+            try:
+                await run_sync(self._audit.refuse, actor, f"{status} {REFUSALS[status]}")
+            except StoreUnavailable as error:
+                _log.error("a refusal is not in the audit log: %s", error)
+        elif self.settings.audit_requests and scope["path"].startswith("/v1/"):
+            detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
+            await run_sync(partial(self._audit.add, "request", actor=actor, detail=detail))
 
     def _refusal(self, scope: Scope) -> ProblemAnswer | None:
         headers = Headers(scope=scope)
@@ -202,56 +225,3 @@ async def _limited(request: Request, limit: int) -> AsyncIterator[bytes]:
         if received > limit:
             raise too_much_data(limit)
         yield piece
-
-
-class AuditTrail:
-    """ASGI middleware: writes down who was refused. Stands before all others, so that it sees their refusals.
-
-    Args:
-        app: the application behind it.
-        log: the audit log.
-        all_requests: whether answers below `/v1/` that are no refusals are written down too.
-    """
-
-    def __init__(self, app: ASGIApp, log: AuditLog, all_requests: bool) -> None:
-        self.app = app
-        self.log = log
-        self.all_requests = all_requests
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        lost: list[ProblemAnswer] = []
-
-        async def noted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                try:
-                    await self._note(scope, message["status"])
-                except StoreUnavailable as error:
-                    _log.error("a request is not in the audit log, and not answered: %s", error)
-                    lost.append(problem_of(error))
-            if not lost:
-                await send(message)
-
-        await self.app(scope, receive, noted)
-        if lost:
-            request_id = scope["state"].get("request_id", "")
-            lost[0].headers |= {**SECURITY_HEADERS, "X-Request-Id": request_id}
-            await lost[0].response(request_id)(scope, receive, send)
-
-    async def _note(self, scope: Scope, status: int) -> None:
-        state = scope.get("state", {})
-        address = (scope.get("client") or ("unknown",))[0]
-        actor = state.get("caller", Caller("", "", frozenset(), address=address)).actor
-        with bound(request_id=state.get("request_id", "")):
-            if status in REFUSALS:
-                try:
-                    await run_sync(self.log.refuse, actor, f"{status} {REFUSALS[status]}")
-                except StoreUnavailable as error:
-                    _log.error("a refusal is not in the audit log: %s", error)
-            elif self.all_requests and scope["path"].startswith("/v1/"):
-                detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
-                await run_sync(partial(self.log.add, "request", actor=actor, detail=detail))

@@ -32,7 +32,7 @@ from factorize.api.http.answers import (
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
-from factorize.api.http.work_gate import EventStream, working
+from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.jobs.job import Job, State, shown_error
 from factorize.api.results import Result
 from factorize.api.service import SolverService
@@ -227,7 +227,7 @@ async def get_events(request: Request, service: RunningService, caller: AskingCa
         frames = paced(frames_of(changes), admitted=admission_of(request))
     else:
         frames = _once(frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest))
-    return EventStream(frames, request.app.state.streams)
+    return EventStream(frames, gate_of(request))
 
 
 async def frames_of(changes: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:

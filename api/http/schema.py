@@ -111,25 +111,6 @@ _BYTES = {"type": "string", "format": "binary"}
 RAW_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
 }
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "request_id"],
-    "properties": {
-        "type": {"type": "string", "description": "/problems/<slug>; a slug never changes its meaning"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "value, limit and way out"},
-        "request_id": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["pointer", "detail"],
-                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
-            },
-        },
-    },
-}
 _MEANINGS = {
     200: "Found",
     201: "Stored",
@@ -262,7 +243,7 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
     found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     _drop_foreign_errors(found)
-    schemas.update({"Problem": deepcopy(_PROBLEM), **deepcopy(dict(ANSWERS)), **_of_bodies()})
+    schemas.update({**deepcopy(dict(ANSWERS)), **_of_bodies()})
     for name, schema in schemas.items():
         _settle(schema)
         schema["title"] = name

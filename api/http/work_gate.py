@@ -89,13 +89,14 @@ class WorkGate:
 
     Args:
         most: requests at work at once, those in line included.
-        most_each: those of one caller.
+        most_each: those of one caller, and as many streams of events.
     """
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self._most_each = most, most_each
         self._lines = {name: _Line(kind) for name, kind in WORK_KINDS.items()}
         self._held: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def at_work(self) -> dict[str, tuple[int, int]]:
@@ -131,14 +132,39 @@ class WorkGate:
     async def place(self, name: str, owner: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it; arguments and errors as for `check`."""
         self.check(name, owner)
-        self._held[owner] += 1
-        try:
+        with _counted(self._held, owner):
             async with self._lines[name].place():
                 yield
-        finally:
-            self._held[owner] -= 1
-            if not self._held[owner]:
-                del self._held[owner]
+
+    @contextmanager
+    def stream(self, owner: str) -> Iterator[None]:
+        """Hold a place for a stream of events.
+
+        Args:
+            owner: key, or address of a caller without one.
+
+        Raises:
+            ProblemAnswer: 429, all of this owner's are taken.
+        """
+        if self._streams[owner] >= self._most_each:
+            detail = (
+                f"{self._most_each} streams of this key or address are open, the limit for each; close one, or ask for "
+                "the job with Prefer: wait instead"
+            )
+            raise ProblemAnswer("busy", detail, headers={"Retry-After": str(RETRY_SECONDS)})
+        with _counted(self._streams, owner):
+            yield
+
+
+@contextmanager
+def _counted(counts: Counter[str], owner: str) -> Iterator[None]:
+    counts[owner] += 1
+    try:
+        yield
+    finally:
+        counts[owner] -= 1
+        if not counts[owner]:
+            del counts[owner]
 
 
 def gate_of(request: Request) -> WorkGate:
@@ -157,53 +183,20 @@ def working(request: Request, name: str) -> AbstractAsyncContextManager[None]:
     return gate_of(request).place(name, owner_of(request))
 
 
-class StreamLimit:
-    """The streams of one service; for one event loop.
-
-    Args:
-        most_each: streams of one key, or of one address.
-    """
-
-    def __init__(self, most_each: int) -> None:
-        self._most_each = most_each
-        self._open: Counter[str] = Counter()
-
-    @contextmanager
-    def held(self, owner: str) -> Iterator[None]:
-        """Hold a place.
-
-        Raises:
-            ProblemAnswer: 429, all of this owner's are taken.
-        """
-        if self._open[owner] >= self._most_each:
-            detail = (
-                f"{self._most_each} streams of this key or address are open, the limit for each; close one, or ask for "
-                "the job with Prefer: wait instead"
-            )
-            raise ProblemAnswer("busy", detail, headers={"Retry-After": str(RETRY_SECONDS)})
-        self._open[owner] += 1
-        try:
-            yield
-        finally:
-            self._open[owner] -= 1
-            if not self._open[owner]:
-                del self._open[owner]
-
-
 class EventStream(StreamingResponse):
     """Server-sent events that hold a place of their owner while they are sent.
 
     Args:
         frames: the events.
-        limit: gives the place.
+        gate: gives the place.
     """
 
-    def __init__(self, frames: AsyncIterator[bytes], limit: StreamLimit) -> None:
+    def __init__(self, frames: AsyncIterator[bytes], gate: WorkGate) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-        self._limit = limit
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events, or raise where there is no place."""
         owner = getattr(scope["state"].get("caller"), "owner", "") or (scope.get("client") or ("",))[0]
-        with self._limit.held(owner):
+        with self._gate.stream(owner):
             await super().__call__(scope, receive, send)
