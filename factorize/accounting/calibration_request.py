@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
-from factorize.privacy_question import Question, question_of
+
+if TYPE_CHECKING:
+    from factorize.privacy_question import Question
 
 
 class CalibrationRequest(Frozen):
@@ -55,6 +57,8 @@ class CalibrationRequest(Frozen):
         Raises:
             InvalidParameter: nothing, or two things.
         """
+        from factorize.privacy_question import question_of
+
         names = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
         return question_of(**{name: getattr(self, name) for name in names})
 
