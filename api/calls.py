@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from factorize.api.questions.comparison import name_of, text
+from factorize.api.questions.comparison import text
 from factorize.api.terminal.progress import Display, python_display, show_event
 from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
@@ -73,27 +73,8 @@ class ComparisonTable:
         return text(self.document)
 
     def _repr_html_(self) -> str:
-        """The table, the row to take in bold."""
-        head = ("mechanism", "sampling", "rmse", "rmse at privacy", "gap %", "vectors", "s")
-        chosen = self.document["recommendation"]
-        marked = chosen["row"] if chosen else None
-        lines = [_line(row, bold=place == marked) for place, row in enumerate(self.document["rows"])]
-        names = "".join(f"<th>{name}</th>" for name in head)
-        return f"<table><tr>{names}</tr>{''.join(lines)}</table><p>{escape(self.reason)}</p>"
-
-
-def _line(row: dict[str, Any], *, bold: bool) -> str:
-    gap, private = row["relative_gap"], row["rmse_at_privacy"]
-    cells = (
-        name_of(row),
-        row["sampling"] or "fixed",
-        f"{row['loss']['rmse']:.5g}",
-        "" if private is None else f"{private:.5g}",
-        "" if gap is None else f"{100 * gap:.3g}",
-        row["noise_vectors"],
-        f"{row['seconds']:.2f}",
-    )
-    return f"<tr{' style=font-weight:bold' if bold else ''}>{''.join(f'<td>{escape(str(c))}</td>' for c in cells)}</tr>"
+        """The same table in a notebook."""
+        return f"<pre>{escape(text(self.document))}</pre>"
 
 
 def solve(

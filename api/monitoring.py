@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0
 """A store that took a file is not given another before."""
-STATES = {
-    "ledger-unreachable": "the database does not answer",
-    "ledger-other-release": "its tables are not those of this release",
-    "ledger-read-only": "it answers, and takes no writes",
-    "store-gone": "the folder or bucket is not there, or is no store",
-    "store-forbidden": "the credentials or permissions do not suffice",
-    "store-overwrites": "the bucket has no conditional put, or shows what it should not",
-    "store-clock": "this machine's clock is off",
-    "store-full": "there is no room",
-    "store-unreachable": "it does not answer",
-    "scheduler-gone": "no scheduler answers; jobs wait in the ledger",
-    "scheduler-unreadable": "what answers at its address is no scheduler of this release's dask",
-    "no-workers": "a scheduler answers and no worker of this release; jobs wait",
-    "other-worker": "a worker of another release is there, and is given nothing",
-    "loading": "the service is young: solves may wait for code that is loaded once",
-}
 NOTES = ("no-workers", "other-worker", "loading")
 """What keeps solves waiting, and no request from being answered."""
 
@@ -57,7 +41,7 @@ class Missing:
 
     Args:
         check: `database`, `store` or `engine`.
-        state: one of `STATES`.
+        state: its name in docs/operating.md.
         detail: what happened, and the way out.
     """
 

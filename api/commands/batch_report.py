@@ -4,52 +4,45 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from factorize.api.terminal.output import error_document, error_lines
+from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter
 
 GOOD = ("solved", "cached", "to solve", "duplicate")
 STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
 
-COLUMNS = (
-    "label",
-    "state",
-    "spec_digest",
-    "digest",
-    "workload",
-    "n",
-    "participation",
-    "objective",
-    "mechanism",
-    "tolerance",
-    "sensitivity",
-    "sensitivity_kind",
-    "sensitivity_rule",
-    "loss",
-    "rmse",
-    "max_error",
-    "mean_squared",
-    "total_squared",
-    "last_iterate",
-    "lower_bound",
-    "lower_bound_rule",
-    "relative_gap",
-    "class_lower_bound",
-    "class_lower_bound_rule",
-    "residual",
-    "converged",
-    "solve_seconds",
-    "proof_seconds",
-    "checked",
-    "not_checked",
-    "error",
-)
-_LOSSES = ("rmse", "max_error", "mean_squared", "total_squared", "last_iterate")
+COLUMNS = {
+    **{name: name for name in ("label", "state", "spec_digest", "digest")},
+    "workload": "spec workload kind",
+    "n": "spec workload n",
+    **{name: f"spec {name}" for name in ("participation", "objective", "mechanism", "tolerance")},
+    "sensitivity": "certificate sensitivity value",
+    "sensitivity_kind": "certificate sensitivity kind",
+    "sensitivity_rule": "certificate sensitivity rule",
+    "loss": "certificate loss objective",
+    **{
+        name: f"certificate loss {name}"
+        for name in ("rmse", "max_error", "mean_squared", "total_squared", "last_iterate")
+    },
+    "lower_bound": "certificate lower_bound objective",
+    "lower_bound_rule": "certificate lower_bound rule",
+    "relative_gap": "certificate relative_gap",
+    "class_lower_bound": "certificate class_lower_bound objective",
+    "class_lower_bound_rule": "certificate class_lower_bound rule",
+    "residual": "certificate residual max_abs",
+    "converged": "certificate converged",
+    "solve_seconds": "solver seconds",
+    "proof_seconds": "proof seconds",
+    "checked": "proof checked",
+    "not_checked": "proof not_checked",
+    "error": "error",
+}
+"""Of the table, and where each stands in an item and the manifest of its result."""
 Row = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """The JSON form of an item, and the manifest of its result where there is one."""
 
@@ -100,8 +93,7 @@ def check_path(path: Path) -> Path:
     """
     if path.suffix.lower() not in (".csv", ".json"):
         raise InvalidParameter(f"the report {path} must end in .csv or .json", field="report")
-    if not path.absolute().parent.is_dir():
-        raise InvalidParameter(f"the folder of the report {path} does not exist; make it first", field="report")
+    check_target(path)
     return path
 
 
@@ -112,15 +104,13 @@ def write_report(path: Path, rows: Iterable[Row]) -> None:
         path: as `check_path` has let through.
         rows: in the order of the list.
     """
-    part = path.with_name(f"{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as file:
+    with written_whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         if path.suffix.lower() == ".csv":
             table = csv.DictWriter(file, COLUMNS)
             table.writeheader()
             table.writerows(_flat(item, manifest) for item, manifest in rows)
         else:
             file.writelines(_array(rows))
-    os.replace(part, path)
 
 
 def _array(rows: Iterable[Row]) -> Iterator[str]:
@@ -134,46 +124,21 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
 
 def _flat(item: Mapping[str, Any], manifest: Mapping[str, Any] | None) -> dict[str, Any]:
     error = item["error"]
-    row = {name: item[name] for name in ("label", "state", "spec_digest", "digest")}
-    row["error"] = None if error is None else _sentence(error)
-    return row if manifest is None else row | _of_spec(manifest["spec"]) | _of_result(manifest)
+    document = {**(manifest or {}), **item, "error": None if error is None else _sentence(error)}
+    if manifest is not None:
+        proof = manifest["files"][0].get("proof", {})
+        document["proof"] = {**proof, "checked": len(proof.get("checked", ()))}
+    return {name: _cell(document, path.split()) for name, path in COLUMNS.items()}
+
+
+def _cell(document: Any, path: list[str]) -> Any:
+    """Return what stands at a path, objects as JSON and lists as one text; None where nothing does."""
+    for name in path:
+        document = (document or {}).get(name)
+    if isinstance(document, list):
+        return "; ".join(document)
+    return json.dumps(document, sort_keys=True) if isinstance(document, dict) else document
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
     return "; ".join(f"{place['pointer']}: {place['detail']}" for place in error.get("errors", ())) or error["detail"]
-
-
-def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "workload": spec["workload"]["kind"],
-        "n": spec["workload"].get("n"),
-        "participation": json.dumps(spec["participation"], sort_keys=True),
-        "objective": json.dumps(spec["objective"], sort_keys=True),
-        "mechanism": json.dumps(spec["mechanism"], sort_keys=True),
-        "tolerance": spec["tolerance"],
-    }
-
-
-def _of_result(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    certificate = manifest["certificate"]
-    loss = certificate["loss"]
-    bound, within = certificate["lower_bound"] or {}, certificate["class_lower_bound"] or {}
-    proof = manifest["files"][0].get("proof", {})
-    return {
-        **{name: loss[name] for name in _LOSSES if name in loss},
-        "sensitivity": certificate["sensitivity"]["value"],
-        "sensitivity_kind": certificate["sensitivity"]["kind"],
-        "sensitivity_rule": certificate["sensitivity"]["rule"],
-        "loss": loss["objective"],
-        "lower_bound": bound.get("objective"),
-        "lower_bound_rule": bound.get("rule"),
-        "relative_gap": certificate["relative_gap"],
-        "class_lower_bound": within.get("objective"),
-        "class_lower_bound_rule": within.get("rule"),
-        "residual": (certificate["residual"] or {}).get("max_abs"),
-        "converged": certificate["converged"],
-        "solve_seconds": manifest["solver"]["seconds"],
-        "proof_seconds": proof.get("seconds"),
-        "checked": len(proof.get("checked", ())),
-        "not_checked": "; ".join(proof.get("not_checked", ())),
-    }

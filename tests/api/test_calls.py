@@ -95,7 +95,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0].spec.mechanism.buffers == 3 and asked[0].spec.participation.passes == 2
     assert isinstance(found, ComparisonTable) and len(found) == 1 and found.recommended == row
     assert "* because <of that>" in repr(found) and "because &lt;of that&gt;" in found._repr_html_()
-    assert found._repr_html_().count("<tr") == 2 and list(found) == [row]
+    assert found._repr_html_().startswith("<pre>") and list(found) == [row]
     with pytest.raises(InvalidSpec, match="epsilon and delta come together"):
         compare("prefix", n=8, epsilon=2.0)
 

@@ -116,7 +116,7 @@ def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
     write_report(tmp_path / "empty.json", [])
     with (tmp_path / "r.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert tuple(table[0]) == COLUMNS
+    assert tuple(table[0]) == tuple(COLUMNS)
     assert float(table[0]["loss"]) == manifest["certificate"]["loss"]["objective"]
     assert float(table[0]["sensitivity"]) == manifest["certificate"]["sensitivity"]["value"]
     assert table[0]["objective"] == '{"kind": "mean"}'
