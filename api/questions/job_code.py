@@ -7,7 +7,7 @@ The names that the code does not define are the job's own: `model`, `data`, `los
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest
@@ -18,6 +18,10 @@ LONGEST_SPEC = 1200
 """Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
 SPEC_FILE = "spec.json"
 _SECRET = "secrets.randbits(128)"
+_SPEC_IN_FILE = (
+    f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
+)
+_SCHEDULE = 'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak'
 
 
 def codes(asked: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
@@ -35,28 +39,39 @@ def codes(asked: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
     return {name: make(asked, spec, sampling) for name, make in makers.items()}
 
 
+def _program(spec: Mapping[str, Any], imports: Sequence[str], *lines: str) -> str:
+    """Return a program: imports, the spec, the schedule's relative rates if it has one, and its lines."""
+    long, secret = len(json.dumps(spec)) > LONGEST_SPEC, any("secrets." in line for line in lines)
+    standard = ["import json"] * long + ["import secrets"] * secret + ["from pathlib import Path"] * long
+    shown = _SPEC_IN_FILE if long else f"spec = {spec!r}"
+    if _rates(spec):
+        imports, lines = [*imports, "from factorize.training.optimizers import schedule_rates"], (_SCHEDULE, *lines)
+    return "\n".join([*standard, *imports, "", shown, *lines])
+
+
+def _rates(spec: Mapping[str, Any]) -> bool:
+    """Whether the rate is no constant."""
+    return bool(spec["workload"].get("learning_rates"))
+
+
 def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
     """Return the rounds of a server; the job's own names are `model`, `connected`, `update_of` and `seed`."""
-    rates = _rates(spec)
-    head = _imports(
-        _spec_lines(spec),
-        "import factorize",
-        "from factorize.adapters.federated import FederatedRounds",
-        "from factorize.privacy import PrivacyTarget",
-        "from factorize.training.receipt import Receipt",
-        *rates[:1],
-    )
     momentum = spec["workload"].get("momentum")
-    return _text(
-        *[line for line in head if line != "import secrets"],
-        *rates[1:],
+    return _program(
+        spec,
+        [
+            "import factorize",
+            "from factorize.adapters.federated import FederatedRounds",
+            "from factorize.privacy import PrivacyTarget",
+            "from factorize.training.receipt import Receipt",
+        ],
         "rounds = FederatedRounds(",
         f'    "state", factorize.solve(spec), PrivacyTarget(epsilon={asked.epsilon!r}, delta={asked.delta!r}), model,',
         f"    clients={asked.clients}, clients_a_round={asked.clients_a_round}, clip_norm=1.0, seed=seed,",
         '    receipt=Receipt("receipt.json"))     # model: a list of arrays; seed: secret, the same after a restart',
         *(["velocity = [0.0 * old for old in model]"] if momentum else []),
         "while rounds.step < rounds.steps:",
-        *(["    rate = rates[rounds.step]"] if rates else []),
+        *(["    rate = rates[rounds.step]"] if _rates(spec) else []),
         "    for client in rounds.choose(connected()):",
         "        rounds.add(client, update_of(client, model))",
         "    change = rounds.close(model)",
@@ -64,38 +79,14 @@ def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
     )
 
 
-def _spec_lines(spec: Mapping[str, Any]) -> list[str]:
-    text = json.dumps(spec, sort_keys=True)
-    if len(text) <= LONGEST_SPEC:
-        return [f"spec = {spec!r}"]
-    return [
-        f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
-    ]
-
-
-def _imports(spec_lines: list[str], *more: str) -> list[str]:
-    plain = ["import secrets"]
-    if "json" in spec_lines[0].partition("#")[0].split("(")[0]:
-        plain = ["import json", "import secrets", "from pathlib import Path"]
-    return [*plain, *more, "", *spec_lines]
-
-
 def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
-    momentum, rates = _momentum(spec), _rates(spec)
-    head = _imports(
-        _spec_lines(spec),
-        "import factorize",
-        "import torch",
-        "from factorize.adapters.private import make_private",
-        *rates[:1],
-    )
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
-    return _text(
-        *head,
-        *rates[1:],
-        f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{momentum})",
-        *(scheduled if rates else []),
+    return _program(
+        spec,
+        ["import factorize", "import torch", "from factorize.adapters.private import make_private"],
+        f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{_momentum(spec)})",
+        *(scheduled if _rates(spec) else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
         f"epsilon={asked.epsilon!r}, delta={asked.delta!r}, epochs={asked.epochs},",
@@ -104,7 +95,7 @@ def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
         "        optimizer.step()",
-        *(["        schedule.step()"] if rates else []),
+        *(["        schedule.step()"] if _rates(spec) else []),
         "        optimizer.zero_grad()",
         "print(statement)",
     )
@@ -116,16 +107,6 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
-def _rates(spec: Mapping[str, Any]) -> list[str]:
-    """Return the import and the line that make the schedule's relative rates; nothing where the rate is constant."""
-    if not spec["workload"].get("learning_rates"):
-        return []
-    return [
-        "from factorize.training.optimizers import schedule_rates",
-        'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak, by step',
-    ]
-
-
 def _optax(spec: Mapping[str, Any]) -> str:
     """Return the optimizer of optax, whose rate is a function of the step where there is a schedule."""
     rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
@@ -133,19 +114,15 @@ def _optax(spec: Mapping[str, Any]) -> str:
 
 
 def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    rates = _rates(spec)
     if sampling in ("poisson", "cyclic_poisson"):
         return _jax_sampled(asked, spec, sampling)
-    head = _imports(
-        _spec_lines(spec),
-        "import factorize, jax, optax",
-        "from factorize.adapters.jax_private import make_private, summed_over_parts",
-        "from jax_privacy import clipped_grad",
-        *rates[:1],
-    )
-    return _text(
-        *head,
-        *rates[1:],
+    return _program(
+        spec,
+        [
+            "import factorize, jax, optax",
+            "from factorize.adapters.jax_private import make_private, summed_over_parts",
+            "from jax_privacy import clipped_grad",
+        ],
         "noise, batches, statement = make_private(",
         f"    spec, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
         f"delta={asked.delta!r}, epochs={asked.epochs},",
@@ -163,18 +140,14 @@ def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
 
 def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
-    rates = _rates(spec)
-    head = _imports(
-        _spec_lines(spec),
-        "import factorize, jax, optax",
-        "from factorize.adapters.jax import correlated_noise",
-        "from factorize.training.sampling import CyclicPoisson",
-        "from jax_privacy import clipped_grad",
-        *rates[:1],
-    )
-    return _text(
-        *head,
-        *rates[1:],
+    return _program(
+        spec,
+        [
+            "import factorize, jax, optax",
+            "from factorize.adapters.jax import correlated_noise",
+            "from factorize.training.sampling import CyclicPoisson",
+            "from jax_privacy import clipped_grad",
+        ],
         *_sampled_lines(asked, sampling, "len(x)", divided=True),
         f"noise = correlated_noise(factors, scale, seed={_SECRET})",
         _optax(spec),
@@ -223,21 +196,13 @@ def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
             f'sampling="{sampling}")',
             "order.check_calibration(scale, factors.steps)",
         ]
-    rates = _rates(spec)
-    head = _imports(
-        _spec_lines(spec),
-        "import factorize",
-        "import numpy as np",
-        *rates[:1],
-        f"from factorize.training.{module} import {name}",
-    )
-    return _text(
-        *head,
-        *rates[1:],
+    return _program(
+        spec,
+        ["import factorize", "import numpy as np", f"from factorize.training.{module} import {name}"],
         *lines,
         f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
         *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
-        f"for step, batch in enumerate({batches}):" if rates else f"for batch in {batches}:",
+        f"for step, batch in enumerate({batches}):" if _rates(spec) else f"for batch in {batches}:",
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
@@ -267,7 +232,3 @@ def _server_update(spec: Mapping[str, Any]) -> list[str]:
         f"    velocity = [{momentum!r} * kept + step for kept, step in zip(velocity, change)]",
         f"    model = [old + {rate}({way}) for old, step, kept in zip(model, change, velocity)]",
     ]
-
-
-def _text(*lines: str) -> str:
-    return "\n".join(lines)

@@ -527,7 +527,7 @@ def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--service", url).error(5)
         assert "cannot be reached" in factorize("solve", spec_text(4), "--service", url).error(5)
-    assert [path.name for path in factorize.home.iterdir()] == [".cache"]  # the test's own: how fast this machine is
+    assert not list(factorize.home.iterdir())
 
 
 NOWHERE = "http://127.0.0.1:9"
