@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from bucket_server import BucketServer
 from store_cases import factorization
 
@@ -126,23 +125,6 @@ def test_a_store_is_looked_at_once_in_five_seconds_and_its_manifests_once(
     assert set(listed(Catalog(ledger.engine, store))) == {one, two}, "a restart reads no manifest again"
 
 
-def test_another_answer_is_listed_when_the_first_has_gone(catalog: Catalog, ledger: Ledger, store: Store) -> None:
-    first = store.put(factorization(3))
-    assert listed(catalog) == [first["digest"]]
-    with ledger.engine.begin() as connection:  # a later answer of the same spec, as rows have it
-        connection.execute(
-            sa.text(
-                "INSERT INTO results SELECT :other, spec_digest, workload, n, created, submitted, bytes, form, summary, "
-                "'kept' FROM results"
-            ),
-            {"other": "f" * 64},
-        )
-    store.objects.delete(manifest_key(first["digest"]))
-    assert listed(catalog) == []
-    with ledger.engine.connect() as connection:
-        assert connection.scalar(sa.text("SELECT count(*) FROM results")) == 0, "both are read again"
-
-
 def test_damaged_manifests_are_passed_over(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_module, "READS", 2)
     store = open_store(str(tmp_path / "store"))
@@ -168,25 +150,6 @@ def test_an_answer_that_is_published_while_it_is_looked_at_is_listed_later(ledge
     assert listed(catalog) == []
     os.rename(away, entry)
     assert listed(catalog) == [put["digest"]]
-
-
-def test_pages_are_found_by_an_index(ledger: Ledger) -> None:
-    """Every list that a service gives is read along an index, in its order."""
-    asked = [
-        ("SELECT digest FROM results WHERE standing='listed' ORDER BY created DESC, spec_digest DESC", "by_time"),
-        (
-            "SELECT digest FROM results WHERE standing='listed' AND workload='x' "
-            "ORDER BY created DESC, spec_digest DESC",
-            "by_workload",
-        ),
-        ("SELECT spec FROM jobs ORDER BY submitted DESC, spec_digest DESC", "by_time"),
-        ("SELECT spec FROM jobs WHERE state='done' ORDER BY submitted DESC, spec_digest DESC", "by_state"),
-        ("SELECT spec FROM jobs WHERE workload='x' ORDER BY submitted DESC, spec_digest DESC", "by_workload"),
-    ]
-    with ledger.engine.connect() as connection:
-        for query, index in asked:
-            plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query} LIMIT 51")).all())
-            assert index in plan and "TEMP B-TREE" not in plan, plan
 
 
 def test_ls_asks_the_users_catalog_of_a_large_store(

@@ -12,7 +12,7 @@ from specs import spec_of
 from factorize import solvers
 from factorize.api.local import obtain, plan
 from factorize.api.proof import inspect
-from factorize.api.terminal.progress import progress_of, state_text
+from factorize.api.terminal.progress import state_text
 from factorize.errors import Cancelled
 from factorize.solution import PHASES, Progress
 from factorize.storage.store import open_store
@@ -78,9 +78,3 @@ def test_a_kernel_that_has_to_compile_is_a_phase_and_can_be_cancelled(kernels: i
 )
 def test_people_read_the_phase_and_whose_gap_it_is(progress: Progress, text: str) -> None:
     assert state_text(progress) == text and progress.phase in PHASES
-
-
-def test_what_a_service_of_an_earlier_release_says_is_read_too() -> None:
-    assert progress_of({"iteration": 2, "relative_gap": 0.5, "class_gap": None, "seconds": 1.0}) == Progress(
-        2, 0.5, None, 1.0
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,20 +127,3 @@ def test_a_child_imports_from_where_its_parent_does(tmp_path: Path, monkeypatch:
     assert "" not in path and str(tmp_path) not in path and str(elsewhere) == path[0 if str(ROOT) in path[1:] else 1]
     with closing(Worker("only_here")) as worker:
         assert worker.ask("where", {}) == str(elsewhere / "only_here.py")
-
-
-def test_a_checkout_finds_itself_when_it_is_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert str(ROOT) in search_path()
-    monkeypatch.setattr(sys, "path", ["", *(entry for entry in sys.path if os.path.realpath(entry) != str(ROOT))])
-    assert search_path()[0] == str(ROOT)
-
-
-def test_a_folder_that_is_gone_has_nothing_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    absolute = [entry for entry in sys.path if os.path.isabs(entry)]
-    monkeypatch.setattr(sys, "path", absolute)
-    assert search_path() == [*([] if str(ROOT) in absolute else [str(ROOT)]), *absolute]

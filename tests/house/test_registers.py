@@ -13,18 +13,17 @@ from checker_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import Spec, parse_spec, solvers
+from factorize import Spec, parse_spec
 from factorize.certificate.sensitivity import SERVED, sensitivity_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
 from factorize.checker.participation import allowed
 from factorize.checker.spec import KINDS as EXACT_KINDS
-from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_column, weighing_of
+from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_column
 from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
-from factorize.checker.strategy import Strategy
 from factorize.checker.structures import ENDLESS_READINGS, READINGS
-from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
+from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
 from factorize.factor_file import load
 from factorize.format.manifest import ENDLESS
@@ -40,7 +39,7 @@ from factorize.plain_data.words import words_of
 from factorize.solvers.comparing.candidates import left_out, mechanisms
 from factorize.solvers.register import SOLVERS
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
+from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS, Prefix, UserMatrix
 from factorize.workloads.base import kinds_among
 
@@ -104,14 +103,6 @@ class TestWorkloads:
             with pytest.raises(CertificateError, match="workload 'quarterly'"):
                 ask(UNKNOWN)
 
-    def test_a_matrix_of_the_users_own_is_said_not_to_be_checked(self) -> None:
-
-        rows = np.tri(6) + np.eye(6)
-        found = solvers.solve(parse_spec({"workload": {"kind": "matrix", "rows": rows.tolist()}}))
-        report = check_factor_file(sealed(*parts(found)))
-        assert report.supported, report.failed
-        assert any("losses" in text for text in report.not_checked)
-
 
 class TestParticipations:
     def test_every_register_has_the_same_kinds(self) -> None:
@@ -137,18 +128,6 @@ class TestParticipations:
                 sensitivity_of(DenseMatrix(np.eye(4)), asked)
         with pytest.raises(InvalidParticipation, match="quarterly"):
             allowed({"kind": "quarterly"}, 4)
-
-    @pytest.mark.parametrize("document", PARTICIPATIONS, ids=lambda document: document["kind"])
-    def test_what_a_kind_says_of_its_patterns_agrees(self, document: dict[str, Any]) -> None:
-        participation = parse_spec(ASKED | {"participation": document}).participation
-        patterns, spread = participation.patterns(N), participation.spread(N)
-        assert participation.single == (spread.most == 1) == (participation.passes == 1)
-        assert participation.free == (patterns is None)
-        if patterns is not None:
-            assert sorted(patterns.ravel().tolist()) == list(range(N))
-            assert patterns.shape[1] == spread.most == participation.passes
-            assert list(range(0, spread.separation * spread.most, spread.separation)) in patterns.tolist()
-            assert spread.most == 1 or (np.diff(patterns) == spread.separation).all()
 
 
 class TestObjectives:
@@ -181,12 +160,6 @@ class TestObjectives:
     def test_the_exact_checker_reads_each(self) -> None:
         kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyObjective)[0])}
         assert set(OBJECTIVES) == kinds == rows_of("docs/spec.md", "Objectives")
-
-    def test_an_unknown_kind_is_refused(self) -> None:
-        with pytest.raises(CertificateError, match="objective 'median'"):
-            weighing_of({"kind": "median"}, 4)
-        with pytest.raises(CertificateError, match="3 weights for 4 rows"):
-            weighing_of({"kind": "weighted", "weights": [1.0, 1.0, 1.0]}, 4)
 
 
 class TestMechanisms:
@@ -227,16 +200,6 @@ class TestStructures:
     def test_each_makes_its_noise_in_the_file_of_its_name(self) -> None:
         for name, maker in [*_RECURRENCES.items(), *_ROWS.items()]:
             assert maker.__module__ == f"factorize.client.recurrences.{PAIRED.get(name, name)}"
-
-    @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])
-    def test_every_register_serves_each(self, name: str, strategy: Any) -> None:
-        tensors = strategy.tensors()
-        assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
-        source = noise_source(strategy.structure, tensors, N, "")
-        assert source.cost.vectors == (source.recurrence().vectors if isinstance(source, Streamable) else N)
-        assert Strategy(strategy.structure, tensors, N).n == N
-        found = Strategy(strategy.structure, tensors, N).column_norms
-        np.testing.assert_allclose(strategy.column_norms_squared(), found.values, rtol=1e-12)
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
     def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:

@@ -8,56 +8,6 @@ from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.solvers import semidefinite
 
 
-@pytest.mark.parametrize("n", [1, 8])
-def test_agreement_on_prefix_sums(vectors, n):
-    certificate = solved(n, "semidefinite", tolerance=1e-6).certificate
-    assert certificate.loss.total_squared == pytest.approx(vectors[f"D.opt_prefix.n{n}"]["total"], rel=1e-6)
-    assert certificate.converged
-    assert certificate.sensitivity.value <= 1
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [
-        {"kind": "momentum", "n": 16, "momentum": 0.9},
-        {"kind": "srg", "n": 8, "momentum": 0.9, "decay": 0.0820849986238988},
-        {"kind": "matrix", "rows": np.random.default_rng(3).random((20, 8)).tolist()},
-    ],
-    ids=lambda workload: workload["kind"],
-)
-def test_agreement_on_other_workloads(workload):
-    conic, dense = (
-        solved(workload, "semidefinite", tolerance=1e-5).certificate,
-        solved(workload, "dense", tolerance=1e-6).certificate,
-    )
-    assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
-    assert conic.lower_bound.objective <= dense.loss.objective
-
-
-def test_agreement_on_lambda_tau(vectors):
-    found = solved(12, "semidefinite", objective={"kind": "lambda_tau", "tau": 5}, tolerance=1e-6)
-    assert found.certificate.loss.objective == pytest.approx(vectors["E.opt.T12.tau5"]["objective"], rel=1e-6)
-
-
-@pytest.mark.parametrize(("k", "b"), [(2, 2), (3, 3)])
-def test_agreement_on_fixed_epochs(k, b):
-    """The conic program knows nothing of correlation blocks."""
-    participation = {"kind": "fixed_epochs", "epochs": k}
-    conic = solved(k * b, "semidefinite", participation, tolerance=1e-5).certificate
-    dense = solved(k * b, "dense", participation, tolerance=1e-6).certificate
-    assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
-    assert conic.sensitivity.kind == "exact"
-
-
-def test_momentum_over_epochs_against_the_mask():
-    participation = {"kind": "fixed_epochs", "epochs": 2}
-    workload = {"kind": "momentum", "n": 6, "momentum": 0.9}
-    conic = solved(workload, "semidefinite", participation, tolerance=1e-5).certificate
-    dense = solved(workload, "dense", participation, tolerance=1e-6).certificate
-    assert conic.loss.total_squared == pytest.approx(133.767, rel=1e-5)
-    assert dense.loss.total_squared == pytest.approx(133.767, rel=1e-5)
-
-
 @pytest.mark.parametrize("damage", ["noise", "asymmetry", "indefinite", "too large"])
 @pytest.mark.parametrize("epochs", [3])
 def test_a_bad_answer_of_the_solver_is_repaired(monkeypatch, damage, epochs):

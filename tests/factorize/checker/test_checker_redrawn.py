@@ -21,7 +21,7 @@ from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.checker.utility import Utility
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import TooLarge
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, Solution
@@ -140,49 +140,6 @@ class TestFiles:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"decay": np.zeros((N, 2))},
-            {"decay": np.zeros(N)},
-            {"output": np.zeros((N - 1, 3))},
-            {"input": np.zeros((2, N, 3))},
-            {"direct": np.ones((0, N)), "input": np.zeros((0, N, 3))},
-            {"direct": np.ones((3, N + 1))},
-            {"lag": np.array([0.0])},
-            {"lag": np.array([1.5])},
-            {"lag": np.array([N + 1.0])},
-            {"lag": np.array([6.0, 6.0])},
-        ],
-    )
-    def test_tensors_that_do_not_fit(self, change):
-        with pytest.raises(CorruptObject, match="has shape|lag is"):
-            Strategy("redrawn", cases.likely(N).tensors() | change, N)
-
-    @pytest.mark.parametrize("name", ["decay", "output", "input", "direct", "lag"])
-    def test_a_tensor_that_is_missing(self, name):
-        parts = cases.likely(N).tensors()
-        del parts[name]
-        with pytest.raises(CorruptObject, match=name):
-            Strategy("redrawn", parts, N)
-
-    @pytest.mark.parametrize("name", ["input", "direct"])
-    def test_a_draw_before_the_first(self, name):
-        for m, last in ((1, 5), (2, 11)):
-            parts = cases.likely(N).tensors()
-            parts[name] = parts[name].copy()
-            parts[name][m, last] = 1e-300
-            with pytest.raises(InvalidStrategy, match=f"before step {last + 1}"):
-                Strategy("redrawn", parts, N)
-
-    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-    def test_a_diagonal_that_is_none(self, bad):
-        parts = cases.likely(N).tensors()
-        parts["direct"] = parts["direct"].copy()
-        parts["direct"][0, 3] = bad
-        with pytest.raises(InvalidStrategy):
-            Strategy("redrawn", parts, N)
-
     def test_an_inverse_that_is_not_enclosed(self):
         """x_i = y_i + 2^60 (y_0 + ... + y_{i-1}): entries of C grow by 2^60 a step, beyond all places."""
         ones, inputs, direct = np.ones((8, 1)), np.zeros((2, 8, 1)), np.zeros((2, 8))

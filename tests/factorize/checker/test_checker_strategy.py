@@ -164,29 +164,13 @@ def test_structures(name: str, scaled: bool) -> None:
 @pytest.mark.parametrize(
     ("structure", "tensors", "error", "message"),
     [
-        ("toeplitz", arrays(coefficients=[1, 0, 0]), CorruptObject, "shape|fewer"),
-        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0]), CorruptObject, "shape|fewer"),
-        ("banded_toeplitz", arrays(coefficients=[1, 0, 0, 0, 0]), CorruptObject, "shape|fewer"),
-        ("banded_toeplitz", arrays(coefficients=[]), CorruptObject, "shape|fewer"),
-        ("banded_toeplitz", arrays(coefficients=[[1, 0]]), CorruptObject, "shape|fewer"),
-        ("banded", arrays(bands=[1, 1, 1, 1]), CorruptObject, "shape|fewer"),
-        ("banded", {"bands": np.ones((0, N))}, CorruptObject, "shape|fewer"),
-        ("banded", {"bands": np.tri(5, N)}, CorruptObject, "more than n=4"),
-        ("banded", arrays(bands=[[1] * 3]), CorruptObject, "shape|fewer"),
         ("banded", arrays(bands=[[1] * 4, [0, 0, 0, 1e-300]]), InvalidStrategy, "must be exactly 0 where"),
-        ("banded", arrays(bands=[[1, 1, 0, 1]]), InvalidStrategy, "must be positive"),
-        ("banded_toeplitz", arrays(coefficients=[0, 1]), InvalidStrategy, "must be positive"),
-        ("dense", dense([[1.0, 0], [0, 1]]), CorruptObject, "shape \\(2, 2\\)"),
-        ("dense", {"": np.eye(N) + np.eye(N, k=1) * 1e-300}, InvalidStrategy, "entry \\(0, 1\\) above"),
         ("dense", dense(SIGNED) | arrays(more=[1]), CorruptObject, "has the tensors"),
         ("scaled", dense(SIGNED), CorruptObject, "needs column_scale of shape \\(4,\\)"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, 0, 1]), InvalidStrategy, "column_scale leaves"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, 1, -2, 1]), InvalidStrategy, "column_scale leaves"),
-        ("scaled", dense(SIGNED) | arrays(column_scale=[1, np.inf, 1, 1]), InvalidStrategy, "column_scale leaves"),
-        ("scaled", arrays(column_scale=[1, 1, 1, 1]), CorruptObject, r"the tensors \[\] beside column_scale"),
         ("circulant", dense(SIGNED), CorruptObject, "structure 'circulant' is none of"),
     ],
 )
 def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: type[Exception], message: str) -> None:
+    """As the reader of files refuses them, in tests/factorize/format/test_tensors.py."""
     with pytest.raises(error, match=message):
         Strategy(structure, tensors, N)

@@ -16,7 +16,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.tree import TreeReading
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.errors import TooLarge
 from factorize.structures.tree import TreeMatrix
 
 
@@ -95,21 +95,3 @@ def test_a_tree_of_a_solver_is_verified(restart: int | None) -> None:
     value = report.sensitivity["lower"] * (1 - 1e-9)
     manifest["certificate"]["sensitivity"] |= {"value": value, "hex": float(value).hex()}
     assert any("understated" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
-
-
-def test_tensors_that_are_no_tree() -> None:
-    nodes, restart = random_tree(3).nodes, np.array([float(random_tree(3).restart)])
-    n = nodes.shape[1]
-    for wrong, other, message in (
-        (nodes[:-1], restart, "rows of nodes"),
-        (nodes, np.array([n + 1.0]), "tree.restart"),
-        (nodes, np.array([0.0]), "tree.restart"),
-        (nodes, restart + 0.5, "tree.restart"),
-        (nodes, np.array([1.0, 1.0]), "tree.restart"),
-    ):
-        with pytest.raises(CorruptObject, match=message):
-            Strategy("tree", {"tree.nodes": wrong, "tree.restart": other}, n)
-    spoilt = nodes.copy()
-    spoilt[1, 0] = 1e-300
-    with pytest.raises(InvalidStrategy, match="must be exactly 0"):
-        Strategy("tree", {"tree.nodes": spoilt, "tree.restart": restart}, n)

@@ -8,7 +8,6 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from store_cases import failing, flip, overwrite
 
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage import blobs as blobs_module
-from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
+from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.medium.directory import Directory
 from factorize.storage.objects import Reader
 
@@ -75,18 +74,6 @@ def test_every_range_is_the_files(tmp_path, small_chunks, size, cache):
     assert content(blobs, name) == data
 
 
-def test_the_chunks_are_4_mib_and_come_without_copies(tmp_path):
-    data = random.Random(1).randbytes(2 * CHUNK_BYTES + 5)
-    directory, name, _ = stored(tmp_path, data)
-    blob = Blobs(directory).open(name)
-    views = list(blob.read(10))
-    assert [len(view) for view in views] == [CHUNK_BYTES - 10, CHUNK_BYTES, 5]
-    assert all(view.readonly for view in views)
-    assert b"".join(views) == data[10:]
-    assert all(a.obj is b.obj for a, b in zip(views, blob.read(20), strict=True)), "the very buffers that were hashed"
-    assert directory.opened == 1
-
-
 def test_every_single_bit_flip_is_found_before_a_byte_is_served(tmp_path, small_chunks):
     data = random.Random(2).randbytes(SMALL + 20)
     directory, name, path = stored(tmp_path, data)
@@ -136,17 +123,6 @@ def test_a_file_that_changes_while_it_is_served_stops_before_the_changed_chunk(t
         blobs.open(name)
 
 
-def test_chunks_of_a_damaged_pass_are_out_of_reach(tmp_path, small_chunks):
-    data = random.Random(8).randbytes(3 * SMALL)
-    directory, name, path = stored(tmp_path, data)
-    blobs = Blobs(directory, cache_bytes=6 * SMALL)
-    blob = blobs.open(name)
-    flip(path, 0)
-    with pytest.raises(CorruptObject):
-        blobs.open(name)
-    assert b"".join(blob.read()) == data, "the blob that was opened before is served from the buffers verified then"
-
-
 def test_what_goes_away_is_not_found(tmp_path):
     directory, name, path = stored(tmp_path, b"data")
     blobs = Blobs(directory)
@@ -159,20 +135,6 @@ def test_what_goes_away_is_not_found(tmp_path):
             ask(name)
 
 
-def test_first_readers_at_once_hash_once(tmp_path):
-    data = random.Random(9).randbytes(1000)
-    directory, name, _ = stored(tmp_path, data)
-    directory.gate = threading.Event()
-    blobs = Blobs(directory)
-    with ThreadPoolExecutor(8) as pool:
-        reads = [pool.submit(content, blobs, name) for _ in range(8)]
-        while directory.opened == 0:
-            pass
-        directory.gate.set()
-        assert {read.result() for read in reads} == {data}
-    assert directory.opened == 1
-
-
 def test_an_error_of_the_disk_is_no_damage(tmp_path):
     _, name, _ = stored(tmp_path, b"data")
     for at in range(4):  # status, open, status, read
@@ -181,18 +143,6 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path):
             content(blobs, name)
         assert not blobs.damaged(name)
         assert content(blobs, name) == b"data", "and the next try succeeds"
-
-
-def test_a_chunk_that_was_read_again_is_kept(tmp_path, small_chunks):
-    directory, name, _ = stored(tmp_path, bytes(3 * SMALL))
-    blobs = Blobs(directory, cache_bytes=2 * SMALL)
-    opened = []
-    for _ in range(3):
-        content(blobs, name, 0, SMALL)
-        opened.append(directory.opened)
-    assert opened == [2, 2, 2], "once to hash the whole, which is too large to keep, and once for the chunk"
-    content(Blobs(directory, cache_bytes=3 * SMALL), name)
-    assert directory.opened == 3, "what just fits is kept whole"
 
 
 def test_a_file_that_is_touched_is_hashed_again_and_read_on(tmp_path, small_chunks):

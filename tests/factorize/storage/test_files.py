@@ -37,18 +37,6 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
-def test_nothing_is_created_over_something(tmp_path):
-    os.close(FILES.create(tmp_path / "a"))
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
-    with pytest.raises(FileExistsError):
-        FILES.create(tmp_path / "a")
-    (tmp_path / "dangling").symlink_to(tmp_path / "b")
-    with pytest.raises(FileExistsError):
-        FILES.create(tmp_path / "dangling")
-    with pytest.raises(FileExistsError):
-        FILES.link(tmp_path / "a", tmp_path / "dangling")
-
-
 def test_symbolic_links_are_not_opened_and_a_fifo_does_not_block(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
@@ -128,23 +116,6 @@ def test_a_move_is_durable_in_both_folders(tmp_path):
     assert set(synced) == {tmp_path / "a", quarantine / "a", quarantine, tmp_path}, "the new folders, and both names"
 
 
-def test_listing_is_sorted_and_follows_no_links(directory, tmp_path):
-    for key in ("b/2", "b/1", "a/x/y", "c"):
-        put(directory, key, b"")
-    (tmp_path / "b" / "0").symlink_to(tmp_path / "a")
-    os.mkfifo(tmp_path / "b" / "9")
-    assert [(entry.key, entry.kind) for entry in directory.list()] == [
-        ("a/x/y", "file"),
-        ("b/0", "symlink"),
-        ("b/1", "file"),
-        ("b/2", "file"),
-        ("b/9", "other"),
-        ("c", "file"),
-    ]
-    assert [entry.key for entry in directory.list("b")] == ["b/0", "b/1", "b/2", "b/9"]
-    assert list(directory.list("nothing")) == []
-
-
 def test_what_disappears_while_it_is_listed_is_left_out(tmp_path):
     class Stale(Files):
         def list(self, path: Path) -> list[str]:
@@ -190,12 +161,6 @@ def test_a_root_removed_behind_our_back_is_not_made_again(tmp_path):
     assert not (tmp_path / "root").exists()
 
 
-def test_a_file_in_the_place_of_a_folder_is_reported(directory, tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(StoreUnavailable, match="File exists"):
-        put(directory, "a/b", b"1")
-
-
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
@@ -235,18 +200,3 @@ def test_at_no_moment_can_others_look_into_a_new_root(tmp_path):
     make_root(files, tmp_path / "x")
     assert files.calls == ["make_directory", "sync_directory", "sync"], "there is no second step that closes it"
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o700
-
-
-def test_a_lock_that_is_refused_leaves_no_open_file(tmp_path, monkeypatch):
-    (tmp_path / "file").write_bytes(b"x")
-    closed = []
-    close = os.close
-    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OSError, match="No locks"):
-        FILES.lock(tmp_path / "file", True)
-    assert len(closed) == 1

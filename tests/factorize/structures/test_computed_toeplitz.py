@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from specs import solved
@@ -14,11 +12,9 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import Streamable, noise_source
-from factorize.errors import InvalidStrategy
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.nu_toeplitz import noising_coefficients
 
 PARTICIPATIONS = [
     Single(),
@@ -26,37 +22,6 @@ PARTICIPATIONS = [
     MinSep(kind="min_sep", min_sep=7, max_participations=5),
 ]
 RISING = np.array([1.0, -0.1, -0.8])  # c = 1, 0.1, 0.81, ...
-
-
-def matrix(bands: int = 4, n: int = 64) -> InverseBandedToeplitz:
-    return InverseBandedToeplitz(noising_coefficients(bands, 0.0), n)
-
-
-def exact_column(noising: np.ndarray, n: int) -> list[Fraction]:
-    weights, found = [Fraction(value) for value in noising.tolist()], [Fraction(1)]
-    for t in range(1, n):
-        found.append(-sum((weights[d] * found[t - d] for d in range(1, min(t, len(weights) - 1) + 1)), Fraction(0)))
-    return found
-
-
-@pytest.mark.parametrize("noising", [noising_coefficients(5, 0.0), RISING, np.array([1.0, -1.0]), np.ones(1)], ids=str)
-def test_coefficients_are_enclosed(noising):
-    strategy, true = InverseBandedToeplitz(noising, 60), exact_column(noising, 60)
-    values, off = Strategy(strategy.structure, strategy.tensors(), 60).reading.near_series
-    for plain, value, exact in zip(strategy.dense()[:, 0], values, true, strict=True):
-        assert abs(Fraction(float(value)) - exact) <= Fraction(off) * exact and off <= 2e-14
-        assert abs(Fraction(float(plain)) - exact) <= exact / 10**13
-
-
-@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda p: p.kind)
-@pytest.mark.parametrize("bands", [1, 2, 4])
-def test_the_sensitivity_is_exact_and_that_of_the_exact_checker(participation, bands):
-    strategy = matrix(bands)
-    found = sensitivity_of(strategy, participation)
-    bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 64), participation.document())
-    assert found.kind == "exact"
-    assert bracket.exact
-    assert bracket.upper <= Fraction(found.value) ** 2 <= bracket.lower * (1 + Fraction(1, 10**12))
 
 
 def test_coefficients_that_rise_give_an_upper_bound():
@@ -68,16 +33,6 @@ def test_coefficients_that_rise_give_an_upper_bound():
     bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 40), PARTICIPATIONS[2].document())
     assert float(bracket.upper) == pytest.approx(found.value**2, rel=1e-11)
     assert not bracket.exact
-
-
-@pytest.mark.parametrize(
-    "noising",
-    [[2.0, -0.5], [1.0, 0.5], [1.0, -0.75, -0.5], [1.0, -1e-120], [1.0, np.nan], [], [[1.0]], np.r_[1.0, np.zeros(99)]],
-    ids=str,
-)
-def test_other_inverses_are_refused(noising):
-    with pytest.raises(InvalidStrategy):
-        InverseBandedToeplitz(np.array(noising), 50)
 
 
 @pytest.mark.parametrize("normalization", ["none", "columns"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from factorize.encoding import raw_bytes
-from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.structures.endless import EndlessBlt, EndlessNuToeplitz
 from factorize.structures.layouts import build_matrix, describe, tensor_names
 
@@ -74,11 +73,6 @@ def test_tensors_describe_the_matrix_of_the_contract(case):
     np.testing.assert_array_equal(build_matrix(matrix.structure, kept, N).rows(0, N), matrix.rows(0, N))
 
 
-def test_the_array_beside_a_tree_is_the_same_matrix():
-    with pytest.raises(InvalidStrategy, match="whole"):
-        build_matrix("tree", {"tree.nodes": NODES, "tree.restart": np.array([4.0]), "": np.eye(N)}, N)
-
-
 @pytest.mark.parametrize(
     ("structure", "parts", "kind"),
     [("blt", BLT, EndlessBlt), ("nu_toeplitz", {"nu": np.array([0.25])}, EndlessNuToeplitz)],
@@ -87,50 +81,6 @@ def test_rows_without_end_have_no_side(structure, parts, kind):
     matrix = build_matrix(structure, parts, None)
     assert type(matrix) is kind and matrix.side is None
     assert {name: part.tolist() for name, part in matrix.tensors().items()} == {k: v.tolist() for k, v in parts.items()}
-
-
-@pytest.mark.parametrize(
-    ("structure", "n", "known"),
-    [
-        ("nu_toeplitz", N, "banded, banded_toeplitz, blt, buffered"),
-        ("dense", None, "is none of blt, nu_toeplitz; update factorize"),
-        ("x" * 100, N, "'" + "x" * 40 + "' is none"),
-    ],
-)
-def test_an_unknown_structure_is_named_with_those_that_are_known(structure, n, known):
-    with pytest.raises(CorruptObject, match=known):
-        build_matrix(structure, {}, n)
-
-
-@pytest.mark.parametrize(
-    ("structure", "missing"),
-    [
-        ("dense", ""),
-        ("toeplitz", "coefficients"),
-        ("banded", "bands"),
-        ("buffered", "decay"),
-        ("state_space", "transition"),
-        ("tree", "tree.nodes"),
-        ("tree", "tree.restart"),
-        ("blt", "omega"),
-        ("scaled toeplitz", "column_scale"),
-    ],
-)
-def test_a_tensor_that_is_missing_is_named(structure, missing):
-    parts = {name: part for name, part in CASES[structure][0].items() if name != missing}
-    structure = structure.split()[0]
-    with pytest.raises(CorruptObject, match=f"a {structure} matrix needs the tensor '{missing}', which the file lacks"):
-        build_matrix(structure, parts, N)
-
-
-def test_a_scale_alone_is_no_matrix():
-    with pytest.raises(CorruptObject, match=r"the tensors \[\] beside column_scale are those of no structure"):
-        build_matrix("scaled", {"column_scale": SCALE}, N)
-
-
-def test_an_endless_matrix_names_the_missing_tensor_too():
-    with pytest.raises(CorruptObject, match="a blt matrix needs the tensor 'omega'"):
-        build_matrix("blt", {"theta": BLT["theta"]}, None)
 
 
 def test_tensors_are_named_after_their_matrix_and_those_of_a_tree_alone():

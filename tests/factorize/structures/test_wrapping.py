@@ -11,7 +11,6 @@ from structure_cases import strategies
 
 from factorize import parse_spec
 from factorize.checker.check import check_factor_file
-from factorize.checker.strategy import Strategy
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factorization import Factorization
@@ -56,16 +55,6 @@ def test_the_table_names_the_tensors_that_are_written(structure: str) -> None:
     assert set(TENSORS[structure]) <= written <= {*TENSORS[structure], *BESIDE.get(structure, ())}
 
 
-@pytest.mark.parametrize("structure", WRAPPED)
-def test_the_exact_checker_reads_the_same_matrix(structure: str) -> None:
-    found = Strategy("scaled", scaled_tensors(INNER[structure]), N)
-    entries, whole = found.near_columns(np.arange(N)).values, INNER[structure].dense() * SCALE
-    np.testing.assert_allclose(entries, whole, rtol=1e-12, atol=1e-12)
-    assert found.structure == structure
-    if structure not in ("buffered", "state_space", "blt", "inverse_banded_toeplitz"):  # computed, so enclosed
-        assert np.array_equal(entries, whole)
-
-
 @pytest.mark.parametrize("structure", REFUSED)
 def test_what_no_reader_serves_cannot_be_written(structure: str) -> None:
     with pytest.raises(InvalidStrategy, match=f"a {structure} matrix cannot be scaled.*scale one of dense, toeplitz"):
@@ -86,28 +75,3 @@ def test_what_cannot_be_written_is_read_by_nobody(structure: str) -> None:
         build_matrix("scaled", scaled_tensors(INNER[structure]), N)
     with pytest.raises(CorruptObject, match="of no structure that can be scaled; scaled wraps dense, toeplitz"):
         noise_source("scaled", scaled_tensors(INNER[structure]), N, "")
-
-
-@pytest.mark.parametrize("extra", ["row_scale", "bands", "theta", ""])
-@pytest.mark.parametrize("structure", ["inverse_banded_toeplitz", "buffered"])
-def test_no_tensor_may_be_beside_those_of_one_structure(structure: str, extra: str) -> None:
-    tensors = {**scaled_tensors(INNER[structure]), extra: np.ones(N)}
-    for read in (
-        lambda: build_matrix("scaled", tensors, N),
-        lambda: noise_source("scaled", tensors, N, ""),
-        lambda: Strategy("scaled", tensors, N),
-    ):
-        with pytest.raises(CorruptObject):
-            read()
-
-
-@pytest.mark.parametrize("scale", [np.ones(N - 1), np.ones((N, 1)), np.array(1.0), None])
-def test_there_is_one_scale_for_each_column(scale: np.ndarray | None) -> None:
-    tensors = {"coefficients": np.ones(N)} | ({} if scale is None else {COLUMN_SCALE: scale})
-    for read in (
-        lambda: build_matrix("scaled", tensors, N),
-        lambda: noise_source("scaled", tensors, N, ""),
-        lambda: Strategy("scaled", tensors, N),
-    ):
-        with pytest.raises(CorruptObject):
-            read()

@@ -12,7 +12,6 @@ from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, searched
 
 from factorize import parse_spec
 from factorize.certificate.certificate import certify
-from factorize.checker.bounds import classes
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -62,18 +61,6 @@ def test_no_column_has_a_bound_above_another(workload: str, n: int, seed: int, m
     bound = certify(asked, ToeplitzMatrix(column, n), {}, outcome=Outcome.CONVERGED).class_lower_bound
     if bound is not None:
         assert bound.objective <= certificate.loss.objective * (1 + 1e-12)
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10_000))
-def test_any_multipliers_certify(seed: int) -> None:
-    asked = asked_of("prefix", 10)
-    solution, certificate = searched(asked)
-    numbers = np.random.default_rng(seed).normal(size=10)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classes, "_multipliers", lambda *_: numbers)
-        bound = certify(asked, solution.strategy, {}, outcome=Outcome.CONVERGED).class_lower_bound
-    assert bound is None or bound.objective < certificate.loss.objective
 
 
 def test_long_columns_are_certified_by_ratios() -> None:
