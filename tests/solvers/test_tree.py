@@ -10,12 +10,11 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import CorruptObject, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.factor_file import load
 from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
-from factorize.structures.layouts import build_matrix
 from factorize.structures.tree import TreeMatrix
 
 DECODERS = ("online", "honaker_online", "honaker_full")
@@ -160,24 +159,6 @@ def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     again.verify()
     assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"
     assert np.array_equal(again.rows("C", 0, n), found.rows("C", 0, n))
-
-
-def test_damaged_trees_are_refused():
-    nodes, restart = node_weights(6, 6, "online"), np.array([6.0])
-    whole = TreeMatrix(nodes, 6).dense()
-    assert build_matrix("tree", {"": whole, "tree.nodes": nodes, "tree.restart": restart}, 6).n == 6
-    with pytest.raises(InvalidStrategy, match="not the same matrix"):
-        build_matrix("tree", {"": whole * 2, "tree.nodes": nodes, "tree.restart": restart}, 6)
-    with pytest.raises(CorruptObject, match="tree.restart"):
-        build_matrix("tree", {"tree.nodes": nodes}, 6)
-    for bad, message in (
-        (np.ones((4, 6)), "exactly 0"),
-        (nodes[:3], "rows of nodes"),
-        (nodes * -1, "must be positive"),
-        (nodes * np.nan, "finite"),
-    ):
-        with pytest.raises(InvalidStrategy, match=message):
-            TreeMatrix(bad, 6)
 
 
 def test_a_restart_beyond_the_end_is_refused():

@@ -14,7 +14,6 @@ from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 
 Within = Callable[..., Run]
-PREFIX = {"workload": {"kind": "prefix", "n": 4}}
 
 
 @pytest.fixture
@@ -38,33 +37,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str
 
 
 class TestWords:
-    def test_they_name_what_json_names(self, within: Within) -> None:
-        said = within("spec", "digest", "prefix", "--n", 8, "--epochs", 2, "--mechanism=banded", "--bands", 2).out
-        document = {
-            "workload": {"kind": "prefix", "n": 8},
-            "participation": {"kind": "fixed_epochs", "epochs": 2},
-            "mechanism": {"kind": "banded", "bands": 2},
-        }
-        assert said.strip() == parse_spec(document).digest == within("spec", "digest", json.dumps(document)).out.strip()
-
     def test_the_commands_own_options_are_theirs(self, within: Within, tmp_path: Path) -> None:
         given = ("estimate", "prefix", "--output", "json", "--n", 8, "--store", tmp_path / "none")
         done = within(*given, "--mechanism", "identity")
         assert done.json()["spec"]["mechanism"] == {"kind": "identity"} and not done.json()["known"]
-
-    @pytest.mark.parametrize(
-        ("words", "told"),
-        [
-            (["prefix", "--n", "8", "--epocs", "2"], "unknown field 'epocs', near 'epochs'"),
-            (["prefx", "--n", "8"], "unknown kind 'prefx', near 'prefix'"),
-            (["--n", "8"], "name one of"),
-            (["prefix", "--n"], "--n needs a value"),
-            (["prefix", "--n", "many"], "number or 'unbounded'"),
-            ([json.dumps(PREFIX), "--epochs", "2"], "No such option"),
-        ],
-    )
-    def test_what_is_mistyped_is_named(self, within: Within, words: list[str], told: str) -> None:
-        assert told in within("spec", "show", *words).error(2)
 
     def test_a_file_of_that_name_is_a_file(
         self, within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.losses.check_endless import check_endless
 from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
 from factorize.checker.sensitivity import squared_limit
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidParticipation
 
 BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
 ONCE: dict[str, Any] = {"kind": "single"}
@@ -50,22 +50,6 @@ def test_one_damped_column_without_end() -> None:
 def test_participations_without_a_limit(participation: dict[str, Any]) -> None:
     with pytest.raises(InvalidParticipation, match="no finite sensitivity without end"):
         squared_limit("blt", BLT, participation)
-
-
-def test_strategies_without_a_limit() -> None:
-    for theta, omega in (([1.0], [0.5]), ([-0.5], [0.5]), ([0.5], [-0.5]), ([np.nan], [0.5])):
-        with pytest.raises(InvalidStrategy):
-            squared_limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
-        if not np.isfinite(theta).all():
-            with pytest.raises(InvalidStrategy, match="NaN"):
-                squared_limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
-    with pytest.raises(CorruptObject, match="'dense' is none of"):
-        squared_limit("dense", {"": np.eye(2)}, ONCE)
-    with pytest.raises(TooLarge, match="coefficients"):
-        squared_limit("nu_toeplitz", {"nu": np.array([1e-9])}, several(2, 2))
-    for nu in (0.0, 1.0, -0.5):
-        with pytest.raises(InvalidStrategy, match="is not one number"):
-            squared_limit("nu_toeplitz", {"nu": np.array([nu])}, ONCE)
 
 
 def test_claims_without_end() -> None:

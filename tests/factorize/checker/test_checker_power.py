@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import checker_mutations
@@ -41,10 +40,6 @@ def spoilt(
         yield rng, result, *parts(result)
 
 
-def understated(result: Any, array: np.ndarray, participation: dict[str, Any]) -> bool:
-    return Fraction(result.certificate.sensitivity.value) ** 2 < true_squares(array, participation)[0]
-
-
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_what_is_truly_wrong_is_rejected(name: str) -> None:
     """Ground truth by brute force at n <= 12; `SPOILT_FILES=1000` goes through 1,000 of each kind."""
@@ -69,19 +64,6 @@ def test_a_flipped_bit_of_the_file() -> None:
             check_factor_file(bytes(broken))
 
 
-def test_a_flipped_bit_under_new_digests() -> None:
-    caught = 0
-    for rng, result, manifest, tensors in spoilt(2):
-        array = tensors["C"]
-        i = int(rng.integers(len(array)))
-        j = int(rng.integers(i + 1))
-        array.view(np.uint64)[i, j] ^= np.uint64(1 << int(rng.integers(36, 64)))
-        assert rejected(sealed(manifest, tensors))
-        found = np.isfinite(array).all() and understated(result, array, manifest["spec"]["participation"])
-        caught += bool(found)
-    assert caught >= 2
-
-
 def test_a_flipped_bit_of_the_header_is_found_or_changes_nothing() -> None:
     for rng, _, manifest, tensors in spoilt(3):
         data = sealed(manifest, tensors)
@@ -93,30 +75,11 @@ def test_a_flipped_bit_of_the_header_is_found_or_changes_nothing() -> None:
             assert kept["certificate"] == manifest["certificate"] and kept["spec"] == manifest["spec"]
 
 
-def test_transposed() -> None:
-    for _, _, manifest, tensors in spoilt(4):
-        tensors["C"] = np.ascontiguousarray(tensors["C"].T)
-        assert rejected(sealed(manifest, tensors))
-
-
-def test_the_matrix_of_a_sibling() -> None:
-    for rng, result, manifest, tensors in spoilt(5):
-        other = random_result(rng, "dense", manifest["spec"]["participation"], result.strategy.n)
-        tensors["C"] = other.tensors()["C"]
-        assert rejected(sealed(manifest, tensors))
-
-
 def test_the_decoder_of_a_sibling() -> None:
     for rng, result, _, _ in spoilt(6):
         manifest, tensors = parts(result.with_matrices(["C", "B"]))
         assert not rejected(sealed(manifest, tensors))
         tensors["B"] = tensors["B"] + 1e-6 * np.tril(rng.random(tensors["B"].shape))
-        assert rejected(sealed(manifest, tensors))
-
-
-def test_a_column_scaled_by_a_little() -> None:
-    for _, _, manifest, tensors in spoilt(7, participation={"kind": "single"}):
-        tensors["C"][:, np.argmax((tensors["C"] ** 2).sum(axis=0))] *= 1 + 2.0**-40
         assert rejected(sealed(manifest, tensors))
 
 
@@ -133,44 +96,9 @@ def test_a_claim_one_unit_too_low(structure: str) -> None:
             assert any("sensitivity" in text for text in found.failed)
 
 
-def test_more_participations_or_less_separation() -> None:
-    caught = 0
-    twice = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
-    for rng, result, manifest, tensors in spoilt(9, participation=twice, n=6):
-        changed = {"max_participations": 3} if rng.random() < 0.5 else {"min_sep": 1}
-        for place in (manifest["spec"], manifest["certificate"]["sensitivity"]):
-            place["participation"] |= changed
-        if understated(result, tensors["C"], manifest["spec"]["participation"]):
-            caught += 1
-            assert rejected(sealed(manifest, tensors))
-    assert caught >= TRIALS // 2
-
-
 def test_another_participation_in_the_claim_only() -> None:
     for _, _, manifest, tensors in spoilt(10, participation={"kind": "fixed_epochs", "epochs": 1}):
         manifest["certificate"]["sensitivity"]["participation"] = {"kind": "min_sep", "min_sep": 2}
-        assert rejected(sealed(manifest, tensors))
-
-
-@pytest.mark.parametrize("structure", ["dense", "banded"])
-@pytest.mark.parametrize("step", [-1, 1])
-def test_another_n(structure: str, step: int) -> None:
-    for _, _, manifest, tensors in spoilt(11, structure, {"kind": "single"}):
-        manifest["spec"]["workload"]["n"] += step
-        assert rejected(sealed(manifest, tensors))
-
-
-def test_a_dropped_band() -> None:
-    for _, _, manifest, tensors in spoilt(12, "banded"):
-        tensors["C.bands"] = np.ascontiguousarray(tensors["C.bands"][:-1])
-        assert rejected(sealed(manifest, tensors))
-
-
-@pytest.mark.parametrize("entry", [1e-300, -5e-324, math.nan, math.inf])
-def test_a_trace_above_the_diagonal(entry: float) -> None:
-    for rng, _, manifest, tensors in spoilt(13):
-        i = int(rng.integers(len(tensors["C"]) - 1))
-        tensors["C"][i, int(rng.integers(i + 1, len(tensors["C"])))] = entry
         assert rejected(sealed(manifest, tensors))
 
 
@@ -185,19 +113,6 @@ def test_a_relabelled_type(where: str) -> None:
         if where == "header":
             data = data.replace(b'"dtype":"F64"', b'"dtype":"I64"', 1)
         assert rejected(data)
-
-
-def test_a_residual_hidden_in_a_singular_decoder() -> None:
-    for rng, result, _, _ in spoilt(15):
-        manifest, tensors = parts(result.with_matrices(["C", "B"]))
-        left, values, right = np.linalg.svd(tensors["B"])
-        lost = int(rng.integers(len(values)))
-        tensors["B"] = tensors["B"] - values[lost] * np.outer(left[:, lost], right[lost])
-        assert np.linalg.svd(tensors["B"], compute_uv=False)[-1] < 1e-14 * values[0]
-        assert rejected(sealed(manifest, tensors))
-        tensors["B"] = np.tril(result.rows("B", 0, len(values)))
-        tensors["B"][-1, -1] = 0.0
-        assert rejected(sealed(manifest, tensors))
 
 
 def test_a_claim_of_another_result() -> None:

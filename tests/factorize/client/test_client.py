@@ -425,22 +425,6 @@ class TestRows:
         assert np.allclose(found, dense.rows("C_inv", 5, 32), rtol=0, atol=1e-14)
         assert [path.partition("=")[2] for path in server.paths("rows=")] == ["5:15", "15:25", "25:32"]
 
-    def test_two_blocks_ahead_and_no_more(self, server, dense):
-        stream = streamed(server, dense, block_bytes=8 * N * 10)
-        rows = stream.iterate()
-        next(rows)
-        for _ in range(6000):
-            if len(server.paths("rows=")) == 3:
-                break
-            threading.Event().wait(0.01)
-        asked = sorted(path.partition("=")[2] for path in server.paths("rows="))  # the two connections race
-        assert asked == ["0:10", "10:20", "20:30"]
-        rows.close()
-
-    def test_rows_are_read_only(self, server, dense):
-        with pytest.raises(ValueError, match="read-only"):
-            next(iter(streamed(server, dense)))[0] = 1.0
-
     @pytest.mark.parametrize("fault", [cut(0), cut(100), reset(800), stall(900), vanish, close_delimited(999)])
     def test_one_fault_is_survived(self, server, dense, fault):
         stream = streamed(server, dense, block_bytes=8 * N * 40, timeout=patience(fault))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +13,14 @@ from factorize.errors import InvalidStrategy, TooLarge
 from factorize.numbers.series import _fft_quotient, series_quotient
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import check_dense
+from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.tree import TreeMatrix
 
 
 @pytest.mark.parametrize(
@@ -33,56 +39,23 @@ def test_what_cannot_be_a_strategy(array: np.ndarray, message: str) -> None:
         DenseMatrix(array)
 
 
-@pytest.mark.parametrize("column", [[], [0.0], [-1.0], [1.0, np.inf], [1.0, 2.0, 3.0], [[1.0]]])
-def test_what_cannot_be_a_toeplitz_column(column: list[float]) -> None:
-    with pytest.raises(InvalidStrategy):
-        ToeplitzMatrix(np.array(column), 2)
-
-
 @pytest.mark.parametrize(
-    "bands",
+    "make",
     [
-        np.ones(3),
-        np.ones((0, 3)),
-        np.ones((4, 3)),
-        np.array([[1.0, 1.0], [0.5, 0.5]]),
-        np.array([[1.0, 0.0], [0.5, 0.0]]),
-        np.array([[1.0, np.nan], [0.5, 0.0]]),
+        lambda: ToeplitzMatrix(np.array([0.0]), 2),
+        lambda: BandedMatrix(np.array([[1.0, 0.0], [0.5, 0.0]])),
+        lambda: BufferedMatrix(np.ones(3), np.ones((3, 2)), np.ones((3, 3)), np.ones((3, 2))),
+        lambda: BltMatrix(np.array([1.5]), np.array([0.1]), 8),
+        lambda: InverseBandedToeplitz(np.array([1.0, 0.5]), 8),
+        lambda: RedrawnMatrix(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 2, 1)), np.ones((2, 2)), 0),
+        lambda: TreeMatrix(np.ones((4, 6)), 6),
+        lambda: ColumnScaled(DenseMatrix(np.eye(2)), np.array([1.0, np.nan])),
     ],
-    ids=str,
 )
-def test_what_cannot_be_bands(bands: np.ndarray) -> None:
+def test_every_class_refuses_what_the_reader_of_files_refuses(make: Callable[[], object]) -> None:
+    """Which that is stands in tests/factorize/format/test_tensors.py."""
     with pytest.raises(InvalidStrategy):
-        BandedMatrix(bands)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"diagonal": np.array([1.0, 0.0, 1.0])},
-        {"diagonal": np.array([1.0, np.nan, 1.0])},
-        {"transition": np.ones((2, 2))},
-        {"transition": np.ones((3, 2, 3))},
-        {"transition": np.ones((3, 2, 1, 2))},
-        {"transition": np.ones((3, 3))},
-        {"inputs": np.ones((3, 3))},
-        {"inputs": np.ones((3, 0)), "outputs": np.ones((3, 0))},
-        {"outputs": np.full((3, 2), np.inf)},
-        {"diagonal": np.ones(0)},
-    ],
-    ids=str,
-)
-def test_what_cannot_be_buffers(change: dict[str, np.ndarray]) -> None:
-    good = {"diagonal": np.ones(3)} | dict.fromkeys(("transition", "inputs", "outputs"), np.ones((3, 2)))
-    BufferedMatrix(**good)
-    with pytest.raises(InvalidStrategy):
-        BufferedMatrix(**(good | change))
-
-
-@pytest.mark.parametrize("scale", [[1.0], [1.0, 0.0], [1.0, np.nan]])
-def test_what_cannot_be_a_scale(scale: list[float]) -> None:
-    with pytest.raises(InvalidStrategy):
-        ColumnScaled(DenseMatrix(np.eye(2)), np.array(scale))
+        make()
 
 
 def test_a_dense_array_that_is_too_large_is_refused_before_it_exists() -> None:

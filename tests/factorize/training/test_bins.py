@@ -80,30 +80,6 @@ def chi_square_z(counts: np.ndarray) -> float:
 class TestLaw:
     """Keys are fixed, so that nothing here can fail by chance."""
 
-    @pytest.mark.parametrize("bins", [2, 7, 256])
-    def test_each_bin_is_as_likely(self, bins):
-        assert abs(chi_square_z(np.bincount(draw_bins(KEY, 300_000, bins), minlength=bins))) < 3
-
-    @pytest.mark.parametrize("apart", [1, 2, 65_536])
-    def test_examples_are_independent(self, apart):
-        drawn = draw_bins(KEY, 300_000, 12)
-        assert abs(chi_square_z(np.bincount(12 * drawn[apart:] + drawn[:-apart], minlength=144))) < 3
-
-    def test_one_example_over_many_keys(self):
-        keys = (hashlib.sha256(b"%d" % i).digest() for i in range(400))
-        drawn = np.array([draw_bins(key, 3, 5) for key in keys])
-        assert all(abs(chi_square_z(np.bincount(one, minlength=5))) < 3 for one in drawn.T)
-        assert abs(chi_square_z(np.bincount(5 * drawn[:, 0] + drawn[:, 2], minlength=25))) < 3
-
-    def test_sizes_are_binomial(self):
-        """2,000 runs of 20 examples in 4 bins, against the law of the size of a bin."""
-        sizes = np.array([np.count_nonzero(draw_bins(b"%032d" % i, 20, 4) == 1) for i in range(2000)])
-        law = np.array([math.comb(20, k) * 3 ** (20 - k) / 4**20 for k in range(21)])
-        seen, expected = np.bincount(sizes, minlength=21), 2000 * law
-        many = expected > 5
-        statistic = ((seen - expected)[many] ** 2 / expected[many]).sum()
-        assert statistic < many.sum() + 3 * math.sqrt(2 * many.sum())
-
     def test_rejection_is_exact_where_half_of_the_words_are_rejected(self):
         bins = 2**63 - 1  # two multiples of it fit into 64 bits, and two words are left over
         odd = 3 * 2**61  # a quarter of all words is rejected; modulo alone would favour the lower third
@@ -512,25 +488,6 @@ def test_a_claim_is_for_one_factorization(tmp_path):
         factors.noise(scale, 3, seed=1)
 
 
-def test_the_counterexample_of_the_refusals():
-    """Two examples, two bins, C = I, sigma 0.6, by integration over the plane: bins keep delta(2), a deal does not.
-
-    Zero-out of one of them; dealt, the other contributes -1 and is in the other bin.
-    """
-    grid = np.linspace(-6, 6, 1201)
-
-    def normal(at: float, beside: float) -> np.ndarray:
-        return np.exp(-((grid[:, None] - at) ** 2 + (grid - beside) ** 2) / 0.72) / (0.72 * np.pi)
-
-    def delta(one: np.ndarray, other: np.ndarray) -> float:
-        return float(np.clip(one - math.exp(2) * other, 0, None).sum() * (grid[1] - grid[0]) ** 2)
-
-    alone = (normal(1, 0) + normal(0, 1)) / 2, normal(0, 0)
-    dealt = (normal(1, -1) + normal(-1, 1)) / 2, (normal(0, -1) + normal(-1, 0)) / 2
-    assert delta(*alone) == pytest.approx(0.1185, abs=5e-5) and delta(*alone[::-1]) < delta(*alone)
-    assert delta(*dealt) == pytest.approx(0.2010, abs=5e-5)
-
-
 class TestRegularity:
     @pytest.mark.parametrize(("examples", "bins"), [(6, 3), (7, 3), (5, 2), (4, 4)])
     def test_equal_sizes_by_counting(self, examples, bins):
@@ -548,10 +505,6 @@ class TestRegularity:
         )  # 25.0, above the mean
         assert regularity(scaled) == 1
         assert regularity(np.array([5])) == 1 and regularity(np.zeros(3, int)) == 1
-
-    def test_honest_bins_are_regular_with_its_probability(self):
-        found = [regularity(np.bincount(draw_bins(b"%032d" % i, 4000, 20), minlength=20)) for i in range(300)]
-        assert np.mean(np.array(found) < 0.1) == pytest.approx(0.1, abs=0.05) and min(found) > 1e-4
 
 
 class TestCheckpoint:

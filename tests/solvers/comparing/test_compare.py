@@ -58,18 +58,6 @@ def test_rows_are_sorted_and_repeat_what_the_solvers_say(table):
         assert row.sensitivity == found.certificate.sensitivity
 
 
-def test_long_searches_stop_earlier_and_the_own_mechanism_does_not(quick):
-    epochs = {"kind": "fixed_epochs", "epochs": 3}
-    loose = compare(spec_of(N, participation=epochs), buffers=2)
-    assert {row.tolerance for row in rows_of(loose, "banded")} == {1e-4}
-    assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {4e-3}
-    assert {row.tolerance for row in rows_of(loose, "dense")} == {1e-9}
-    own = compare(spec_of(N, {"kind": "banded", "bands": 3}), buffers=2)
-    assert {row.tolerance for row in rows_of(own, "banded")} == {1e-9}
-    coarse = compare(spec_of(N, tolerance=0.01), buffers=2)
-    assert {row.tolerance for row in coarse.rows} == {0.01}
-
-
 def test_several_epochs_have_a_row_with_redraws(quick):
     table = compare(spec_of(N, participation=3), buffers=2)
     (row,) = rows_of(table, "buffered_linear")
@@ -185,21 +173,6 @@ def test_what_takes_too_long_is_refused_with_its_estimate(quick):
     reasons = {refused.mechanism: refused.reason for refused in table.refused}
     assert "above most_seconds=0.06" in reasons["fft"] and "above most_seconds" in reasons["dense"]
     assert "square_root" in {row.mechanism for row in table.rows}
-
-
-def test_a_size_that_cannot_be_had_gives_way_to_the_most_that_can(monkeypatch) -> None:
-    """16 buffers are too many for a BLT; for the streaming optimum 15 and 7 take longer than is allowed."""
-    from factorize.solvers.comparing import compare as comparing
-
-    monkeypatch.setattr(comparing, "own_seconds", lambda: 0.0)  # estimates decide here, however slow the machine is
-    spec = parse_spec({"workload": {"kind": "prefix", "n": 32}, "participation": {"kind": "fixed_epochs", "epochs": 2}})
-    table = compare(spec, buffers=16, most_seconds=0.3)
-    refused = {(one.mechanism, one.parameters.get("buffers")) for one in table.refused}
-    assert {("buffered_linear", 15), ("blt", 16)} <= refused
-    assert not {("buffered_linear", 7), ("blt", 8)} & refused
-    assert {row.parameters["buffers"] for row in rows_of(table, "blt")} == {8}
-    assert {row.parameters["buffers"] for row in rows_of(table, "buffered_linear")} == {3}
-    assert table.rows[table.recommendation.row].mechanism == "buffered_linear"
 
 
 @pytest.fixture
