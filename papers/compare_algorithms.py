@@ -30,11 +30,9 @@ from factorize.training import (
     dp_ftrl,
     fixed_order,
     method_spec,
-    mu2_workload,
     ones,
-    srg_workload,
 )
-from papers.algorithms import Ball, Machine, accelerated_dp_srgd, dp_srg, untrusted_mu2
+from papers.algorithms import Ball, Machine, accelerated_dp_srgd, dp_srg, mu2_workload, srg_workload, untrusted_mu2
 
 BATCH = 30
 EXAMPLES = 1440

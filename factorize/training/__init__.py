@@ -5,28 +5,21 @@ audit of that is in `factorize.training.audit`.
 """
 
 from factorize.training.clip import Contributions, Rows, clipped_sum
-from factorize.training.correlated_noise import DIFFERENCED, INDEPENDENT, FactorizationNoise, FilteredNoise, NoiseSource
-from factorize.training.ftrl import dp_ftrl
-from factorize.training.models import LinearRegression, OuterProducts, Quadratic, SoftmaxRegression
+from factorize.training.ftrl import Run, dp_ftrl
+from factorize.training.models import OuterProducts, SoftmaxRegression
 from factorize.training.optimizers import Sgd, cool_down_rates, schedule_rates
 from factorize.training.orders import Order, fixed_order, full_batch
-from factorize.training.private_sums import PlainSums, PrivateSums
-from factorize.training.runs import Run
-from factorize.training.specs import method_spec, mu2_workload, ones, srg_workload
+from factorize.training.private_sums import FactorizationNoise, NoiseSource, PlainSums, PrivateSums
+from factorize.training.specs import method_spec, ones
 
 __all__ = [
-    "DIFFERENCED",
-    "INDEPENDENT",
     "Contributions",
     "FactorizationNoise",
-    "FilteredNoise",
-    "LinearRegression",
     "NoiseSource",
     "Order",
     "OuterProducts",
     "PlainSums",
     "PrivateSums",
-    "Quadratic",
     "Rows",
     "Run",
     "Sgd",
@@ -37,8 +30,6 @@ __all__ = [
     "fixed_order",
     "full_batch",
     "method_spec",
-    "mu2_workload",
     "ones",
     "schedule_rates",
-    "srg_workload",
 ]

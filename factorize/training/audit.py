@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -107,10 +108,11 @@ def audit(
     scores = np.array([trial(i % 2, int(one)) for i, one in enumerate(seeds)]).reshape(trials, 2).T
     if not np.isfinite(scores).all():
         raise InvalidParameter("a trial's score is not finite, so no test can be made of it", field="trial")
-    first = scores[:, :half]
-    threshold = _best_threshold(first) if sampling is None else _best_direct_threshold(first, confidence, at)
+    strength = _mu if sampling is None else partial(_direct_epsilon, delta=at)
+    candidates = np.quantile(scores[:, :half], np.linspace(0.02, 0.98, 97)).tolist()
+    threshold = max(candidates, key=lambda value: strength(*_error_bounds(scores[:, :half], value, confidence)))
     miss, alarm = _error_bounds(scores[:, half:], threshold, confidence)
-    mu = max(0.0, _normal_quantile(1 - alarm) - _normal_quantile(miss))
+    mu = max(0.0, _mu(miss, alarm))
     return AuditReport(
         mu=mu,
         epsilon=gaussian_epsilon(at, mu) if mu > 1e-8 else 0.0,
@@ -203,31 +205,6 @@ def likelihood_ratio(strategy: np.ndarray, difference: np.ndarray) -> Callable[[
     return score
 
 
-def _best_threshold(scores: np.ndarray) -> float:
-    """Return the threshold with the largest mu that the first half of the runs suggests."""
-    candidates = np.quantile(scores, np.linspace(0.02, 0.98, 97))
-    count = scores.shape[1]
-    misses = ((scores[1][:, None] <= candidates).sum(axis=0) + 1) / (count + 2)
-    alarms = ((scores[0][:, None] > candidates).sum(axis=0) + 1) / (count + 2)
-    strength = [
-        _normal_quantile(1 - a) - _normal_quantile(m) - _spread(a, count) - _spread(m, count)
-        for m, a in zip(misses, alarms, strict=True)
-    ]
-    return float(candidates[int(np.argmax(strength))])
-
-
-def _best_direct_threshold(scores: np.ndarray, confidence: float, delta: float) -> float:
-    """Return the threshold with the largest direct epsilon that the first half of the runs suggests."""
-    candidates = np.quantile(scores, np.linspace(0.02, 0.98, 97)).tolist()
-    return max(candidates, key=lambda at: _direct_epsilon(*_error_bounds(scores, at, confidence), delta))
-
-
-def _spread(rate: float, count: int) -> float:
-    """Return about two standard errors of the normal quantile of a measured rate."""
-    density = math.exp(-(_normal_quantile(rate) ** 2) / 2) / math.sqrt(2 * math.pi)
-    return 2 * math.sqrt(rate * (1 - rate) / count) / density
-
-
 def _error_bounds(scores: np.ndarray, threshold: float, confidence: float) -> tuple[float, float]:
     """Return upper bounds on the rates of misses and false alarms, which hold together with the confidence."""
     each = 1 - (1 - confidence) / 2
@@ -240,6 +217,11 @@ def _direct_epsilon(miss: float, alarm: float, delta: float) -> float:
     """Return the epsilon below which these error rates are impossible at delta (Kairouz et al. 2015, theorem 2.1)."""
     pairs = ((1 - miss - delta, alarm), (1 - alarm - delta, miss))
     return max(0.0, *(math.log(hit / error) for hit, error in pairs if hit > 0 and error > 0), 0.0)
+
+
+def _mu(miss: float, alarm: float) -> float:
+    """Return the mu of Gaussian differential privacy below which these error rates are impossible."""
+    return _normal_quantile(1 - alarm) - _normal_quantile(miss)
 
 
 def _normal_quantile(probability: float) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.training.bins import BallsInBins, MicroBatches
@@ -73,10 +71,7 @@ class AuditedBatches:
     def _micro_batches(self, step: int) -> MicroBatches:
         if isinstance(self.order, BallsInBins):
             return self.order.micro_batches(step)
-        batch, (parts, size) = self.order[step], self._shape
-        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
-        indices[: len(batch)], mask[: len(batch)] = batch, True
-        return MicroBatches(indices.reshape(parts, size), mask.reshape(parts, size))
+        return MicroBatches.of(self.order[step], *self._shape)
 
 
 def _parts(order: Order, physical: int | None) -> tuple[int, int]:

@@ -6,6 +6,7 @@ secret (docs/training.md). What is public: the number of examples and bins, the 
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
@@ -14,9 +15,16 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency
-from factorize.training.draws.bin_keys import KEY_BYTES, checked_key, commitment, draw_bins
-from factorize.training.draws.bin_sizes import capacity_for, overflow_probability
+from factorize.training.bin_draws import (
+    KEY_BYTES,
+    capacity_for,
+    checked_key,
+    commitment,
+    draw_bins,
+    overflow_probability,
+)
 
+_ALLOCATION = b"factorize random allocation 1\0"
 TAU = 2.0**-50
 """Probability of an overflow that a capacity is chosen for, where none is given."""
 
@@ -31,6 +39,13 @@ class MicroBatches(NamedTuple):
 
     indices: np.ndarray
     mask: np.ndarray
+
+    @classmethod
+    def of(cls, batch: np.ndarray, parts: int, size: int) -> MicroBatches:
+        """Return a batch in so many parts of one size."""
+        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
+        indices[: len(batch)], mask[: len(batch)] = batch, True
+        return cls(indices.reshape(parts, size), mask.reshape(parts, size))
 
 
 class BallsInBins:
@@ -71,16 +86,8 @@ class BallsInBins:
     sampling: ClassVar[str] = "balls_in_bins"
 
     __slots__ = (
-        "_drawn",
-        "_key",
-        "_members",
-        "_starts",
-        "bins",
-        "capacity",
-        "epochs",
-        "examples",
-        "physical_batch",
-        "tau",
+        *("_drawn", "_key", "_members", "_starts"),
+        *("bins", "capacity", "epochs", "examples", "physical_batch", "tau"),
     )
 
     def __init__(
@@ -201,9 +208,7 @@ class BallsInBins:
             raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
         batch, size = self[step], self.physical_batch
         parts = max(1, -(-len(batch) // size)) if self.capacity is None else self.capacity // size
-        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
-        indices[: len(batch)], mask[: len(batch)] = batch, True
-        return MicroBatches(indices.reshape(parts, size), mask.reshape(parts, size))
+        return MicroBatches.of(batch, parts, size)
 
     def bin_of_each(self, epoch: int = 0) -> np.ndarray:
         """Return the bin of each example in an epoch, shape (examples,). It is secret, for ever."""
@@ -285,6 +290,47 @@ class BallsInBins:
                 field="adjacency",
             )
         self.check(calibration.sensitivity.participation, steps)
+
+
+class RandomAllocation(BallsInBins):
+    """The secret order in which each example draws one step of every epoch anew, uniformly, for C = I.
+
+    It is for calibrations with `sampling="random_allocation"` alone: those for balls in bins count on one bin for the
+    whole run. The step of example i in epoch e is a function of (key, e, bins, i) alone; one epoch's steps are held at
+    a time. Arguments and the rest are those of `BallsInBins`; `tau` is that of all epochs together.
+
+    Reference:
+        Feldman, Shenfeld 2025 (Privacy amplification by random allocation).
+    """
+
+    sampling: ClassVar[str] = "random_allocation"
+
+    __slots__ = ()
+
+    @property
+    def _draws(self) -> int:
+        return self.epochs
+
+    def _key_of(self, epoch: int) -> bytes:
+        """Return a key of this epoch's own: SHA-256 of the run's and the epoch's number."""
+        framed = len(self._key).to_bytes(8, "little") + self._key
+        return hashlib.sha256(_ALLOCATION + framed + epoch.to_bytes(8, "little")).digest()
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """A participation of specs that allows every draw: any steps, one for each epoch."""
+        if self.epochs == 1:
+            return {"kind": "single"}
+        return {"kind": "min_sep", "min_sep": 1, "max_participations": self.epochs}
+
+    def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
+        """Whether a sensitivity covers the draws; that of fixed epochs does not, for steps of an example move."""
+        kind, most = participation.get("kind"), participation.get("max_participations")
+        if kind in self.covered:
+            return participation.get("bins") == self.bins
+        if kind == "min_sep":
+            return participation.get("min_sep") == 1 and (most is None or int(most) >= self.epochs)
+        return kind == "single" and self.epochs == 1
 
 
 def covered_by(sampling: str, epochs: int) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins, covered_by
-from factorize.training.draws.bin_keys import checked_key
-from factorize.training.draws.bin_sizes import equal_sizes_probability, regularity
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64

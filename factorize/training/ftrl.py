@@ -9,15 +9,44 @@ differ in C alone: `factorize.training.specs` writes the spec of each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from factorize.privacy import Calibration
 from factorize.training.bins import BallsInBins
 from factorize.training.clip import GradientFunction, contributions_at
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
-from factorize.training.runs import Observer, Run, guarantee, unobserved
+
+Observer = Callable[[int, np.ndarray, np.ndarray], None]
+"""Called after each step with its number (from 0), the new weights and what the step released. It may read the weights
+that are private anyway (a test accuracy, say); what it tells about the training data is not covered."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a training run.
+
+    Attributes:
+        weights: the output.
+        steps: number of steps taken.
+        calibration: scale and guarantee, None for a run without privacy.
+    """
+
+    weights: np.ndarray
+    steps: int
+    calibration: Calibration | None
+
+
+def unobserved(step: int, weights: np.ndarray, release: np.ndarray) -> None:
+    """Watch nothing."""
+
+
+def guarantee(sums: Sums) -> Calibration | None:
+    """Return the calibration behind a door, None where there is no noise."""
+    return getattr(sums, "calibration", None)
 
 
 def dp_ftrl(

@@ -9,8 +9,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.participation import read_participation
-from factorize.training.bins import BallsInBins
-from factorize.training.draws.random_allocation import RandomAllocation
+from factorize.training.bins import BallsInBins, RandomAllocation
 
 
 class Order:

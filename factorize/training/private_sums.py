@@ -1,42 +1,98 @@
-"""The one door through which data leaves a training algorithm: clip, sum, add the noise of the step, divide."""
+"""The one door through which data leaves a training algorithm: clip, sum, add the noise of the step, divide.
+
+Everything with a method `next()` that returns the noise of the next step will do, scaled and correlated; so will the
+engines of `factorize.client`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from factorize.client.noise import NoiseGenerator
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
-from factorize.privacy import Calibration
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins import BallsInBins
 from factorize.training.clip import Contributions, clipped_sum
-from factorize.training.correlated_noise import FactorizationNoise, NoiseSource
 from factorize.training.orders import Order
-
-if TYPE_CHECKING:
-    from factorize.training.order_record import OrderRecord
-    from factorize.training.receipt import Receipt
+from factorize.training.receipt import OrderRecord, Receipt
 
 
-class Sums(Protocol):
-    """What the algorithms ask of a door: `PrivateSums`, or `PlainSums` for a run without privacy."""
+class NoiseSource(Protocol):
+    """The noise of one run."""
+
+    def next(self) -> np.ndarray:
+        """Return the noise of this step, of the shape of the parameters, and go on to the next."""
+
+
+class FactorizationNoise:
+    """The correlated noise of a factorization, calibrated to a privacy target.
+
+    What C needs to be turned into noise (a few vectors for streaming structures) is made at the first step, so that an
+    object that was not used yet can be sent to another process.
+
+    Args:
+        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (file, store or service).
+        target: the privacy asked for.
+        shape: of the parameters.
+        clip_norm: bound on one contribution to one step.
+        divisor: the fixed public divisor where steps are means.
+        adjacency: `zero_out` or `replace_one`.
+        seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
+
+    Attributes:
+        calibration: scale and guarantee.
+        step: the step whose noise comes next.
+        factors: of C.
+        steps: n.
+    """
+
+    def __init__(
+        self,
+        factors: CertifiedFactors,
+        target: PrivacyTarget,
+        shape: int | Sequence[int],
+        *,
+        clip_norm: float = 1.0,
+        divisor: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        seed: int,
+    ) -> None:
+        held = certified(factors)
+        self.calibration: Calibration = calibrate(
+            held.sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
+        )
+        self.steps = held.steps
+        self._made: NoiseGenerator | None = None
+        self.factors, self._shape, self._seed = held, shape, seed
 
     @property
-    def clip_norm(self) -> float:
-        """Bound on the norm of one contribution."""
+    def step(self) -> int:
+        """The step whose noise comes next."""
+        return 0 if self._made is None else self._made.step
 
     @property
-    def divisor(self) -> int | None:
-        """The fixed divisor where steps are means."""
+    def origin(self) -> tuple[object, ...]:
+        """What the noise is a function of, the seed included."""
+        return "factorization", self.factors.digest, self._seed
 
-    def release(self, contributions: Contributions) -> np.ndarray:
-        """Return the next step's sum or mean."""
+    def next(self) -> np.ndarray:
+        """Return the noise of this step, float32.
 
-    def release_clipped(self, total: np.ndarray) -> np.ndarray:
-        """Return the same for the sum of contributions that were clipped elsewhere."""
+        Raises:
+            InvalidParameter: all n steps were taken.
+        """
+        if self._made is None:
+            self._made = self._make()
+        return self._made.next()
 
-    def check(self, order: Order | BallsInBins) -> None:
-        """Refuse an order of the data that the guarantee does not cover."""
+    def _make(self) -> NoiseGenerator:
+        source = source_of(self.factors)
+        return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
 
 
 class PrivateSums:
@@ -152,8 +208,6 @@ class PrivateSums:
         self._orders.append(order)
 
     def _record(self, receipt: Receipt) -> None:
-        from factorize.training.order_record import OrderRecord
-
         if self._recorded is None:
             assert isinstance(self._noise, FactorizationNoise)
             factors = self._noise.factors
@@ -191,16 +245,5 @@ class PlainSums:
         """Accept any order."""
 
 
-def mean_divisor(sums: Sums, algorithm: str) -> int:
-    """Return the divisor of algorithms that are stated for means.
-
-    Raises:
-        InvalidParameter: the calibration is for sums.
-    """
-    if sums.divisor is None:
-        raise InvalidParameter(
-            f"{algorithm} is stated for means over a batch and this calibration is for sums; calibrate with "
-            "divisor=, the fixed public divisor",
-            field="divisor",
-        )
-    return sums.divisor
+Sums = PrivateSums | PlainSums
+"""What the algorithms ask of a door."""

@@ -13,6 +13,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.numbers.gaussian import gaussian_epsilon
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
     from factorize.auditor import ParticipationAuditor
     from factorize.format.claims import CertifiedFactors
+    from factorize.privacy import Calibration
+    from factorize.training.bins import BallsInBins
     from factorize.training.bins_audit import BinsAuditor
+    from factorize.training.orders import Order
 
 SCHEMA = "factorize.receipt/1"
 # What a guarantee rests on, of a calibration's document; the rest of it follows from this.
@@ -153,6 +158,55 @@ class Receipt:
         part = self.path.with_name(self.path.name + ".part")
         part.write_bytes(canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n")
         os.replace(part, self.path)
+
+
+class OrderRecord:
+    """Writes the receipt of a run whose batches its orders tell.
+
+    Args:
+        receipt: begun here.
+        calibration: scale and guarantee of the run, which does not count on sampling.
+        factors: of C.
+        orders: of the run; several where machines with examples of their own are summed.
+        unit: whose data one contribution is: `example` or `user`.
+        dtype: of the noise.
+
+    Raises:
+        InvalidParameter: no orders; or as of `Receipt.begin`.
+    """
+
+    def __init__(
+        self,
+        receipt: Receipt,
+        calibration: Calibration,
+        factors: CertifiedFactors,
+        orders: Sequence[Order | BallsInBins],
+        *,
+        unit: str = "example",
+        dtype: str = "float32",
+    ) -> None:
+        from factorize.adapters.statement import PrivacyStatement
+        from factorize.auditor import ParticipationAuditor
+
+        if not orders:
+            raise InvalidParameter("a receipt says who took part when; call check(order) first", field="receipt")
+        seen = [np.concatenate([order[t] for t in range(len(order) // order.epochs)]) for order in orders]
+        sizes = [int(indices.max(initial=-1)) + 1 for indices in seen]
+        self._orders, self._starts = list(orders), np.cumsum([0, *sizes[:-1]])
+        self._auditor = ParticipationAuditor.of(calibration, factors.steps)
+        used = sum(len(np.unique(indices)) for indices in seen)
+        statement = PrivacyStatement(calibration, factors.digest, factors.steps, sum(sizes), used, "fixed", unit)
+        receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype)
+
+    def record(self, step: int) -> None:
+        """Write that a step is about to be released.
+
+        Raises:
+            InvalidParticipation: the participation excludes it.
+            OSError: the receipt cannot be written.
+        """
+        batches = [start + order[step] for start, order in zip(self._starts, self._orders, strict=True)]
+        self._auditor.record(np.concatenate(batches))
 
 
 def _described(

@@ -188,14 +188,9 @@ def _together(taken: np.ndarray, law: _Law, level: float) -> list[str]:
 
 def _critical(trials: int, probability: float, level: float) -> int:
     """Return the smallest count that at most a share `level` of binomial counts reaches; trials + 1 where none is."""
-    from scipy.special import betainc
+    from scipy.stats import binom
 
-    low, high = 0, trials + 1
-    while low < high:  # P(count >= c) = I_p(c, trials - c + 1)
-        middle = (low + high) // 2
-        tail = 1.0 if middle == 0 else float(betainc(middle, trials - middle + 1, probability))
-        low, high = (low, middle) if tail <= level else (middle + 1, high)
-    return low
+    return int(binom.isf(level, trials, probability)) + 1
 
 
 def _detectable(trials: int, critical: int) -> float:

@@ -33,8 +33,7 @@ def method_spec(
     Args:
         method: `dp_sgd` (C = I), `dp_mf` (K23; D22), `dp_mf_plus` (K23: objective lambda_tau), `dp_memf` (S24: several
             epochs), `nu_dp_ftrl` (C24), `tree` (DP-FTRL with online Honaker decoding), `anti_pgd` (C = S).
-        workload: what is done with the gradients: `Sgd.workload(n)`, `srg_workload(...)`, `mu2_workload(...)`, or
-            `ones(n)`.
+        workload: what is done with the gradients: `Sgd.workload(n)`, `ones(n)` or another one of docs/spec.md.
         epochs: passes over the data in a fixed order.
         optimize_for: the workload that C is optimised for, where it is another one: `ones(n)` beside a true workload
             is the "ones" of S24, section 5.1.
@@ -61,13 +60,3 @@ def method_spec(
 def ones(n: int) -> dict[str, Any]:
     """Return the workload of plain running sums: the all-ones lower-triangular matrix."""
     return {"kind": "prefix", "n": n}
-
-
-def srg_workload(n: int, *, momentum: float = 0.0, decay: float = 0.0) -> dict[str, Any]:
-    """Return M A L, the true workload of recursive gradients under SGD with momentum (S24, section 5.1)."""
-    return {"kind": "srg", "n": n, "momentum": momentum, "decay": decay}
-
-
-def mu2_workload(n: int, output: Literal["q", "w", "x"]) -> dict[str, Any]:
-    """Return the workload from increments to R24's estimate q, iterate w or output x (docs/spec.md)."""
-    return {"kind": "mu2", "n": n, "output": output}

@@ -6,9 +6,11 @@ from papers.algorithms.accelerated import (
     accelerated_recipe,
     unaccelerated_dp_srgd,
 )
-from papers.algorithms.dp_mu2 import mu2_recipe, trusted_mu2, untrusted_mu2
-from papers.algorithms.dp_srg import dp_srg
+from papers.algorithms.dp_mu2 import mu2_recipe, mu2_workload, trusted_mu2, untrusted_mu2
+from papers.algorithms.dp_srg import dp_srg, srg_workload
+from papers.algorithms.filtered_noise import DIFFERENCED, INDEPENDENT, FilteredNoise
 from papers.algorithms.machines import Machine, machine_seeds
+from papers.algorithms.models import LinearRegression, Quadratic
 from papers.algorithms.mu2_noise import mu2_noise
 from papers.algorithms.projections import Ball, everywhere
 from papers.algorithms.sketches import BlockSketch, NiceSketch, full_sketch, importance, single_coordinates
@@ -24,6 +26,13 @@ from papers.algorithms.skgd import (
 from papers.algorithms.stamped import StampedNoise
 
 __all__ = [
+    "DIFFERENCED",
+    "INDEPENDENT",
+    "FilteredNoise",
+    "LinearRegression",
+    "Quadratic",
+    "mu2_workload",
+    "srg_workload",
     "Ball",
     "BlockSketch",
     "Lengths",

@@ -13,9 +13,10 @@ import numpy as np
 
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.training.clip import Contributions, GradientFunction, contributions_at
+from factorize.training.ftrl import Observer, Run, guarantee, unobserved
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums, mean_divisor
-from factorize.training.runs import Observer, Run, guarantee, unobserved
+from factorize.training.private_sums import Sums
+from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.private_sums import PrivateSums, Sums, mean_divisor
-from factorize.training.runs import Observer, Run, guarantee, unobserved
-from papers.algorithms.machines import Machine, summed_increments
+from factorize.training.ftrl import Observer, Run, guarantee, unobserved
+from factorize.training.private_sums import PrivateSums, Sums
+from papers.algorithms.machines import Machine, mean_divisor, summed_increments
 from papers.algorithms.projections import Projection
 
 
@@ -206,3 +207,8 @@ def mu2_recipe(
     flat = 1 / (4 * smoothness * rounds)
     noisy = mu * diameter * share / (2 * clip_norm * rounds * math.sqrt(dimension))
     return Mu2Recipe(clip_norm, min(noisy, flat), flat)
+
+
+def mu2_workload(n: int, output: Literal["q", "w", "x"]) -> dict[str, Any]:
+    """Return the workload from increments to R24's estimate q, iterate w or output x (docs/spec.md)."""
+    return {"kind": "mu2", "n": n, "output": output}

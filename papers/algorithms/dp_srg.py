@@ -15,15 +15,17 @@ c_0 has to be zero since there is no iterate before the first. The tests audit b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.training.clip import GradientFunction, contributions_at
+from factorize.training.ftrl import Observer, Run, guarantee, unobserved
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums, mean_divisor
-from factorize.training.runs import Observer, Run, guarantee, unobserved
+from factorize.training.private_sums import Sums
+from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection, everywhere
 
 
@@ -40,7 +42,7 @@ def dp_srg(
 ) -> Run:
     """Train with recursive gradients. With `decay=0` this is `dp_ftrl`.
 
-    The workload of the increments is M A L: `specs.srg_workload(n, momentum=..., decay=...)`, solved as its own
+    The workload of the increments is M A L: `srg_workload(n, momentum=..., decay=...)`, solved as its own
     problem ("true"), or plain running sums ("ones"). Any factorization will do. The guarantee needs no convexity,
     smoothness or bound on gradients, since the difference is clipped.
 
@@ -91,3 +93,8 @@ def _decays(decay: float | Sequence[float], steps: int) -> np.ndarray:
         raise InvalidParameter(f"decay={given.min()} is not finite and >= 0; use a c_t in [0, 1]", field="decay")
     decays[0] = 0.0
     return decays
+
+
+def srg_workload(n: int, *, momentum: float = 0.0, decay: float = 0.0) -> dict[str, Any]:
+    """Return M A L, the true workload of recursive gradients under SGD with momentum (S24, section 5.1)."""
+    return {"kind": "srg", "n": n, "momentum": momentum, "decay": decay}

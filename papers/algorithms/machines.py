@@ -9,6 +9,7 @@ from functools import reduce
 
 import numpy as np
 
+from factorize.errors import InvalidParameter
 from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
@@ -61,3 +62,18 @@ def machine_seeds(seed: int, machines: int) -> list[int]:
 def summed_increments(machines: Sequence[Machine], t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
     """Return the sum of the machines' messages of round t; see `Machine.increment`."""
     return reduce(np.add, (machine.increment(t, x, previous) for machine in machines))
+
+
+def mean_divisor(sums: Sums, algorithm: str) -> int:
+    """Return the divisor of algorithms that are stated for means.
+
+    Raises:
+        InvalidParameter: the calibration is for sums.
+    """
+    if sums.divisor is None:
+        raise InvalidParameter(
+            f"{algorithm} is stated for means over a batch and this calibration is for sums; calibrate with "
+            "divisor=, the fixed public divisor",
+            field="divisor",
+        )
+    return sums.divisor

@@ -21,15 +21,14 @@ from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.clip import Rows, clipped_sum
-from factorize.training.correlated_noise import standard_row
+from factorize.training.ftrl import Observer, Run, unobserved
 from factorize.training.orders import full_batch
-from factorize.training.runs import Observer, Run, unobserved
+from papers.algorithms.filtered_noise import standard_row
 from papers.algorithms.sketches import Draw, Sketch
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
-    from factorize.training.order_record import OrderRecord
-    from factorize.training.receipt import Receipt
+    from factorize.training.receipt import OrderRecord, Receipt
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From (weights of shape (d,), coordinates U) to the partial derivatives of all examples, shape (examples, len(U))."""
@@ -182,7 +181,7 @@ def independent_releases(lengths: Lengths) -> Factorization:
 
 
 def _record(receipt: Receipt, noise: Calibration | None, lengths: Lengths) -> OrderRecord:
-    from factorize.training.order_record import OrderRecord
+    from factorize.training.receipt import OrderRecord
 
     if noise is None or noise.divisor is None:
         raise InvalidParameter("a run without noise guarantees nothing; leave its receipt out", field="receipt")

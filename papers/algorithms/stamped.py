@@ -12,7 +12,7 @@ from factorize.checker.sensitivity import square_root_up
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.training.correlated_noise import FactorizationNoise
+from factorize.training.private_sums import FactorizationNoise
 
 
 class StampedNoise:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.predict.inverse_rows import inverse_blocks
+from factorize.predict.moments import inverse_blocks
 from factorize.predict.prediction import Inverse
 
 

@@ -22,19 +22,18 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
+from factorize.training import FactorizationNoise, Order, PrivateSums, Run, SoftmaxRegression, fixed_order, ones
+from papers.algorithms import (
     DIFFERENCED,
-    FactorizationNoise,
+    Ball,
     FilteredNoise,
-    Order,
-    PrivateSums,
-    Run,
-    SoftmaxRegression,
-    fixed_order,
+    Machine,
+    machine_seeds,
+    mu2_recipe,
     mu2_workload,
-    ones,
+    trusted_mu2,
+    untrusted_mu2,
 )
-from papers.algorithms import Ball, Machine, machine_seeds, mu2_recipe, trusted_mu2, untrusted_mu2
 from papers.algorithms.dp_mu2 import Mu2Recipe
 from papers.reproductions.comparison import Comparison, mean_and_error
 from papers.reproductions.images import CLASSES, Images, load_images

@@ -29,9 +29,8 @@ from factorize.training import (
     fixed_order,
     method_spec,
     ones,
-    srg_workload,
 )
-from papers.algorithms import dp_srg
+from papers.algorithms import dp_srg, srg_workload
 from papers.reproductions.comparison import Comparison, mean_and_error
 from papers.reproductions.images import load_images
 

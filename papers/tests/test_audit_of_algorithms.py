@@ -15,18 +15,7 @@ from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
-    DIFFERENCED,
-    FactorizationNoise,
-    FilteredNoise,
-    Order,
-    PrivateSums,
-    Sgd,
-    method_spec,
-    mu2_workload,
-    ones,
-    srg_workload,
-)
+from factorize.training import FactorizationNoise, Order, PrivateSums, Sgd, method_spec, ones
 from factorize.training.audit import (
     audit,
     likelihood_ratio,
@@ -34,8 +23,10 @@ from factorize.training.audit import (
 )
 from factorize.training.clip import GradientFunction
 from papers.algorithms import (
+    DIFFERENCED,
     Ball,
     BlockSketch,
+    FilteredNoise,
     Lengths,
     Machine,
     accelerated_dp_sgd,
@@ -43,7 +34,9 @@ from papers.algorithms import (
     dp_skgd,
     dp_srg,
     everywhere,
+    mu2_workload,
     sketch_calibration,
+    srg_workload,
     trusted_mu2,
     unaccelerated_dp_srgd,
     untrusted_mu2,

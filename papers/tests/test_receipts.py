@@ -16,31 +16,23 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
-    DIFFERENCED,
-    FactorizationNoise,
-    FilteredNoise,
-    PrivateSums,
-    Quadratic,
-    Sgd,
-    dp_ftrl,
-    fixed_order,
-    method_spec,
-    mu2_workload,
-    ones,
-    srg_workload,
-)
+from factorize.training import FactorizationNoise, PrivateSums, Sgd, dp_ftrl, fixed_order, method_spec, ones
 from factorize.training.receipt import Receipt
 from papers.algorithms import (
+    DIFFERENCED,
     Ball,
+    FilteredNoise,
     Lengths,
     Machine,
+    Quadratic,
     accelerated_dp_srgd,
     dp_skgd,
     dp_srg,
     full_sketch,
     independent_releases,
+    mu2_workload,
     sketch_calibration,
+    srg_workload,
     trusted_mu2,
     untrusted_mu2,
 )

@@ -10,8 +10,8 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import PrivateSums, Quadratic, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
-from papers.algorithms import StampedNoise
+from factorize.training import PrivateSums, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
+from papers.algorithms import Quadratic, StampedNoise
 from papers.algorithms.stamped import stamped_sensitivity
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)

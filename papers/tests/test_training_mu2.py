@@ -13,23 +13,19 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.series import series_quotient
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.training import (
+from factorize.training import PlainSums, PrivateSums, fixed_order
+from papers.algorithms import (
     DIFFERENCED,
+    Ball,
     FilteredNoise,
     LinearRegression,
-    PlainSums,
-    PrivateSums,
-    Quadratic,
-    fixed_order,
-    mu2_workload,
-)
-from papers.algorithms import (
-    Ball,
     Machine,
+    Quadratic,
     everywhere,
     machine_seeds,
     mu2_noise,
     mu2_recipe,
+    mu2_workload,
     trusted_mu2,
     untrusted_mu2,
 )

@@ -18,7 +18,6 @@ from factorize.training import (
     FactorizationNoise,
     PlainSums,
     PrivateSums,
-    Quadratic,
     Rows,
     Sgd,
     SoftmaxRegression,
@@ -27,15 +26,16 @@ from factorize.training import (
     full_batch,
     method_spec,
     ones,
-    srg_workload,
 )
 from papers.algorithms import (
     Ball,
+    Quadratic,
     accelerated_dp_sgd,
     accelerated_dp_srgd,
     accelerated_recipe,
     dp_srg,
     everywhere,
+    srg_workload,
     unaccelerated_dp_srgd,
 )
 

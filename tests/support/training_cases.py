@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.privacy import PrivacyTarget
-from factorize.training import INDEPENDENT, FilteredNoise, PrivateSums
+from factorize.training import PrivateSums
+from papers.algorithms import INDEPENDENT, FilteredNoise
 
 
 def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -18,9 +18,9 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import check_own
 from factorize.solvers import solve
+from factorize.training.bin_draws import overflow_probability
 from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor
-from factorize.training.draws.bin_sizes import overflow_probability
 from factorize.training.orders import balls_in_bins, random_allocation
 
 KEY = hashlib.sha256(b"the tests").digest()

@@ -14,17 +14,7 @@ from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
-    INDEPENDENT,
-    FactorizationNoise,
-    FilteredNoise,
-    Order,
-    PrivateSums,
-    Sgd,
-    dp_ftrl,
-    method_spec,
-    ones,
-)
+from factorize.training import FactorizationNoise, Order, PrivateSums, Sgd, dp_ftrl, method_spec, ones
 from factorize.training.audit import (
     audit,
     clopper_pearson_upper,
@@ -32,6 +22,7 @@ from factorize.training.audit import (
     neighbours,
 )
 from factorize.training.clip import GradientFunction
+from papers.algorithms import INDEPENDENT, FilteredNoise
 
 TARGET = PrivacyTarget(epsilon=6.0, delta=1e-5)  # mu = 1.24: told apart often enough for few trials
 TRIALS = 600

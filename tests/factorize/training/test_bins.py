@@ -28,15 +28,16 @@ from factorize.factorization import Factorization
 from factorize.privacy import Adjacency, Calibration, check_own
 from factorize.solvers import solve
 from factorize.training.audited import AuditedBatches
-from factorize.training.bins import BallsInBins
-from factorize.training.bins_audit import BinsAuditor, RegularBins
-from factorize.training.draws.bin_keys import derived_key, draw_bins
-from factorize.training.draws.bin_sizes import (
+from factorize.training.bin_draws import (
     capacity_for,
+    derived_key,
+    draw_bins,
     equal_sizes_probability,
     overflow_probability,
     regularity,
 )
+from factorize.training.bins import BallsInBins
+from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.ftrl import dp_ftrl
 from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order

@@ -19,16 +19,11 @@ from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import (
-    DIFFERENCED,
-    INDEPENDENT,
     FactorizationNoise,
-    FilteredNoise,
-    LinearRegression,
     Order,
     OuterProducts,
     PlainSums,
     PrivateSums,
-    Quadratic,
     Rows,
     Sgd,
     SoftmaxRegression,
@@ -39,8 +34,8 @@ from factorize.training import (
     method_spec,
     ones,
 )
-from factorize.training.correlated_noise import filtered_sensitivity
-from papers.algorithms import Ball
+from papers.algorithms import DIFFERENCED, INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
+from papers.algorithms.filtered_noise import filtered_sensitivity
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}

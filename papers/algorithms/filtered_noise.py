@@ -1,8 +1,4 @@
-"""The noise of each step: a factorization, a short filter, or nowhere.
-
-Everything with a method `next()` that returns the noise of the next step will do, scaled and correlated; so will the
-engines of `factorize.client`.
-"""
+"""Noise of a short filter: C^-1 is Toeplitz with a few coefficients, as the papers' independent noises have it."""
 
 from __future__ import annotations
 
@@ -10,95 +6,23 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import source_of
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.format.claims import CertifiedSensitivity
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.spec import parse_spec
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 INDEPENDENT = (1.0,)
 """C^-1 = I: fresh noise for each gradient (DP-SGD)."""
 
 DIFFERENCED = (1.0, -1.0)
 """C^-1 = first differences, C = S: fresh noise for each running sum (anti-PGD, and DP-mu^2 as printed)."""
-
-
-class NoiseSource(Protocol):
-    """The noise of one run."""
-
-    def next(self) -> np.ndarray:
-        """Return the noise of this step, of the shape of the parameters, and go on to the next."""
-
-
-class FactorizationNoise:
-    """The correlated noise of a factorization, calibrated to a privacy target.
-
-    What C needs to be turned into noise (a few vectors for streaming structures) is made at the first step, so that an
-    object that was not used yet can be sent to another process.
-
-    Args:
-        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (file, store or service).
-        target: the privacy asked for.
-        shape: of the parameters.
-        clip_norm: bound on one contribution to one step.
-        divisor: the fixed public divisor where steps are means.
-        adjacency: `zero_out` or `replace_one`.
-        seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
-
-    Attributes:
-        calibration: scale and guarantee.
-        step: the step whose noise comes next.
-        factors: of C.
-        steps: n.
-    """
-
-    def __init__(
-        self,
-        factors: CertifiedFactors,
-        target: PrivacyTarget,
-        shape: int | Sequence[int],
-        *,
-        clip_norm: float = 1.0,
-        divisor: int | None = None,
-        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-        seed: int,
-    ) -> None:
-        held = certified(factors)
-        self.calibration: Calibration = calibrate(
-            held.sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
-        )
-        self.steps = held.steps
-        self._made: NoiseGenerator | None = None
-        self.factors, self._shape, self._seed = held, shape, seed
-
-    @property
-    def step(self) -> int:
-        """The step whose noise comes next."""
-        return 0 if self._made is None else self._made.step
-
-    @property
-    def origin(self) -> tuple[object, ...]:
-        """What the noise is a function of, the seed included."""
-        return "factorization", self.factors.digest, self._seed
-
-    def next(self) -> np.ndarray:
-        """Return the noise of this step, float32.
-
-        Raises:
-            InvalidParameter: all n steps were taken.
-        """
-        if self._made is None:
-            self._made = self._make()
-        return self._made.next()
-
-    def _make(self) -> NoiseGenerator:
-        source = source_of(self.factors)
-        return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
 
 
 def filtered_sensitivity(
@@ -111,10 +35,6 @@ def filtered_sensitivity(
         steps: n.
         participation: in the contract's JSON form.
     """
-    from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-    from factorize.spec import parse_spec
-    from factorize.structures.toeplitz import ToeplitzMatrix
-
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
     column = _strategy_column(inverse, steps)
     stated = sensitivity_of(ToeplitzMatrix(column, steps), asked.participation)
