@@ -16,8 +16,8 @@ from pydantic import Field
 from factorize.errors import extras_named
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
-from factorize.predict.gaussian_regression import GaussianRegression
 from factorize.predict.linear_regression import (
+    GaussianRegression,
     LinearRegressionQuestion,
     MeanEstimation,
 )

@@ -21,10 +21,10 @@ from factorize.errors import ConditionNotMet, SolveFailed
 
 Array = NDArray[np.float64]
 
-_FIRST_GRID, _LAST_GRID = 64, 2**21
+_FIRST_GRID, _LAST_GRID, _SETTLED = 64, 2**21, 1e-12
 
 
-def circle_mean(function: Callable[[Array], Array], *, width: float, tolerance: float = 1e-12) -> float:
+def circle_mean(function: Callable[[Array], Array], *, width: float) -> float:
     """Return the mean over the circle of an even function that is smooth but narrow near w = 0.
 
     Trapezoidal rule in theta with tan(w / 2) = d tan(theta / 2), a map of the circle to itself, so the
@@ -34,7 +34,6 @@ def circle_mean(function: Callable[[Array], Array], *, width: float, tolerance: 
     Args:
         function: of frequencies in (0, pi].
         width: scale of the narrowest feature; d is its square root, halfway between that scale and 1.
-        tolerance: relative.
 
     Raises:
         SolveFailed: the values do not settle.
@@ -43,7 +42,7 @@ def circle_mean(function: Callable[[Array], Array], *, width: float, tolerance: 
     while count <= _LAST_GRID:
         w, weights = warped_grid(count, width)
         value = float(weights @ function(w))
-        if abs(value - previous) <= tolerance * abs(value):
+        if abs(value - previous) <= _SETTLED * abs(value):
             return value
         previous, count = value, 2 * count
     raise SolveFailed(f"a mean over the circle did not settle with {_LAST_GRID} points; it is near {value:.6g}")
