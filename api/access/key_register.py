@@ -21,7 +21,6 @@ from factorize.errors import InvalidSpec, NotFound, Violation
 from factorize.plain_data import Frozen, read_union
 from factorize.storage.medium.location import WITHDRAWN
 from factorize.storage.objects import Objects
-from factorize.storage.publication import Publisher
 
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
@@ -81,7 +80,7 @@ class WithdrawnKeys:
         Raises:
             StoreUnavailable: the medium refused.
         """
-        Publisher(self._medium()).publish(f"{WITHDRAWN}/{key_id}", b"", lambda: True)
+        self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
 
     def ids(self) -> Iterator[str]:
         """Return the ids.

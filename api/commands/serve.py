@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from factorize.api.settings import Settings
-    from factorize.storage.findings import StoreReport
+    from factorize.storage.fsck import StoreReport
     from factorize.storage.gc import Removed
 
 

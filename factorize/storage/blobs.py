@@ -10,14 +10,12 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from factorize.encoding import check_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
-from factorize.storage.objects import Objects, Reader
+from factorize.storage.objects import ObjectEntry, Objects, Reader
 
 CHUNK_BYTES = 1 << 22
 CACHE_BYTES = 1 << 28
@@ -71,32 +69,18 @@ class Cache(Generic[Value]):
             self._total -= self._cost(self._values.pop(key))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Hashed:
-    """One pass over a blob that hashed to its name; stands for it in the cache of chunks.
-
-    Attributes:
-        size: bytes.
-        version: of the file that was read.
-    """
-
-    size: int
-    version: tuple[int, ...]
-
-
 class Blob:
-    """A blob whose bytes were hashed against its name.
+    """One pass over a blob that hashed to its name; its bytes are those of that pass.
 
     Attributes:
         sha256: its name.
         size: bytes.
+        version: of the file that was read.
     """
 
-    def __init__(self, blobs: Blobs, sha256: str, hashed: Hashed) -> None:
-        self.sha256 = sha256
-        self.size = hashed.size
+    def __init__(self, blobs: Blobs, sha256: str, entry: ObjectEntry) -> None:
+        self.sha256, self.size, self.version = sha256, entry.size, entry.version
         self._blobs = blobs
-        self._hashed = hashed
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Iterate over bytes start..stop-1 as read-only views of verified buffers, each at most 4 MiB; no copies.
@@ -118,7 +102,7 @@ class Blob:
     def _views(self, start: int, stop: int) -> Iterator[memoryview]:
         while start < stop:
             index, offset = divmod(start, CHUNK_BYTES)
-            chunk = memoryview(self._blobs.chunk(self.sha256, self._hashed, index))
+            chunk = memoryview(self._blobs.chunk(self, index))
             yield chunk[offset : min(CHUNK_BYTES, offset + stop - start)]
             start += CHUNK_BYTES - offset
 
@@ -135,7 +119,7 @@ class Blobs:
         self._objects = objects
         self._cache_bytes = cache_bytes
         self._chunks: Cache[bytes] = Cache(cache_bytes, len)
-        self._hashed: Cache[Hashed] = Cache(_MOST_HASHED, lambda hashed: 1)
+        self._hashed: Cache[Blob] = Cache(_MOST_HASHED, lambda blob: 1)
         self._damaged: set[str] = set()
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
@@ -147,7 +131,10 @@ class Blobs:
             CorruptObject: its bytes do not hash to its name.
             StoreUnavailable: it cannot be read.
         """
-        return Blob(self, sha256, self._verified(sha256))
+        version = self._objects.status(blob_key(sha256)).version
+        with self._locks[int(sha256[:2], 16) % _LOCKS]:  # of several threads that want the same, one hashes
+            blob = self._hashed.get(sha256)
+            return blob if blob is not None and blob.version == version else self._hash(sha256)
 
     def verify(self, sha256: str) -> int:
         """Read a blob anew, hash it against its name and return its size; raises as `open` does."""
@@ -164,51 +151,44 @@ class Blobs:
         """Whether the last look at this blob found that it does not hash to its name."""
         return sha256 in self._damaged
 
-    def chunk(self, sha256: str, hashed: Hashed, index: int) -> bytes:
+    def chunk(self, blob: Blob, index: int) -> bytes:
         """Return one chunk of a blob as it was hashed, from memory or from the medium.
 
         Raises:
             CorruptObject: the file was touched since, and does not hash to its name any more.
         """
-        chunk = self._chunks.get((hashed, index))
+        chunk = self._chunks.get((blob, index))
         if chunk is not None:
             return chunk
         for _ in range(_TRIES):
-            with self._objects.open(blob_key(sha256)) as reader:
-                chunk, version = reader.read(_length(hashed.size, index), index * CHUNK_BYTES), reader.entry.version
-            if version == hashed.version:
-                self._chunks.put((hashed, index), chunk)
+            with self._objects.open(blob_key(blob.sha256)) as reader:
+                chunk, version = _chunk(reader, index), reader.entry.version
+            if version == blob.version:
+                self._chunks.put((blob, index), chunk)
                 return chunk
-            hashed = self._verified(sha256)  # the file was touched
-        raise StoreUnavailable(f"the file of the blob {sha256} is touched again and again while it is read; try again")
+            blob = self.open(blob.sha256)  # the file was touched
+        message = f"the file of the blob {blob.sha256} is touched again and again while it is read; try again"
+        raise StoreUnavailable(message)
 
-    def _verified(self, sha256: str) -> Hashed:
-        """Hash a blob, unless its file was hashed before; of several threads that want the same, one does."""
-        version = self._objects.status(blob_key(sha256)).version
-        with self._locks[int(sha256[:2], 16) % _LOCKS]:
-            hashed = self._hashed.get(sha256)
-            return hashed if hashed is not None and hashed.version == version else self._hash(sha256)
-
-    def _hash(self, sha256: str) -> Hashed:
+    def _hash(self, sha256: str) -> Blob:
         """Hash all of a blob, and keep its chunks if they fit."""
         state = hashlib.sha256()
         with self._objects.open(blob_key(sha256)) as reader:
-            hashed = Hashed(reader.entry.size, reader.entry.version)
-            keep = hashed.size <= self._cache_bytes
-            for index, chunk in enumerate(read_chunks(reader)):
+            blob = Blob(self, sha256, reader.entry)
+            for index, chunk in enumerate(_chunks(reader)):
                 state.update(chunk)
-                if keep:
-                    self._chunks.put((hashed, index), chunk)  # out of reach unless the blob hashes to its name
+                if blob.size <= self._cache_bytes:
+                    self._chunks.put((blob, index), chunk)  # out of reach unless the blob hashes to its name
         if state.hexdigest() != sha256:
             self._hashed.drop(sha256)
             self._damaged.add(sha256)
             raise CorruptObject(
-                f"the blob {sha256} is damaged: its {hashed.size} bytes hash to {state.hexdigest()}; it is not served, "
+                f"the blob {sha256} is damaged: its {blob.size} bytes hash to {state.hexdigest()}; it is not served, "
                 "run fsck --repair and post its spec again"
             )
-        self._hashed.put(sha256, hashed)
+        self._hashed.put(sha256, blob)
         self._damaged.discard(sha256)
-        return hashed
+        return blob
 
 
 def blob_key(sha256: str) -> str:
@@ -220,38 +200,19 @@ def blob_key(sha256: str) -> str:
     return f"blobs/sha256/{check_digest(sha256)[:2]}/{sha256}"
 
 
-def read_chunks(reader: Reader) -> Iterator[bytes]:
-    """Iterate over an open object in chunks of 4 MiB, each read while the one before it is being used.
-
-    A file that shrinks meanwhile yields short chunks; the digest is what tells.
-    """
-    size = reader.entry.size
-    if size <= CHUNK_BYTES:
-        yield reader.read(size, 0)
-        return
-    with ThreadPoolExecutor(1, "read-ahead") as pool:
-        coming = pool.submit(reader.read, CHUNK_BYTES, 0)
-        for index in range(1, _count(size)):
-            chunk = coming.result()
-            coming = pool.submit(reader.read, _length(size, index), index * CHUNK_BYTES)
-            yield chunk
-        yield coming.result()
-
-
 def described(reader: Reader) -> dict[str, Any]:
     """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
     whole, chunks = hashlib.sha256(), []
-    with ThreadPoolExecutor(1, "whole") as beside:  # hashing lets go of the interpreter's lock
-        for chunk in read_chunks(reader):
-            adding = beside.submit(whole.update, chunk)
-            chunks.append(sha256(chunk))
-            adding.result()
+    for chunk in _chunks(reader):
+        whole.update(chunk)
+        chunks.append(sha256(chunk))
     return {"sha256": whole.hexdigest(), "bytes": reader.entry.size, "chunk_bytes": CHUNK_BYTES, "chunks": chunks}
 
 
-def _count(size: int) -> int:
-    return -(-size // CHUNK_BYTES)
+def _chunks(reader: Reader) -> Iterator[bytes]:
+    """Iterate over an open object in chunks of 4 MiB; the digest tells where a file shrinks meanwhile."""
+    return (_chunk(reader, index) for index in range(max(1, -(-reader.entry.size // CHUNK_BYTES))))
 
 
-def _length(size: int, index: int) -> int:
-    return min(CHUNK_BYTES, size - index * CHUNK_BYTES)
+def _chunk(reader: Reader, index: int) -> bytes:
+    return reader.read(min(CHUNK_BYTES, reader.entry.size - index * CHUNK_BYTES), index * CHUNK_BYTES)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,8 @@ from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
-from factorize.storage.findings import Finding, StoreReport
 from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
-from factorize.storage.objects import STAGING, ObjectEntry
-from factorize.storage.publication import QUARANTINE
+from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry
 from factorize.storage.records import (
     FAMILIES,
     MANIFESTS,
@@ -53,6 +51,66 @@ _PLACES = {
     _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARDED}"),
     REVOKED: re.compile(rf"{REVOKED}/{_SHARDED}\.json"),
 }
+
+
+ERRORS = frozenset({"damaged", "missing", "dangling", "unreadable"})
+"""Kinds of findings that harm: something cannot be served, or is not what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        kind: `damaged`: an object does not hash to its name or to its own sha256, is not what its place says, or is no
+            file; `missing`: a manifest's file, a user's matrix that its spec names, or a revocation's second record;
+            `dangling`: a spec entry names a manifest that is missing or damaged; `unreadable`: permissions, or the
+            disk; `unindexed`: a spec entry is missing that a manifest calls for; `revoked`: a result that the operator
+            has taken back; `orphan`: nothing names it, as a matrix that no spec uses yet, a later answer to a spec, or
+            what a crash left; `temporary`: a file on its way in, or what a crash left of one; `foreign`: a file that is
+            none of the store's.
+        key: where.
+        message: what is wrong and what to do.
+        action: what repair did: `quarantined`, `removed`, `rebuilt`, or None.
+    """
+
+    kind: str
+    key: str
+    message: str
+    action: str | None = None
+
+    @property
+    def error(self) -> bool:
+        """Whether it harms; see `ERRORS`."""
+        return self.kind in ERRORS
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What a check found.
+
+    Attributes:
+        findings: everything, by key.
+        objects: how many blobs, manifests and entries were read.
+        bytes: how many bytes of them.
+        seconds: how long it took.
+    """
+
+    findings: tuple[Finding, ...]
+    objects: int
+    bytes: int
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether no finding is an error that is still there."""
+        return not any(finding.error and finding.action is None for finding in self.findings)
+
+    def document(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        findings = [{**asdict(finding), "error": finding.error} for finding in self.findings]
+        figures = {"objects": self.objects, "bytes": self.bytes, "seconds": self.seconds}
+        return {"clean": self.clean, **figures, "findings": findings}
 
 
 def fsck(
@@ -145,7 +203,7 @@ class _Check:
             if not _PLACES[place].fullmatch(entry.key):
                 self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
             elif entry.kind != "file":
-                self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", self._quarantine)
+                self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", "quarantined")
             else:
                 yield entry
 
@@ -164,7 +222,7 @@ class _Check:
             for key in set(revocation.keys) - set(sound) - self.unread:
                 kind = "damaged" if key in damaged else "missing"
                 message = f"the revocation of {revocation.digest} is whole under its other name"
-                self._find(kind, key, message, partial(self._record, revocation))
+                self._find(kind, key, message, "rebuilt", partial(self.store.revocations.record, revocation))
                 damaged.pop(key, None)
             self.revoked |= set(revocation.keys)
             self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
@@ -189,7 +247,7 @@ class _Check:
         like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest["solver"].get("cast_from", ""))
         if like is not None and not self._exists(own):
             message = f"its like {like.digest} was revoked"
-            self._find("missing", key, message, partial(self._revoke, manifest, like.reason))
+            self._find("missing", key, message, "rebuilt", partial(self.store.revocations.add, manifest, like.reason))
         return like is not None
 
     def _check_blobs(self) -> None:
@@ -227,7 +285,7 @@ class _Check:
                 del self.results[digest]
                 if not self._exists(key):
                     continue  # the result was deleted since it was read
-                self._find("missing", key, f"its file {result.file} is missing or damaged", self._quarantine)
+                self._find("missing", key, f"its file {result.file} is missing or damaged", "quarantined")
             for sha256 in result.matrices:
                 if not self._there(sha256):
                     self._find("missing", key, f"the matrix {sha256} is missing or damaged; upload it again")
@@ -251,11 +309,11 @@ class _Check:
             gone = manifest in self.lost or not self._exists(manifest)
             if gone and self._exists(found.key):  # else both were deleted since the entry was read
                 message = f"its manifest {entry.digest} is missing or bad"
-                self._find("dangling", found.key, message, self._quarantine)
+                self._find("dangling", found.key, message, "quarantined")
 
     def _compare(self, key: str, entry: SpecEntry, result: _Result) -> None:
         if hash(entry) != result.entry or key not in entry.keys:
-            self._find("damaged", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
+            self._find("damaged", key, f"it is not the entry of its manifest {entry.digest}", "quarantined")
             return
         by_place = self.by_spec if key == spec_key(entry.spec_digest) else self.by_family
         by_place[result.spec_digest] = entry.digest
@@ -280,7 +338,13 @@ class _Check:
             entry = SpecEntry.of(self.store.index.stored(manifest_key(digest)))
             for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
                 if spec_digest not in by_place and key not in self.unread:
-                    self._find("unindexed", key, f"missing, for the manifest {digest}", partial(self._enter, entry))
+                    self._find(
+                        "unindexed",
+                        key,
+                        f"missing, for the manifest {digest}",
+                        "rebuilt",
+                        partial(self.store.enter, entry),
+                    )
                     by_place[spec_digest] = digest
 
     def _check_others(self) -> None:
@@ -294,8 +358,8 @@ class _Check:
             if place != STAGING:
                 self._find("foreign", entry.key, "none of the store's files; move it elsewhere if it is yours")
             else:
-                stale = entry.modified < oldest
-                self._find("temporary", entry.key, f"{entry.size} bytes", self._remove if stale else None)
+                remove = partial(self.store.objects.delete, entry.key) if entry.modified < oldest else None
+                self._find("temporary", entry.key, f"{entry.size} bytes", "removed", remove)
 
     def _there(self, sha256: str) -> bool:
         """Whether a blob is there and not known to be bad; one that came since the listing is taken as it is."""
@@ -318,7 +382,7 @@ class _Check:
         try:
             yield
         except CorruptObject as error:
-            self._find("damaged", entry.key, str(error), self._quarantine)
+            self._find("damaged", entry.key, str(error), "quarantined")
         except StoreUnavailable as error:
             self.unread.add(entry.key)
             self._find("unreadable", entry.key, str(error))
@@ -328,28 +392,14 @@ class _Check:
         self.bytes += entry.size
         self.progress(self.bytes, self.total)
 
-    def _find(self, kind: str, key: str, message: str, mend: Callable[[str], str] | None = None) -> None:
-        if mend == self._quarantine:
+    def _find(
+        self, kind: str, key: str, message: str, action: str | None = None, mend: Callable[[], object] | None = None
+    ) -> None:
+        """Report a finding; where repair is asked for and something mends it, do that."""
+        if action == "quarantined":
             self.lost.add(key)
-        action = mend(key) if self.repair and mend is not None else None
-        self.findings.append(Finding(kind, key, message, action))
-
-    def _quarantine(self, key: str) -> str:
-        self.store.quarantine(key)
-        return "quarantined"
-
-    def _enter(self, entry: SpecEntry, _key: str) -> str:
-        self.store.enter(entry)
-        return "rebuilt"
-
-    def _record(self, revocation: Revocation, _key: str) -> str:
-        self.store.revocations.record(revocation)
-        return "rebuilt"
-
-    def _revoke(self, manifest: dict[str, Any], reason: str, _key: str) -> str:
-        self.store.revocations.add(manifest, reason)
-        return "rebuilt"
-
-    def _remove(self, key: str) -> str:
-        self.store.objects.delete(key)
-        return "removed"
+            mend = partial(self.store.objects.quarantine, key)
+        mended = self.repair and mend is not None
+        if mended and mend is not None:
+            mend()
+        self.findings.append(Finding(kind, key, message, action if mended else None))

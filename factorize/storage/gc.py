@@ -36,21 +36,14 @@ GRACE_SECONDS = 7 * 86_400.0
 TEMPORARY_SECONDS = 86_400.0
 """Least age of a temporary file that goes, whatever the grace: no put that still runs can own it."""
 
-KINDS = {
-    "temporary": "a file that a put left behind",
-    "unnamed-blob": "no manifest names this blob",
-    "entry": "it named a result that is deleted",
-    "manifest": "a result that is deleted",
-    "blob": "the file of a result that is deleted",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """One object that goes.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: `temporary` (a file that a put left behind), `unnamed-blob` (that no manifest names), `entry` (it named a
+            deleted result), `manifest` (of a deleted result) or `blob` (the file of one).
         key: where it was.
         bytes: its size.
     """

@@ -13,7 +13,7 @@ from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.format.manifest import StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
-from factorize.storage.objects import Objects, read_object
+from factorize.storage.objects import Objects
 from factorize.storage.records import (
     MANIFESTS,
     SPECS,
@@ -167,7 +167,7 @@ class Index:
 
     def read(self, key: str) -> bytes:
         """Return the bytes of a small object."""
-        return read_object(self._objects, key)
+        return self._objects.content(key)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from factorize.factorization import Factorization
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.objects import Objects
-from factorize.storage.publication import Publisher
 from factorize.storage.records import user_matrices
 from factorize.workloads.matrix import from_array
 
@@ -30,7 +29,6 @@ class Matrices:
     def __init__(self, objects: Objects, blobs: Blobs) -> None:
         self._objects = objects
         self._blobs = blobs
-        self._publisher = Publisher(objects)
 
     def put(self, array: np.ndarray) -> str:
         """Store a matrix and return its sha256; see `Store.put_matrix`."""
@@ -39,7 +37,7 @@ class Matrices:
         if self._blobs.sound(sha256):
             self.keep(sha256)
         else:
-            self._publisher.publish(blob_key(sha256), raw_bytes(named.array), lambda: self._blobs.sound(sha256))
+            self._objects.publish((blob_key(sha256), raw_bytes(named.array), lambda: self._blobs.sound(sha256)))
         return sha256
 
     def put_those_of(self, factorization: Factorization) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailab
 from factorize.storage.medium.files import Files
 
 STAGING = "tmp"
+QUARANTINE = "quarantine"
 Kind = Literal["file", "directory", "symlink", "other"]
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -84,8 +86,18 @@ class StagedFile:
         return open_file(self._files, self.path, self.path.name)
 
 
+Record = tuple[str, bytes | memoryview, Callable[[], bool]]
+"""A key, the bytes that get it, and whether what stands there is sound; asked only when something does."""
+Step = tuple[str, StagedFile, Callable[[], bool]]
+"""The same, once the bytes are in a file."""
+
+
 class Objects(Protocol):
-    """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then."""
+    """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then.
+
+    An object is published under its final name once, unless what stands there is damaged and moved away first. Threads
+    and any number of processes may use one medium.
+    """
 
     def stage(self) -> AbstractContextManager[StagedFile]:
         """Return a private temporary file that is removed at the end."""
@@ -133,11 +145,62 @@ class Objects(Protocol):
         """
         return
 
+    def content(self, key: str) -> bytes:
+        """Return all bytes of a small object; raises as `open` does."""
+        with self.open(key) as reader:
+            return reader.read(reader.entry.size, 0)
 
-def read_object(objects: Objects, key: str) -> bytes:
-    """Return all bytes of a small object; raises as `Objects.open` does."""
-    with objects.open(key) as reader:
-        return reader.read(reader.entry.size, 0)
+    def publish(self, *records: Record) -> None:
+        """Write objects and give them their names; see `settle`."""
+        with self.staged(records) as steps:
+            for step in steps:
+                self.settle(*step)
+
+    @contextmanager
+    def staged(self, records: Iterable[Record], beside: Sequence[StagedFile] = ()) -> Iterator[Sequence[Step]]:
+        """Write objects that have no name yet, and sync them together.
+
+        Args:
+            records: the objects.
+            beside: files that were written before, to be synced with them.
+        """
+        with ExitStack() as opened:
+            steps = []
+            for key, data, intact in records:
+                steps.append((key, opened.enter_context(self.stage()), intact))
+                steps[-1][1].write(data)
+            self.sync_all([*beside, *(file for _, file, _ in steps)])
+            yield steps
+
+    def settle(self, key: str, staged: StagedFile, intact: Callable[[], bool]) -> bool:
+        """Give a synced file its name unless a sound object has it; a damaged one goes to quarantine first.
+
+        Args:
+            key: the name.
+            staged: the file, on the medium already (`sync_all`).
+            intact: whether what stands at the key is sound; asked only when something does.
+
+        Returns:
+            Whether this file has the name.
+
+        Raises:
+            CorruptObject: another damaged object came into the place of the one that was moved away.
+            StoreUnavailable: the medium refused.
+        """
+        if self.put(key, staged):
+            return True
+        if intact():
+            return False
+        self.quarantine(key)
+        mine = self.put(key, staged)
+        if not mine and not intact():
+            raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
+        return mine
+
+    def quarantine(self, key: str) -> None:
+        """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
+        with suppress(NotFound):  # somebody else moved it
+            self.move(key, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
 
 
 @contextmanager

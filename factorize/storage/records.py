@@ -6,15 +6,17 @@ its own; the seal `{"record": ..., "sha256": ...}` covers every byte of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError
 from factorize.format.manifest import StoredFile, check_manifest
+from factorize.storage.objects import Record
 
 MAX_RECORD_BYTES = 1 << 30
 SPECS = "specs"
@@ -52,9 +54,10 @@ class SpecEntry:
         """Where it stands: below its family and below its own digest."""
         return family_key(self.family, self.spec_digest), spec_key(self.spec_digest)
 
-    def sealed(self) -> bytes:
-        """Return its bytes."""
-        return seal(asdict(self))
+    def records(self, sound: Callable[[str], bool]) -> list[Record]:
+        """Return what is published for it, given whether there is a sound entry at a key."""
+        sealed = seal(asdict(self))
+        return [(key, sealed, partial(sound, key)) for key in self.keys]
 
 
 def family_digest(spec: Mapping[str, Any]) -> str:

@@ -16,8 +16,7 @@ from typing import Any
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.format.manifest import StoredFile
-from factorize.storage.objects import Objects, read_object
-from factorize.storage.publication import Publisher
+from factorize.storage.objects import Objects
 from factorize.storage.records import now, seal, unseal
 
 REVOKED = "revoked"
@@ -58,10 +57,6 @@ class Revocation:
         """Whether a result has the same claim as this one, or was rounded from it."""
         return self.claim == claim_of(manifest) or self.digest == manifest["solver"].get("cast_from")
 
-    def sealed(self) -> bytes:
-        """Return its bytes."""
-        return seal(asdict(self))
-
     def error(self) -> Revoked:
         """Return what whoever asks for the result is told."""
         message = f"the result {self.digest} was revoked on {self.revoked}: {self.reason}; post its spec again"
@@ -77,7 +72,6 @@ class Revocations:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._publisher = Publisher(objects)
 
     def add(self, manifest: Mapping[str, Any], reason: str) -> Revocation:
         """Revoke a result and return the revocation: the one that stands already, or a new one."""
@@ -91,8 +85,8 @@ class Revocations:
 
     def record(self, revocation: Revocation) -> None:
         """Publish a revocation at its two places, unless sound ones are there."""
-        for key in revocation.keys:
-            self._publisher.publish(key, revocation.sealed(), partial(self.sound, key))
+        sealed = seal(asdict(revocation))
+        self._objects.publish(*((key, sealed, partial(self.sound, key)) for key in revocation.keys))
 
     def find(self, name: str) -> Revocation | None:
         """Return the revocation of a digest, or of the file of that sha256, or None.
@@ -114,7 +108,7 @@ class Revocations:
             NotFound: there is none.
             CorruptObject: it is damaged.
         """
-        return read_revocation(read_object(self._objects, key), key)
+        return read_revocation(self._objects.content(key), key)
 
     def reaching(self, manifest: Mapping[str, Any]) -> Revocation | None:
         """Return the revocation that takes a result with it, its own or that of one with the same claim, or None.

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -42,8 +41,7 @@ from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
-from factorize.storage.objects import Objects, StagedFile, read_object
-from factorize.storage.publication import Publisher, Step
+from factorize.storage.objects import Objects, StagedFile
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
 
@@ -70,7 +68,6 @@ class Store:
         self.revocations = Revocations(objects)
         self.matrices = Matrices(objects, self.blobs)
         self.index = Index(objects, self.blobs)
-        self._publisher = Publisher(objects)
 
     def put(self, factorization: Factorization, *, check: Check | None = None) -> dict[str, Any]:
         """Store a factorization and return its manifest, with `files`.
@@ -135,9 +132,7 @@ class Store:
         revocation = self.revocations.reaching(inner)
         if revocation is not None:
             raise revocation.error()
-        with ExitStack() as opened:
-            entries = self._entries(SpecEntry.of(inner), opened)
-            opened.enter_context(self.objects.lock(MARKER, exclusive=False))
+        with self.objects.lock(MARKER, exclusive=False):
             if factorization is None:
                 self.matrices.named_by(inner["spec"])
             else:
@@ -145,13 +140,14 @@ class Store:
             stated = {"proof": proof} if proof else {}
             manifest = {**inner, "files": [{**file, **stated}], "created": now()}
             digest, name = inner["digest"], file["sha256"]
-            record = self._written(seal(manifest), opened)
-            self.objects.sync_all([staged, record, *(entry for _, entry, _ in entries)])
-            self._publisher.settle(blob_key(name), staged, lambda: self.blobs.sound(name))
-            mine = self._publisher.settle(manifest_key(digest), record, lambda: self.intact(digest))
-            self.fall_with_others(manifest)
-            for entry in entries:
-                self._publisher.settle(*entry)
+            record = manifest_key(digest), seal(manifest), lambda: self.intact(digest)
+            records = [record, *SpecEntry.of(inner).records(self.index.sound)]
+            with self.objects.staged(records, beside=[staged]) as (own, *entries):
+                self.objects.settle(blob_key(name), staged, lambda: self.blobs.sound(name))
+                mine = self.objects.settle(*own)
+                self.fall_with_others(manifest)
+                for entry in entries:
+                    self.objects.settle(*entry)
             self.revocations.check(digest)
             return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
 
@@ -307,10 +303,6 @@ class Store:
             if fits and self.revocations.find(manifest["digest"]) is None:
                 yield manifest
 
-    def quarantine(self, key: str) -> None:
-        """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
-        self._publisher.quarantine(key)
-
     def check_format(self, *, create: bool) -> None:
         """Compare the store's marker with this release's format; write it if there is none and `create` is true.
 
@@ -319,13 +311,13 @@ class Store:
             StoreUnavailable: another format.
         """
         try:
-            text = read_object(self.objects, MARKER)
+            text = self.objects.content(MARKER)
         except NotFound:
             if not create:
                 raise NotFound(f"there is no store at {self.url}; check the path") from None
             self.objects.probe()
-            self._publisher.publish(MARKER, _FORMAT, lambda: True)
-            text = read_object(self.objects, MARKER)
+            self.objects.publish((MARKER, _FORMAT, lambda: True))
+            text = self.objects.content(MARKER)
         if text != _FORMAT:
             raise StoreUnavailable(
                 f"{self.url}/{MARKER} is not that of store format 1; use the release that wrote it, or remove that "
@@ -334,19 +326,7 @@ class Store:
 
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
-        with ExitStack() as opened:
-            entries = self._entries(entry, opened)
-            self.objects.sync_all([staged for _, staged, _ in entries])
-            for each in entries:
-                self._publisher.settle(*each)
-
-    def _entries(self, entry: SpecEntry, opened: ExitStack) -> list[Step]:
-        return [(key, self._written(entry.sealed(), opened), partial(self.index.sound, key)) for key in entry.keys]
-
-    def _written(self, data: bytes, opened: ExitStack) -> StagedFile:
-        staged = opened.enter_context(self.objects.stage())
-        staged.write(data)
-        return staged
+        self.objects.publish(*entry.records(self.index.sound))
 
     def fall_with_others(self, manifest: Mapping[str, Any]) -> None:
         """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet.
@@ -367,18 +347,14 @@ class Store:
 
     def intact(self, digest: str) -> bool:
         """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
-        file = self._file_of(digest)
-        sound = file is not None and self.blobs.sound(file.sha256)
-        if file is not None and not sound:
-            self.quarantine(blob_key(file.sha256))
-        return sound
-
-    def _file_of(self, digest: str) -> StoredFile | None:
-        """Return the file that a manifest names, read anew, or None if there is no sound manifest."""
         try:
-            return StoredFile.of(self.index.stored(manifest_key(digest)))
+            sha256 = StoredFile.of(self.index.stored(manifest_key(digest))).sha256
         except (NotFound, CorruptObject):
-            return None
+            return False
+        sound = self.blobs.sound(sha256)
+        if not sound:
+            self.objects.quarantine(blob_key(sha256))
+        return sound
 
 
 def open_store(

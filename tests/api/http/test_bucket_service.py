@@ -15,7 +15,6 @@ from factorize.api.settings import Settings
 from factorize.client.download import fetch
 from factorize.errors import InvalidParameter, StoreUnavailable
 from factorize.storage.blobs import blob_key
-from factorize.storage.objects import read_object
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "square_root"}}
 
@@ -30,7 +29,7 @@ def service(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> Iter
 def test_a_solve_is_stored_in_the_bucket_and_fetched_from_it(service, tmp_path):
     manifest = service.solve(SPEC)
     (file,) = manifest["files"]
-    data = read_object(service.store.objects, blob_key(file["sha256"]))
+    data = service.store.objects.content(blob_key(file["sha256"]))
     assert hashlib.sha256(data).hexdigest() == file["sha256"]
     assert service.get(f"/v1/factorizations/{manifest['spec_digest']}").json() == manifest
     assert len(service.get(f"/v1/factorizations/{manifest['digest']}/matrices/C?rows=2:4").body) == 2 * 9 * 8

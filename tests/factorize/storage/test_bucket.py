@@ -27,7 +27,7 @@ from factorize.storage.medium import bucket_lock
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.medium.bucket_lock import LOCKS, BucketLock
 from factorize.storage.medium.location import bucket_of
-from factorize.storage.objects import STAGING, read_object
+from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 
 HERE = Path(__file__).parent
@@ -368,7 +368,7 @@ def test_objects_are_never_overwritten(bucket):
         with store.objects.stage() as staged:
             staged.write(text)
             assert store.objects.put("specs/x", staged) is first
-    assert read_object(store.objects, "specs/x") == b"one"
+    assert store.objects.content("specs/x") == b"one"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from store_cases import factorization, flip, overwrite, path_of, toeplitz
 from factorize.errors import NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
-from factorize.storage.findings import ERRORS
-from factorize.storage.fsck import GRACE_SECONDS, fsck
+from factorize.storage.fsck import ERRORS, GRACE_SECONDS, fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium.files import Files
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
@@ -302,10 +301,10 @@ def test_a_missing_family_entry_is_that_of_the_answer_not_of_the_earliest(tmp_pa
     late = factorization(3, strategy=toeplitz(3))
     store.put(late)
     entry = SpecEntry.of(store.manifest(late.digest))
-    overwrite(path_of(store, entry.keys[1]), entry.sealed())
+    overwrite(path_of(store, entry.keys[1]), seal(asdict(entry)))
     path_of(store, family_key(entry.family, entry.spec_digest)).unlink()
     fsck(store, repair=True)
-    assert path_of(store, entry.keys[0]).read_bytes() == entry.sealed()
+    assert path_of(store, entry.keys[0]).read_bytes() == seal(asdict(entry))
 
 
 def test_what_is_published_during_the_check_is_no_error(tmp_path, store):

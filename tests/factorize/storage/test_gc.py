@@ -23,7 +23,6 @@ from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc
 from factorize.storage.medium.files import Files
 from factorize.storage.objects import STAGING
-from factorize.storage.publication import Publisher
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.store import Store, open_store
 
@@ -326,7 +325,7 @@ def test_the_command_line(tmp_path):
 def test_a_file_that_another_manifest_names_too_stays(store):
     first, twin = store.put(factorization(4)), factorization(5)
     sealed = seal({**twin.manifest, "files": first["files"], "created": first["created"]})
-    Publisher(store.objects).publish(manifest_key(twin.digest), sealed, lambda: True)
+    store.objects.publish((manifest_key(twin.digest), sealed, lambda: True))
     found = gc(store, delete=[first["digest"]])
     assert [kind for kind, _ in removed(found)] == ["entry", "entry", "manifest"]
     assert store.blob(StoredFile.of(first).sha256).size

@@ -24,7 +24,6 @@ from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.rounded import cast
 from factorize.storage.fsck import fsck
 from factorize.storage.medium.files import Files
-from factorize.storage.publication import Publisher
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import revocation_key
 from factorize.storage.store import Store, open_store
@@ -192,7 +191,7 @@ def test_memory_does_not_grow_with_the_manifests(tmp_path, sweep):
         spec = {**manifest["spec"], "tolerance": 1e-9 + number * 1e-12}
         other = {**manifest, "spec": spec, "spec_digest": json_digest(spec), "certificate": long}
         other["digest"] = manifest_digest(other)
-        Publisher(store.objects).publish(manifest_key(other["digest"]), seal(other), lambda: True)
+        store.objects.publish((manifest_key(other["digest"]), seal(other), lambda: True))
     assert store.manifest(other["digest"]) == other, "a manifest that is refused is not kept either"
     command = [sys.executable, "-c", SWEPT, sweep, digest, small, large]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index
 from factorize.storage.medium.directory import Directory
-from factorize.storage.publication import QUARANTINE, Publisher
+from factorize.storage.objects import QUARANTINE
 from factorize.storage.records import SpecEntry, manifest_key, seal, spec_key
 from factorize.storage.store import MARKER, Store, open_store
 
@@ -183,7 +184,7 @@ def test_a_put_mends_what_is_damaged(store, part, damage):
 def test_a_put_that_cannot_replace_a_damaged_object_says_so(store, monkeypatch):
     put = factorization()
     flip(path_of(store, file_key(store.put(put))), 5)
-    monkeypatch.setattr(Publisher, "quarantine", lambda self, key: None)
+    monkeypatch.setattr(Directory, "quarantine", lambda self, key: None)
     with pytest.raises(CorruptObject, match="another damaged object took its place"):
         store.put(put)
 
@@ -241,7 +242,7 @@ def test_entries_that_name_another_spec_are_passed_over(store):
     store.put(other)
     mine, theirs = SpecEntry.of(store.manifest(one.digest)), SpecEntry.of(store.manifest(other.digest))
     for key in mine.keys:
-        overwrite(path_of(store, key), theirs.sealed())
+        overwrite(path_of(store, key), seal(asdict(theirs)))
     assert store.digest_of(one.spec_digest) is None
     assert store.find(one.spec) is None and store.find(spec_of(4, "identity", tolerance=0.1)) is None
     for key in mine.keys:
@@ -290,7 +291,7 @@ def test_a_manifest_that_makes_no_entry_is_refused(store, missing):
     (manifest["spec"] if missing == "tolerance" else manifest).pop(missing)
     manifest["spec_digest"] = json_digest(manifest["spec"])
     manifest["digest"] = manifest_digest(manifest)
-    Publisher(store.objects).publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
+    store.objects.publish((manifest_key(manifest["digest"]), seal(manifest), lambda: True))
     with pytest.raises(CorruptObject, match="KeyError|missing or unknown"):
         store.manifest(manifest["digest"])
 
@@ -322,7 +323,7 @@ def test_a_sound_blob_that_is_not_the_manifests_file_is_not_loaded(store):
     with pytest.raises(CorruptObject, match="the file of .* holds"):
         store.load(one.digest)
     text = b"not a tensor file"
-    Publisher(store.objects).publish(blob_key(sha256(text)), text, lambda: True)
+    store.objects.publish((blob_key(sha256(text)), text, lambda: True))
     replace(store, manifest_key(one.digest), {**manifest, "files": [{"sha256": sha256(text), "bytes": len(text)}]})
     with pytest.raises(CorruptObject, match="not a factor file"):
         store.load(one.digest)

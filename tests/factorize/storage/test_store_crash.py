@@ -28,8 +28,7 @@ from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium.files import Files
-from factorize.storage.objects import STAGING
-from factorize.storage.publication import QUARANTINE
+from factorize.storage.objects import QUARANTINE, STAGING
 from factorize.storage.store import MARKER, Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
