@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from factorize.client.events import Event
+from factorize.client.connection import Event
 from factorize.client.service import Service
 
 ROOT = Path(__file__).parents[1]

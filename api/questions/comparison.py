@@ -15,7 +15,7 @@ from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_unio
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
-    from factorize.client.events import Event
+    from factorize.client.connection import Event
     from factorize.factorization import Factorization
     from factorize.storage.store import Store
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from factorize.client.events import Event
+    from factorize.client.connection import Event
     from factorize.solution import Progress
 
 

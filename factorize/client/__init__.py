@@ -1,8 +1,8 @@
 """The training job's side: factor files, their rows, and noise. It imports numpy and safetensors alone."""
 
 from factorize.client.cache import FactorCache
+from factorize.client.connection import Event
 from factorize.client.download import fetch
-from factorize.client.events import Event
 from factorize.client.factors import Factors, load
 from factorize.client.noise import ArrayRows, NoiseGenerator, even_shard
 from factorize.client.rows import Rows

@@ -11,10 +11,9 @@ import http.client
 import ipaddress
 import os
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,10 +25,29 @@ TIMEOUT = 30.0
 
 KEY_VARIABLE = "FACTORIZE_KEY"
 KEY_FILE_VARIABLE = "FACTORIZE_KEY_FILE"
-FROM_ENVIRONMENT = ""
 _KEY_BYTES = 8 << 10
 _DOCUMENT_BYTES = 1 << 28
 _PROBLEM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event.
+
+    Attributes:
+        kind: `progress` of a solve, `download` while `fetch` transfers a file; of a comparison also `done`, `failed`.
+        data: its JSON object: iteration, relative_gap, seconds of a solve; bytes, total of a download.
+    """
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+ProgressCallback = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A progress callback for those who do not ask."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +119,24 @@ class Reply:
         with network(self._address):
             return self._response.readinto(buffer)
 
-    def line(self, limit: int) -> bytes:
-        """Return the next line of the body, at most `limit` bytes; empty at the end."""
+    def events(self) -> Iterator[Event]:
+        """Yield the events of a stream of server-sent events until it ends; the service writes data in one line.
+
+        Raises:
+            ServiceUnreachable: the connection stalled or was cut inside a chunk.
+            ServiceError: an event's data is no JSON object.
+        """
+        kind = "message"
+        while (line := self._line()).endswith(b"\n"):
+            name, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "data":
+                yield Event(kind, self._object(value, _DOCUMENT_BYTES))
+
+    def _line(self) -> bytes:
         with network(self._address):
-            return self._response.readline(limit)
+            return self._response.readline(_DOCUMENT_BYTES)
 
     def close(self) -> None:
         """Let go of what has not been read."""
@@ -118,12 +150,23 @@ class Reply:
             ServiceUnreachable: the body was cut.
             ServiceError: it is no JSON object.
         """
+        return self._object(self.body(limit), limit)
+
+    def body(self, limit: int) -> bytes:
+        """Return the whole body, one byte more than `limit` where it is longer.
+
+        Raises:
+            ServiceUnreachable: the body was cut.
+        """
         with network(self._address):
             raw = self._response.read(limit + 1)
             if self._response.length:
                 raise http.client.IncompleteRead(raw, self._response.length)
+        return raw
+
+    def _object(self, text: str | bytes, limit: int) -> dict[str, Any]:
         try:
-            value = read_json(raw, limit=limit)
+            value = read_json(text, limit=limit)
         except MalformedJson as error:
             raise ServiceError(f"{self._address} did not answer with JSON: {error}", status=self.status) from None
         if not isinstance(value, dict):
@@ -162,21 +205,22 @@ def _is_loopback(host: str) -> bool:
         return host.lower().rstrip(".") == "localhost"
 
 
-class Connection:
+class Connection(AbstractContextManager["Connection"]):
     """The way to one service: each request has a connection of its own, which the next one or `close` ends.
+
+    It sends the token of `FACTORIZE_KEY`, or of the file `FACTORIZE_KEY_FILE`.
 
     Args:
         url: of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
-        key: token to send; by default that of `FACTORIZE_KEY` or of the file `FACTORIZE_KEY_FILE`, None for none.
 
     Raises:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT, key: str | None = FROM_ENVIRONMENT) -> None:
+    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
         self.address = Address.parse(url)
-        self._key = key_of_environment() if key == FROM_ENVIRONMENT else key
+        self._key = key_of_environment()
         if self._key is not None and self.address.scheme == "http" and not _is_loopback(self.address.host):
             raise InvalidParameter(
                 f"{self.address} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
@@ -251,13 +295,7 @@ class Connection:
             self._reply.close()
             self._reply = None
 
-    def __enter__(self) -> Connection:
-        """Return the connection."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ended: object) -> None:
         """Close it."""
         self.close()
 

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from factorize.client.connection import TIMEOUT, Connection, Reply
-from factorize.client.events import Event, ProgressCallback, ignore
+from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, Reply, ignore
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.manifest import StoredFile
@@ -123,9 +122,10 @@ def download(
 def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
     """Bring a part file to the stored length and sha256, from whatever it holds."""
     for _ in range(ATTEMPTS):
-        state = _hash_part(file, stored)
-        state = _transfer(connection, stored, file, state, progress)
-        if state.hexdigest() == stored.sha256:
+        if file.seek(0, os.SEEK_END) > stored.bytes:
+            file.truncate(0)
+        _transfer(connection, stored, file, progress)
+        if _sha256(file) == stored.sha256:
             return
         file.truncate(0)
     raise CorruptObject(
@@ -134,37 +134,21 @@ def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: 
     )
 
 
-def _hash_part(file: BinaryIO, stored: StoredFile) -> Any:
-    """Return the sha256 state of what a part file holds, which is emptied if it cannot be the start of the file."""
-    if os.fstat(file.fileno()).st_size > stored.bytes:
-        file.truncate(0)
-    state = hashlib.sha256()
-    file.seek(0)
-    while block := file.read(_BUFFER_BYTES):
-        state.update(block)
-    return state
-
-
-def _transfer(
-    connection: Connection, stored: StoredFile, file: BinaryIO, state: Any, progress: ProgressCallback
-) -> Any:
-    """Append until the part file has the stored length; return the sha256 state over all of it."""
+def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
+    """Append until the part file has the stored length."""
     idle = 0
-    while (position := file.tell()) < stored.bytes:
+    while (position := file.seek(0, os.SEEK_END)) < stored.bytes:
         try:
             reply = _ask(connection, stored, position)
-            if reply.status == 200 and position:
-                file.seek(0)
+            if reply.status == 200:
                 file.truncate(0)
-                state = hashlib.sha256()
-                position = 0
-            _append(reply, stored, file, state, progress)
+                position = file.seek(0)
+            _append(reply, stored, file, progress)
         except ServiceUnreachable:
             idle = 0 if file.tell() > position else idle + 1
             if idle == ATTEMPTS:
                 raise
             time.sleep(_PAUSE * idle)
-    return state
 
 
 def _ask(connection: Connection, stored: StoredFile, position: int) -> Reply:
@@ -188,14 +172,13 @@ def _ask(connection: Connection, stored: StoredFile, position: int) -> Reply:
     return reply
 
 
-def _append(reply: Reply, stored: StoredFile, file: BinaryIO, state: Any, progress: ProgressCallback) -> None:
+def _append(reply: Reply, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     while (left := stored.bytes - file.tell()) > 0:
         count = reply.readinto(buffer[: min(left, _BUFFER_BYTES)])
         if not count:
             raise ServiceUnreachable(f"the connection was cut {left} bytes before the end of {stored.sha256}")
         file.write(buffer[:count])
-        state.update(buffer[:count])
         progress(Event("download", {"bytes": file.tell(), "total": stored.bytes}))
 
 
@@ -203,11 +186,14 @@ def _has(path: Path, stored: StoredFile) -> bool:
     """Whether a file is there already, byte for byte."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != stored.bytes:
-                return False
-            return hashlib.file_digest(file, "sha256").hexdigest() == stored.sha256
+            return file.seek(0, os.SEEK_END) == stored.bytes and _sha256(file) == stored.sha256
     except FileNotFoundError:
         return False
+
+
+def _sha256(file: Any) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

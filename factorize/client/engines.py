@@ -37,27 +37,6 @@ class RowSource(Protocol):
         """Yield the rows from `start` on."""
 
 
-class Engine(Protocol):
-    """Makes row after row of sigma C^-1 Z, for one shard.
-
-    Attributes:
-        steps: n.
-        state: what a checkpoint keeps, shape (vectors, width), or None where everything is drawn again.
-    """
-
-    steps: int
-    state: np.ndarray | None
-
-    def step(self, step: int, out: np.ndarray | None) -> None:
-        """Write row `step` into `out`, shape (width,), in its type; None only moves on. Steps come in order."""
-
-    def move(self, step: int) -> None:
-        """Go to a step whose state was restored, or needs none."""
-
-    def close(self) -> None:
-        """Let go of connections and threads."""
-
-
 class Workers:
     """Runs one function over the pieces of a shard, on threads if asked for; each thread has its own scratch space.
 
@@ -68,6 +47,7 @@ class Workers:
     Attributes:
         width: entries of the shard.
         longest: entries that a piece draws, at most.
+        threads: really used: never more than pieces.
     """
 
     def __init__(self, region: Region, threads: int) -> None:
@@ -76,28 +56,23 @@ class Workers:
         self.width = region.size
         self._pieces = region.parts(BLOCK)
         self.longest = max((piece.last for piece in self._pieces), default=0)
-        self._threads = min(threads, max(1, len(self._pieces)))
+        self.threads = min(threads, max(1, len(self._pieces)))
         self._pool: ThreadPoolExecutor | None = None
-        self._drawn = [np.empty(self.longest) for _ in range(self._threads)]
+        self._drawn = [np.empty(self.longest) for _ in range(self.threads)]
 
     def run(self, work: Callable[[int, BlockPart, np.ndarray], None]) -> None:
         """Call work(thread, piece, scratch) for every piece; scratch holds one block of normals."""
-        if self._threads == 1:
+        if self.threads == 1:
             self._share(0, work)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "factorize-noise")
-        for done in [self._pool.submit(self._share, thread, work) for thread in range(self._threads)]:
+            self._pool = ThreadPoolExecutor(self.threads, "factorize-noise")
+        for done in [self._pool.submit(self._share, thread, work) for thread in range(self.threads)]:
             done.result()
 
     def _share(self, thread: int, work: Callable[[int, BlockPart, np.ndarray], None]) -> None:
-        for piece in self._pieces[thread :: self._threads]:
+        for piece in self._pieces[thread :: self.threads]:
             work(thread, piece, self._drawn[thread])
-
-    @property
-    def threads(self) -> int:
-        """Threads that are really used: never more than pieces."""
-        return self._threads
 
     def close(self) -> None:
         """End the threads; the next run starts others."""
@@ -264,6 +239,10 @@ class RowSums:
         """Close the stream of rows and end the threads; rows that were made ahead stay."""
         self._stop()
         self._workers.close()
+
+
+Engine = Streaming | RowSums
+"""Makes row after row of sigma C^-1 Z, for one shard; steps come in order."""
 
 
 def _drawn(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:

@@ -167,15 +167,12 @@ def _fill(reply: Reply, block: np.ndarray) -> None:
             f"dtype {str(stated[1])[:20]!r}, {reply.length} bytes",
             status=reply.status,
         )
-    buffer = block.reshape(-1).view(np.uint8).data
-    filled = 0
-    while filled < size:
-        count = reply.readinto(buffer[filled:])
-        if not count:
-            raise ServiceUnreachable(f"the connection was cut {size - filled} bytes before the end of a block of rows")
-        filled += count
-    if reply.readinto(memoryview(bytearray(1))):
+    body = reply.body(size)
+    if len(body) < size:
+        raise ServiceUnreachable(f"the connection was cut {size - len(body)} bytes before the end of a block of rows")
+    if len(body) > size:
         raise ServiceError(f"more bytes came than {shape} rows have", status=reply.status)
+    block[...] = np.frombuffer(body, dtype="<f8").reshape(shape)
 
 
 def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote, urlencode
 
-from factorize.client.connection import TIMEOUT, Connection
-from factorize.client.events import Event, ProgressCallback, ignore, read_events
+from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.encoding import canonical_json, check_digest, is_digest
 from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnreachable, SolveFailed
 from factorize.format.manifest import check_manifest
@@ -147,9 +146,8 @@ class Service:
         """Ask a question, follow its events and return the answer."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         with self.connect() as connection:
-            for event in read_events(
-                connection.send("POST", path, body=canonical_json(dict(request)), headers=headers)
-            ):
+            reply = connection.send("POST", path, body=canonical_json(dict(request)), headers=headers)
+            for event in reply.events():
                 progress(event)
                 if event.kind == "done":
                     return event.data

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, few_diagonals
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
 from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
 
 
@@ -16,7 +16,12 @@ class BandedRecurrence(StructureRecurrence):
     Args:
         rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
         steps: n.
+
+    Attributes:
+        tensor: what tells the number of diagonals.
     """
+
+    tensor: ClassVar[str] = "bands"
 
     def __init__(self, rows: np.ndarray, steps: int) -> None:
         self.steps = steps
@@ -35,25 +40,30 @@ class BandedRecurrence(StructureRecurrence):
             rows[d:, d] = band[: n - d]
         return cls(rows, n)
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
-        """A product and a difference for each kept row, and the gain."""
-        return few_diagonals(len(parts["bands"]))
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
+        """A product and a sum for each kept vector, and the gain."""
+        kept = len(parts[cls.tensor]) - 1
+        return NoiseCost(kept, 2.0 * kept + (kept > 0))
 
     def gain(self, step: int) -> float:
         """1 / diagonal."""
         return float(self._gain[step % len(self._gain)])
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
-        """Row t of C^-1 Z is kept in slot t modulo bands - 1."""
+        """Row t of C^-1 Z, or of Z where draws are kept, is in slot t modulo bands - 1."""
         if not self.vectors:
             return
         slot = step % self.vectors
         scratch[...] = state
         scratch *= self._rows[step % len(self._rows)][self._age[slot]][:, None]
+        if self.keeps_draws:
+            state[slot] = x
+            x[...] = state[slot]  # the same draw now as later: its rounding then scales a row of C, and nothing else
         for part in scratch:
             x -= part
-        state[slot] = x
+        if not self.keeps_draws:
+            state[slot] = x
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""

@@ -97,12 +97,7 @@ class StructureRecurrence(Recurrence):
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
         """Return it for a structure's tensors by suffix (factorize/format/tensors.py) and n steps."""
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """Return what a step takes, told by the tensors, without making the recurrence."""
-
-
-def few_diagonals(bands: int) -> NoiseCost:
-    """Return what a step takes with so many diagonals: a product and a sum for each kept vector, and the gain."""
-    return NoiseCost(bands - 1, 2.0 * (bands - 1) + (bands > 1))

@@ -35,8 +35,8 @@ class BltRecurrence(StructureRecurrence):
         """The stored parameters."""
         return cls(n, parts["theta"], parts["omega"])
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """Of x = z - omega . s, s = theta s + x: 2 p and 2 p."""
         buffers = len(parts["theta"])
         return NoiseCost(buffers, 4.0 * buffers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Self
 
 import numpy as np
@@ -13,8 +12,10 @@ from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, obser
 _FINE = 1e-5  # a bound that needs no better one
 
 
-class VaryingRecurrence(StructureRecurrence):
-    """States whose numbers change with the step: moved, read and written in each.
+class StateSpaceRecurrence(StructureRecurrence):
+    """States whose numbers change with the step: moved by small matrices, read and written (structure `state_space`).
+
+    w = move_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/mechanisms.md)
 
     Args:
         diagonal: shape (n,).
@@ -24,69 +25,10 @@ class VaryingRecurrence(StructureRecurrence):
     """
 
     def __init__(self, diagonal: np.ndarray, moves: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
-        self._gain = 1.0 / diagonal
-        self._moves = moves[..., None]
-        self._inputs = inputs[..., None]
-        self._outputs = (outputs / diagonal[:, None])[..., None]
-        self._raw_outputs = outputs
+        self._gain, self._moves, self._raw_outputs = 1.0 / diagonal, moves, outputs
+        self._inputs, self._outputs = inputs[..., None], (outputs / diagonal[:, None])[..., None]
         self.steps, self.vectors = inputs.shape
         self.scratch = 2 * self.vectors
-
-    def gain(self, step: int) -> float:
-        """1 / diagonal."""
-        return float(self._gain[step])
-
-    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
-        """Move, read, write."""
-        moved, part = scratch[: self.vectors], scratch[self.vectors :]
-        self._move(step, state, moved, part)
-        _read_and_write(x, state, moved, self._outputs[step], self._inputs[step], part)
-
-    @abstractmethod
-    def _move(self, step: int, state: np.ndarray, moved: np.ndarray, part: np.ndarray) -> None:
-        """Write the states of this step; `part` is scratch space of their shape."""
-
-    def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """The state is rounded once per step."""
-        moves = self._moves[..., 0]
-        reads, writes = (part.reshape(moves.shape[:3]) for part in (self._raw_outputs, self._inputs))
-        return _varying_deviation(moves, reads, writes, unit, arithmetic)
-
-
-class BufferedRecurrence(VaryingRecurrence):
-    """One decay per buffer, all numbers changing with the step (structure `buffered`).
-
-    w = decay_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/mechanisms.md)
-
-    Args:
-        diagonal: shape (n,).
-        decay: shape (n, buffers).
-        inputs: shape (n, buffers).
-        outputs: shape (n, buffers).
-    """
-
-    def __init__(self, diagonal: np.ndarray, decay: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
-        super().__init__(diagonal, decay[..., None, None], inputs, outputs)
-
-    @classmethod
-    def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """The stored numbers."""
-        return cls(parts["diagonal"], parts["decay"], parts["input"], parts["output"])
-
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
-        """Of x = (z - output . s) / diagonal, s = decay s + input x: 2 p + 1 and 3 p."""
-        buffers = parts["decay"].shape[1]
-        return NoiseCost(buffers, 5.0 * buffers + 1)
-
-    def _move(self, step: int, state: np.ndarray, moved: np.ndarray, part: np.ndarray) -> None:
-        """Decay."""
-        moved[...] = state
-        moved *= self._moves[step, :, 0, 0]
-
-
-class StateSpaceRecurrence(VaryingRecurrence):
-    """As `BufferedRecurrence` with small matrices in place of decays (structure `state_space`)."""
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
@@ -95,51 +37,55 @@ class StateSpaceRecurrence(VaryingRecurrence):
         blocks = transition[:, None] if transition.ndim == 3 else transition
         return cls(parts["diagonal"], blocks, parts["input"], parts["output"])
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """As with buffers, each state being a combination of those in its block."""
         states = parts["input"].shape[1]
         return NoiseCost(states, 2.0 * states + 1 + 2.0 * states + (2.0 * parts["transition"].shape[-1] - 1) * states)
 
-    def _move(self, step: int, state: np.ndarray, moved: np.ndarray, part: np.ndarray) -> None:
-        """Move every group by its matrix."""
-        matrix = self._moves[step]
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Move every group by its matrix, read, write."""
+        moved, part, matrix = scratch[: self.vectors], scratch[self.vectors :], self._moves[step][..., None]
         groups, states = matrix.shape[:2]
         before, after, term = (array.reshape(groups, states, state.shape[1]) for array in (state, moved, part))
         np.multiply(matrix[:, :, 0], before[:, :1], out=after)
         for j in range(1, states):
             np.multiply(matrix[:, :, j], before[:, j : j + 1], out=term)
             after += term
+        np.multiply(moved, self._outputs[step], out=part)
+        for taken in part:
+            x -= taken
+        np.multiply(x, self._inputs[step], out=part)
+        moved += part
+        state[...] = moved
+
+    def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
+        """The state is rounded once per step: bound by absolute values and, where states cancel, by what is read."""
+        moves = self._moves
+        outputs, inputs = (part.reshape(moves.shape[:3]) for part in (self._raw_outputs, self._inputs))
+        beside = (self.vectors + 2 * moves.shape[-1] + 8) * arithmetic
+        sizes = np.einsum("tgi,tgij->tgj", np.abs(outputs), np.abs(moves))
+        (columns,) = varying_columns(moves, sizes, [inputs], unit + beside)
+        if not columns.max() <= _FINE:
+            reads = np.einsum("tgi,tgij->tgj", outputs, moves)
+            columns = np.minimum(columns, observed_columns(moves, reads, sizes, inputs, unit, beside))
+        return Deviation(columns=float(columns.max()), entries=beside)
 
 
-def _read_and_write(
-    x: np.ndarray, state: np.ndarray, moved: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, scratch: np.ndarray
-) -> None:
-    """Do x -= outputs . moved, then state = moved + inputs x."""
-    np.multiply(moved, outputs, out=scratch)
-    for part in scratch:
-        x -= part
-    np.multiply(x, inputs, out=scratch)
-    moved += scratch
-    state[...] = moved
+class BufferedRecurrence(StateSpaceRecurrence):
+    """One decay per buffer in place of small matrices (structure `buffered`)."""
 
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored numbers."""
+        return cls(parts["diagonal"], parts["decay"][..., None, None], parts["input"], parts["output"])
 
-def _varying_deviation(
-    moves: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, unit: float, arithmetic: float
-) -> Deviation:
-    """Bound buffers whose numbers change with the step: by absolute values and, where states cancel, by what is read.
-
-    Args:
-        moves: shape (n, groups, states, states).
-        outputs: what a row reads of the moved state, shape (n, groups, states).
-        inputs: shape (n, groups, states).
-        unit: of the state.
-        arithmetic: of one operation.
-    """
-    beside = (outputs.shape[1] * outputs.shape[2] + 2 * moves.shape[-1] + 8) * arithmetic
-    sizes = np.einsum("tgi,tgij->tgj", np.abs(outputs), np.abs(moves))
-    (columns,) = varying_columns(moves, sizes, [inputs], unit + beside)
-    if not columns.max() <= _FINE:
-        reads = np.einsum("tgi,tgij->tgj", outputs, moves)
-        columns = np.minimum(columns, observed_columns(moves, reads, sizes, inputs, unit, beside))
-    return Deviation(columns=float(columns.max()), entries=beside)
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
+        """Of x = (z - output . s) / diagonal, s = decay s + input x: 2 p + 1 and 3 p."""
+        buffers = parts["decay"].shape[1]
+        return NoiseCost(buffers, 5.0 * buffers + 1)

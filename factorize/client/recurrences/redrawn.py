@@ -51,8 +51,8 @@ class RedrawnRecurrence(StructureRecurrence):
         lag = int(parts["lag"][0])
         return cls(parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """Of x = output . s + sum direct_m z_m, s = decay s + sum input_m z_m: 2 p, p, and 2 (p + 1) for each draw."""
         buffers, draws = parts["decay"].shape[1], np.count_nonzero(parts["direct"]) / n
         return NoiseCost(buffers, 3.0 * buffers + 2.0 * (buffers + 1) * draws - 1, draws - 1)

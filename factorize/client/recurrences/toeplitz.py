@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from factorize.client.recurrences.banded import BandedRecurrence
-from factorize.client.recurrences.base import NoiseCost, RowMaker, Tensors, few_diagonals
+from factorize.client.recurrences.base import RowMaker, Tensors
 from factorize.numbers.covered import covered_column
 from factorize.numbers.series import series_quotient
 
@@ -16,15 +16,12 @@ from factorize.numbers.series import series_quotient
 class BandedToeplitzRecurrence(BandedRecurrence):
     """A strategy with few diagonals that is the same at every step (structure `banded_toeplitz`)."""
 
+    tensor: ClassVar[str] = "coefficients"
+
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
         """One row for all steps."""
         return cls(parts["coefficients"][None], n)
-
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
-        """As for any few diagonals."""
-        return few_diagonals(len(parts["coefficients"]))
 
 
 def rows_of(parts: Tensors, n: int) -> RowMaker:

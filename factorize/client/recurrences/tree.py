@@ -33,8 +33,8 @@ class TreeRecurrence(StructureRecurrence):
         """The stored nodes."""
         return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """A product and a sum for each block behind the step, the gain, and the carries: about one sum a step."""
         nodes = parts["tree.nodes"]
         return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)

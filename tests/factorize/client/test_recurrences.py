@@ -41,7 +41,11 @@ def close(expected: float) -> object:
 
 
 def buffered(n: int = 3) -> BufferedRecurrence:
-    return BufferedRecurrence(np.ones(n), np.full((n, 1), 0.5), np.full((n, 1), 0.25), np.full((n, 1), 0.8))
+    return BufferedRecurrence(np.ones(n), np.full((n, 1, 1, 1), 0.5), np.full((n, 1), 0.25), np.full((n, 1), 0.8))
+
+
+def inverse_banded(n: int) -> InverseBandedToeplitzRecurrence:
+    return InverseBandedToeplitzRecurrence.of_tensors({"inverse_coefficients": np.array([1.0, 2.0, -2.0])}, n)
 
 
 def test_noise_without_end_and_without_a_recurrence_is_refused():
@@ -55,7 +59,7 @@ class TestSpreadByHand:
         assert BandedRecurrence(np.ones((1, 1)), 9).deviation(UNIT, ONE) == Deviation(entries=6 * ONE)
 
     def test_inverse_banded(self):
-        found = InverseBandedToeplitzRecurrence(np.array([1.0, 2.0, -2.0]), 9).deviation(UNIT, ONE)
+        found = inverse_banded(9).deviation(UNIT, ONE)
         assert found == Deviation(rows=close(UNIT + 4 * ONE), inverse=close(6 * ONE * 3 * 1.001))
 
     def test_tree(self):
@@ -63,7 +67,7 @@ class TestSpreadByHand:
         assert found == Deviation(entries=close(1.001 * 3 * (UNIT + 4 * ONE) + 6 * ONE))
 
     def test_scaled(self):
-        inner = InverseBandedToeplitzRecurrence(np.array([1.0, 2.0, -2.0]), 3)
+        inner = inverse_banded(3)
         found = ScaledRecurrence(inner, np.array([4.0, 0.5, 2.0])).deviation(UNIT, ONE)
         assert found == Deviation(0, close(3 * ONE), close(UNIT + 4 * ONE), close(6 * ONE * 3 * 1.001 / 0.5))
         columns = ScaledRecurrence(buffered(), np.array([4.0, 0.5, 2.0])).deviation(UNIT, ONE)

@@ -27,8 +27,8 @@ class BidiagonalRecurrence(StructureRecurrence):
         """Both diagonals."""
         return cls(parts["diagonal"], parts["below"])
 
-    @staticmethod
-    def cost(parts: Tensors, n: int) -> NoiseCost:
+    @classmethod
+    def cost(cls, parts: Tensors, n: int) -> NoiseCost:
         """The gain, a product and a difference."""
         return NoiseCost(1, 3.0)
 
