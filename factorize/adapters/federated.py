@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
-from factorize.client.noise import NoiseGenerator
+from factorize.client.noise import NoiseGenerator, NoiseOptions
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.claims import CertifiedFactors, certified
@@ -119,14 +119,8 @@ class FederatedRounds:
         )
         size = sum(math.prod(shape) for shape, _ in self._parts)
         wide = any(np.dtype(kind) == np.float64 for _, kind in self._parts)
-        self._noise = NoiseGenerator(
-            source_of(held),
-            self.calibration,
-            size,
-            seed=seed,
-            precision="float64",
-            dtype="float64" if wide else "float32",
-        )
+        options: NoiseOptions = {"precision": "float64", "dtype": "float64" if wide else "float32"}
+        self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, **options)
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps)
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
         self.statement = PrivacyStatement(self.calibration, held.digest, self.steps, clients, clients, "fixed", "user")

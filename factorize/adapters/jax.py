@@ -7,6 +7,7 @@ refused where JAX would round it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -16,8 +17,7 @@ import optax
 from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.jax_shards import normals, specs_of, zeros_beside
-from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance
+from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance, normals, specs_of, zeros_beside
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
 from factorize.client.noise_source import Streamable, source_of
@@ -29,6 +29,8 @@ from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 
 Precision = Literal["float32", "float64"]
+Row = Callable[[jax.Array, Callable[[Any], jax.Array], Any], tuple[jax.Array, Any]]
+"""From a step, the normals of any step, and the state of a leaf to the row of sigma C^-1 Z and the next state."""
 
 
 class NoiseState(NamedTuple):
@@ -73,12 +75,36 @@ def correlated_noise(
     kind = checked_dtype(dtype)
     key = _key(seed, held.digest)
     source = source_of(held)
+    states: int | None
     if isinstance(source, Streamable):
         sigma = raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
-        return _streaming(PlanTable.of(source), key, sigma, kind, specs, calibration.divisor or 1)
-    inverse = _inverse(source)
-    sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
-    return _replaying(inverse, key, sigma, kind, specs, calibration.divisor or 1)
+        steps, states, row = _streamed(PlanTable.of(source), sigma, kind)
+    else:
+        inverse = _inverse(source)
+        sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
+        steps, states, row = len(inverse), None, _replayed(SplitDouble.of(inverse * sigma, kind), kind)
+
+    def init(params: Any) -> NoiseState:
+        buffers = jax.tree.map(lambda p: zeros_beside(states, p, kind), params) if states is not None else ()
+        return NoiseState(jnp.array(0, jnp.int32), buffers)
+
+    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+        _refuse_past(state.step, steps)
+        leaves, shape = jax.tree.flatten(updates)
+        held = shape.flatten_up_to(state.buffers) if states is not None else [None] * len(leaves)
+        noisy, kept = [], []
+        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(specs, updates), strict=True)):
+            refuse_narrow(leaf)
+
+            def normal(step: Any, own: tuple[int, jax.Array, np.dtype, Any] = (i, leaf, kind, spec)) -> jax.Array:
+                return normals(key, step, *own)
+
+            drawn, after = row(state.step, normal, buffers)
+            noisy.append(_released(leaf, drawn, calibration.divisor or 1))
+            kept.append(after)
+        return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept) if states is not None else ())
+
+    return optax.GradientTransformation(init, update)
 
 
 def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
@@ -194,74 +220,40 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
     return check_allowance(math.inf if off >= 0.5 else 1 / (1 - off) / (1 - 4 * SINGLE) - 1, str(kind))
 
 
-def _streaming(
-    table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype, specs: Any, divisor: int
-) -> optax.GradientTransformation:
-    steps, states = table.reads.shape
+def _streamed(table: PlanTable, sigma: float, kind: np.dtype) -> tuple[int, int, Row]:
+    """Return n, the number of states, and what makes a row from them."""
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
     there = DeviceTable.of(scaled, kind)
+    again: Any = there.steps
 
-    def init(params: Any) -> NoiseState:
-        buffers = jax.tree.map(lambda p: zeros_beside(states, p, kind), params)
-        return NoiseState(jnp.array(0, jnp.int32), buffers)
+    def row(step: jax.Array, normal: Callable[[Any], jax.Array], buffers: Any) -> tuple[jax.Array, Any]:
+        # where no earlier draw is taken again, one whose coefficients are 0
+        earlier = [normal(again.at[step, m].get(mode="clip")) for m in range(again.shape[1])]
+        return advance(there, step, normal(step), buffers, earlier)
 
-    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
-        _refuse_past(state.step, steps)
-        leaves, shape = _leaves(updates)
-        noisy, kept, parts = [], [], specs_of(specs, updates)
-        held = shape.flatten_up_to(state.buffers)
-        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, parts, strict=True)):
-            z = normals(key, state.step, i, leaf, kind, spec)
-            earlier = [normals(key, step, i, leaf, kind, spec) for step in _earlier(there, state.step)]
-            drawn, buffers = advance(there, state.step, z, buffers, earlier)
-            noisy.append(_released(leaf, drawn, divisor))
-            kept.append(buffers)
-        return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept))
-
-    return optax.GradientTransformation(init, update)
+    return table.reads.shape[0], table.reads.shape[1], row
 
 
-def _replaying(
-    inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype, specs: Any, divisor: int
-) -> optax.GradientTransformation:
-    """Draw all earlier rows of Z again in each step; no state. What a sum loses is carried beside it."""
-    rows = SplitDouble.of(inverse * sigma, kind)
+def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
+    """Return what draws all earlier rows of Z again in each step; what a sum loses is carried beside it."""
 
-    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
-        _refuse_past(state.step, len(inverse))
-        row = rows.at(state.step)
-        leaves, shape = _leaves(updates)
-        noisy = []
-        for i, (leaf, spec) in enumerate(zip(leaves, specs_of(specs, updates), strict=True)):
+    def row(step: jax.Array, normal: Callable[[Any], jax.Array], buffers: Any) -> tuple[jax.Array, Any]:
+        weights = rows.at(step)
 
-            def add(s: jax.Array, sums: Any, i: int = i, leaf: jax.Array = leaf, spec: Any = spec) -> Any:
-                total, lost = sums
-                term = row.at(s).times(normals(key, s, i, leaf, kind, spec))
-                fresh = total + term
-                far = jnp.abs(total) >= jnp.abs(term)
-                return fresh, lost + jnp.where(far, (total - fresh) + term, (term - fresh) + total)
+        def add(s: jax.Array, sums: Any) -> Any:
+            total, lost = sums
+            term = weights.at(s).times(normal(s))
+            fresh = total + term
+            far = jnp.abs(total) >= jnp.abs(term)
+            return fresh, lost + jnp.where(far, (total - fresh) + term, (term - fresh) + total)
 
-            zero = jnp.zeros(leaf.shape, kind)
-            last = jnp.minimum(state.step, len(inverse) - 1) + 1
-            total, lost = jax.lax.fori_loop(0, last, add, (zero, zero))
-            noisy.append(_released(leaf, total + lost, divisor))
-        return shape.unflatten(noisy), NoiseState(state.step + 1, ())
+        zero = jnp.zeros(jax.eval_shape(normal, step).shape, kind)
+        last = jnp.minimum(step, len(rows.high) - 1) + 1
+        total, lost = jax.lax.fori_loop(0, last, add, (zero, zero))
+        return total + lost, None
 
-    return optax.GradientTransformation(lambda _: NoiseState(jnp.array(0, jnp.int32), ()), update)
-
-
-def _earlier(table: DeviceTable, step: jax.Array) -> list[jax.Array]:
-    """Return the steps whose draws this one takes again; where there is none, one whose coefficients are 0."""
-    steps: Any = table.steps
-    return [steps.at[step, m].get(mode="clip") for m in range(steps.shape[1])]
-
-
-def _leaves(updates: Any) -> tuple[list[jax.Array], Any]:
-    leaves, shape = jax.tree.flatten(updates)
-    for leaf in leaves:
-        refuse_narrow(leaf)
-    return leaves, shape
+    return row
 
 
 def _released(leaf: jax.Array, drawn: jax.Array, divisor: int) -> jax.Array:

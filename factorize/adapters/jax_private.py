@@ -12,9 +12,8 @@ import numpy as np
 import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
-from factorize.adapters.adaptive.joint_plan import iterate_workload
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import FactorSource, TrainingJob
+from factorize.adapters.jobs import FactorSource, TrainingJob, iterate_workload
 from factorize.adapters.statement import PrivacyStatement
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches

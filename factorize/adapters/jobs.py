@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +15,14 @@ import numpy as np
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
-from factorize.adapters.adaptive.joint_plan import second_workload
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.training.bin_draws import capacity_for, derived_key
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
-from factorize.training.draws.bin_keys import derived_key
-from factorize.training.draws.bin_sizes import capacity_for
 from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation
 from factorize.training.sampling import CyclicPoisson
@@ -363,3 +362,40 @@ class TrainingJob:
             if asked != stated:
                 message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"
                 raise InvalidParameter(message, field=name)
+
+
+def iterate_workload(beta: float, steps: int) -> dict[str, Any]:
+    """Return the workload of Adam's iterate where the second moments stay the same, in the contract's JSON form.
+
+    Args:
+        beta: beta1.
+        steps: n.
+    """
+    return {"kind": "adam", "n": steps, "beta": float(beta), "output": "iterate"}
+
+
+def second_workload(beta: float, steps: int) -> dict[str, Any]:
+    """Return the workload of Adam's second moments, in the contract's JSON form.
+
+    Args:
+        beta: beta2.
+        steps: n.
+    """
+    return {"kind": "adam", "n": steps, "beta": float(beta), "output": "moment"}
+
+
+def second_seed(seed: int) -> int:
+    """Return the seed of the second moments' noise: another one, also where both moments have one factorization."""
+    named = b"factorize second moments " + str(int(seed)).encode()
+    return int.from_bytes(hashlib.shake_256(named).digest(16), "little")
+
+
+def check_floor(floor: float) -> float:
+    """Return the floor of roots of second moments.
+
+    Raises:
+        InvalidParameter: it is not positive and finite.
+    """
+    if not 0 < floor < float("inf"):
+        raise InvalidParameter(f"floor={floor!r} is not a positive number; give one, 1e-3 say", field="floor")
+    return float(floor)

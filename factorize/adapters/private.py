@@ -15,8 +15,7 @@ from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.adaptive.joint_plan import iterate_workload
-from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob
+from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, iterate_workload
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size

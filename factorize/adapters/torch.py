@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from factorize.adapters.clipping import refuse_narrow
-from factorize.adapters.ranks import sharded_state
 from factorize.adapters.ranks.agreement import agreed, require_distributed
 from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
@@ -114,9 +113,18 @@ class TorchNoiseGenerator:
         self._device = torch.device(self._like[0][2] if device is None else device)
         self._sizes = [math.prod(shape) for shape, _, _ in self._like]
         size = sum(self._sizes)
-        self._layout = _layout(parameters, size, mesh, shard)
-        region = core.checked_region(shard, size) if self._layout is None else self._layout.region
-        self._whole, self._shard_size = shard is None and mesh is None, region.size
+        sharded = any(is_sharded(tensor) for tensor in parameters)
+        if (shard is not None) + (mesh is not None) + sharded > 1:
+            raise InvalidParameter(
+                "DTensors, a mesh and a shard each say which part of the noise this rank makes; leave out all but one",
+                field="shard",
+            )
+        self._whole, self._ranks = shard is None and mesh is None, mesh is not None or sharded
+        if shard is not None:
+            self._layout = Layout.flat(core.checked_region(shard, size))
+        else:
+            self._layout = Layout.of(parameters) if mesh is None else Layout.evenly(size, mesh)
+        region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)
         self.generator = generator or ("torch" if streams and self._device.type == "cuda" else "sfc64")
@@ -148,22 +156,13 @@ class TorchNoiseGenerator:
             self._made = DeviceSource(source, calibration, size, region, seed, self._device, precision)
         self.steps = self._made.steps
         self.allowance, self.sigma = self._made.allowance, self._made.sigma
-        if self._layout is None:
+        if not self._ranks:
             return None, {}
-        replicas = {} if mesh is None else {"values": values_sum(parameters)}
-        return None, {**self._common(self._layout), **replicas}
-
-    def _common(self, layout: Layout) -> dict[str, Any]:
-        """Return what must be the same on all ranks."""
-        state = sharded_state.header_of(self._made, layout)
+        state = self._layout.header_of(self._made)
         names = {"factorization": "factorization", "seed": "commitment", "generator": "generator", "sigma": "sigma"}
-        own = {name: state[key] for name, key in names.items()}
-        return {
-            **layout.document(),
-            **own,
-            "precision": state.get("precision"),
-            "clip_norm": self.calibration.clip_norm,
-        }
+        own = {name: state[key] for name, key in names.items()} | {"precision": state.get("precision")}
+        replicas = {} if mesh is None else {"values": values_sum(parameters)}
+        return None, {**self._layout.document(), **own, "clip_norm": calibration.clip_norm, **replicas}
 
     @property
     def step(self) -> int:
@@ -192,13 +191,11 @@ class TorchNoiseGenerator:
         Raises:
             InvalidParameter: all n steps were taken.
         """
-        flat = self._next()
-        if self._layout is not None:
-            return self._tensors(flat)
+        parts = list(zip(self._layout.parts, self._next().split(self._layout.sizes), strict=True))
         if not self._whole:
-            return [flat]
-        parts = zip(flat.split(self._sizes), self._like, strict=True)
-        return [part.view(shape).to(device, _noise_dtype(dtype)) for part, (shape, dtype, device) in parts]
+            return [part.tensor(drawn) for part, drawn in parts]
+        like = zip(parts, self._like, strict=True)
+        return [part.tensor(drawn.to(device, _noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
 
     def add_to_sum(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients with this step's noise, in the parameters' types, and go on to the next.
@@ -243,7 +240,7 @@ class TorchNoiseGenerator:
             InvalidParameter: one has fewer digits than float32, the generator has no mesh, or all n steps were taken.
         """
         refuse_narrow(totals)
-        if self._layout is None or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
+        if not self._ranks or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
             message = "this is for sums shaped like the parameters, of replicas that share the work; give mesh="
             raise InvalidParameter(message, field="mesh")
         drawn, region, offset = self._next(), self._layout.region, 0
@@ -254,47 +251,32 @@ class TorchNoiseGenerator:
                 total.view(-1)[low - offset : high - offset] += drawn[low - start : high - start].to(total.device)
             offset += size
 
-    def _tensors(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Put this rank's noise into tensors that lie as the parameters do."""
-        assert self._layout is not None
-        parts = zip(self._layout.parts, flat.split(self._layout.sizes), strict=True)
-        if not self._whole:
-            return [part.tensor(drawn) for part, drawn in parts]
-        like = zip(parts, self._like, strict=True)
-        return [part.tensor(drawn.to(device, _noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
-
     @property
     def _kinds(self) -> list[tuple[tuple[int, ...], torch.dtype, torch.device]]:
         """Shape, type and device of what is released."""
-        return self._like if self._whole else [((self._shard_size,), torch.float32, self._device)]
+        return self._like if self._whole else [((self._layout.region.size,), torch.float32, self._device)]
 
     def _parts(self, values: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
-        given, kinds = list(values), self._kinds
+        given, parts = list(values), self._layout.parts
         refuse_narrow(given)
-        whole = self._layout is not None or [tuple(each.shape) for each in given] == [shape for shape, _, _ in kinds]
-        if len(given) != len(kinds) or not whole:
+        if len(given) != len(parts):
             raise InvalidParameter(
-                f"{len(given)} sums are not shaped like the {len(kinds)} parameters; give one for each, in order",
+                f"{len(given)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
                 field="parameters",
             )
-        if self._layout is None:
-            return given
-        return [part.part_of(total) for part, total in zip(self._layout.parts, given, strict=True)]
+        return [part.part_of(total) for part, total in zip(parts, given, strict=True)]
 
     def _released(
         self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
         """Add this step's noise, and round the result to float32 and to the parameters' types."""
-        noise = self.next() if self._layout is None else self._next().split(self._layout.sizes)
-        pairs = zip(parts, noise, self._kinds, strict=True)
-        made = [
-            add(part, drawn.view(part.shape).to(part.device)).float().to(device, dtype)
-            for part, drawn, (_, dtype, device) in pairs
+        drawn = zip(parts, self._next().split(self._layout.sizes), self._kinds, strict=True)
+        noisy = [
+            add(part, noise.view(part.shape).to(part.device, _noise_dtype(dtype))).float().to(device, dtype)
+            for part, noise, (_, dtype, device) in drawn
         ]
-        if self._layout is None:
-            return made
-        return [part.tensor(noisy) for part, noisy in zip(self._layout.parts, made, strict=True)]
+        return [placed.tensor(part) for placed, part in zip(self._layout.parts, noisy, strict=True)]
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -312,8 +294,8 @@ class TorchNoiseGenerator:
                 earlier steps again. Of sharded noise they are DTensors, for torch.distributed.checkpoint, and all
                 ranks have to call this.
         """
-        if self._layout is not None:
-            return sharded_state.saved(self._made, self._layout, arrays=arrays)
+        if self._ranks:
+            return self._layout.saved(self._made, arrays=arrays)
         state = self._made.state_dict(arrays=arrays)
         if isinstance(state.get("state"), np.ndarray):
             state["state"] = torch.from_numpy(state["state"])
@@ -325,8 +307,8 @@ class TorchNoiseGenerator:
         Raises:
             InvalidParameter: it is damaged, or of another seed, factorization, scale, size, shard or generator.
         """
-        if self._layout is not None:
-            sharded_state.restore(self._made, self._layout, state)
+        if self._ranks:
+            self._layout.restore(self._made, state)
         else:
             self._made.load_state_dict({k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in state.items()})
 
@@ -337,18 +319,6 @@ class TorchNoiseGenerator:
 
 NoiseGenerator = TorchNoiseGenerator
 """Its name in the documents: in this module every noise is torch's."""
-
-
-def _layout(parameters: list[torch.Tensor], size: int, mesh: Any, shard: tuple[int, int] | None) -> Layout | None:
-    sharded = any(is_sharded(tensor) for tensor in parameters)
-    if (shard is not None) + (mesh is not None) + sharded > 1:
-        raise InvalidParameter(
-            "DTensors, a mesh and a shard each say which part of the noise this rank makes; leave out all but one",
-            field="shard",
-        )
-    if mesh is not None:
-        return Layout.evenly(size, mesh)
-    return Layout.of(parameters) if sharded else None
 
 
 def _noise_dtype(dtype: torch.dtype) -> torch.dtype:

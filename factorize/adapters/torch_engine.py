@@ -2,78 +2,115 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 import torch
 
 from factorize.adapters.coefficients import StepPlan
-from factorize.adapters.torch_normals import TorchNormals, commitment, device_normals
 from factorize.client.allowances import choose_precision, raised
 from factorize.client.checkpoints import Checkpointed
 from factorize.client.noise_source import Streamable
-from factorize.client.recurrences.base import Recurrence
+from factorize.client.normals import committed, keyed
 from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.client.regions import BlockPart, Region
+from factorize.errors import UnsupportedProblem
 from factorize.privacy import Calibration
 
 _VERSION = 2
+_COUNTERS = 1 << 12  # Philox counters of one block, far more than a block of 2^20 entries uses
 
 
-class DeviceStreaming:
-    """A recurrence and its state on a device.
+class DeviceSource(Checkpointed):
+    """Noise that a device makes itself, from torch's normals and the coefficients of each step.
 
     Coefficients and arithmetic are float64, a block at a time: no matrix product here is one that torch may round to
     TF32 or bfloat16. The draws and, where asked for, the state are float32.
 
     Args:
-        recurrence: of C.
-        normals: Z.
-        sigma: standard deviation of Z.
+        source: of C.
+        calibration: its own.
+        size: entries of the whole noise.
         region: the shard.
+        seed: secret.
         device: where to work.
-        dtype: of the state.
-
-    Attributes:
-        state: shape (vectors, entries of the shard).
+        precision: of the state; see `factorize.client.NoiseGenerator`.
     """
 
     def __init__(
         self,
-        recurrence: Recurrence,
-        normals: TorchNormals,
-        sigma: float,
+        source: Streamable,
+        calibration: Calibration,
+        size: int,
         region: Region,
+        seed: int,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        precision: str | None,
     ) -> None:
-        self.steps = recurrence.steps
-        self.state = torch.zeros((recurrence.vectors, region.size), device=device, dtype=dtype)
-        self._recurrence, self._normals, self._sigma = recurrence, normals, sigma
-        self._device, self._parts = device, region.parts(normals.block)
-        self._drawn = torch.empty(normals.block, device=device)
+        self._recurrence = source.recurrence()
+        precision, self.allowance = choose_precision(self._recurrence, calibration, precision, draws=SINGLE)
+        self.sigma = raised(calibration.sigma_of_sums, self.allowance)
+        self.step, self.steps = 0, self._recurrence.steps
+        self._device, self._normals = device, device_normals(seed, source.digest, device)
+        self._parts = region.parts(self._normals.block)
+        shape = self._recurrence.vectors, region.size
+        self._state = torch.zeros(shape, device=device, dtype=getattr(torch, precision))
+        self._drawn = torch.empty(self._normals.block, device=device)
+        self._flat = torch.empty(region.size, device=device)
+        self._header = {
+            "version": _VERSION,
+            "steps": self.steps,
+            "size": size,
+            "shard": region.document(),
+            "sigma": self.sigma.hex(),
+            "precision": precision,
+            "factorization": source.digest,
+            "generator": f"torch-{device.type}",
+            "commitment": commitment(self._normals, device),
+        }
 
-    def reset(self) -> None:
-        """Go back to step 0."""
-        self.state.zero_()
-
-    def step(self, step: int, out: torch.Tensor) -> None:
-        """Write row `step` into `out`, float32, shape (entries,), and go on; steps come in order."""
-        plan = StepPlan.of(self._recurrence, step)
+    def next(self) -> torch.Tensor:
+        """Return a step's noise, float32, in memory that the next call may write again."""
+        self._refuse_past(self.step + 1)
+        plan = StepPlan.of(self._recurrence, self.step)
         with torch.no_grad():
             update = _Update(plan, self._device)
-            wanted = [(step, self._sigma * plan.gain), *((earlier, self._sigma) for earlier in update.redraws)]
+            wanted = [(self.step, self.sigma * plan.gain), *((earlier, self.sigma) for earlier in update.redraws)]
             for part in self._parts:
                 draws = [self._draw(*each, part) for each in wanted]
-                update.apply(out[part.at], self.state[:, part.at], draws)
+                update.apply(self._flat[part.at], self._state[:, part.at], draws)
+        self.step += 1
+        return self._flat
 
     def _draw(self, step: int, factor: float, part: BlockPart) -> torch.Tensor:
         """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
-        drawn = self._drawn
-        self._normals.fill(drawn, step, part.block)
-        inside = part.inside if isinstance(part.inside, slice) else torch.from_numpy(part.inside.astype(np.int64))
-        taken = drawn[inside] if isinstance(inside, slice) else drawn[inside.to(self._device)]
-        return (taken.double() * factor).to(self.state.dtype).double()
+        self._normals.fill(self._drawn, step, part.block)
+        inside = part.inside if isinstance(part.inside, slice) else _on(part.inside, self._device, np.int64)
+        return (self._drawn[inside].double() * factor).to(self._state.dtype).double()
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """A copy of the state's own memory, shape (vectors, entries)."""
+        return self._state.cpu().numpy()
+
+    def header(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of a step says of the noise, as plain data."""
+        return {**self._header, "step": step}
+
+    def restore(self, step: int, vectors: np.ndarray | None) -> None:
+        """Go to a step with vectors that were checked; None makes them again."""
+        if vectors is None:
+            self.step = 0
+            self._state.zero_()
+            self._advance_to(step)
+            return
+        self._state.copy_(torch.from_numpy(vectors))
+        self.step = step
+
+    def _advance_to(self, step: int) -> None:
+        while self.step < step:
+            self.next()
 
 
 class _Update:
@@ -108,69 +145,61 @@ class _Update:
         out.copy_(taken if self._scale == 1 else taken * self._scale)
 
 
-class DeviceSource(Checkpointed):
-    """Noise that a device makes itself, from torch's normals."""
+class CudaNormals:
+    """Normals that torch draws on a CUDA device, and can draw again: a function of (key, step, block), float32.
 
-    def __init__(
-        self,
-        source: Streamable,
-        calibration: Calibration,
-        size: int,
-        region: Region,
-        seed: int,
-        device: torch.device,
-        precision: str | None,
-    ) -> None:
-        recurrence = source.recurrence()
-        precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
-        self.sigma = raised(calibration.sigma_of_sums, self.allowance)
-        dtype = torch.float32 if precision == "float32" else torch.float64
-        normals = device_normals(seed, source.digest, device)
-        self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, dtype)
-        self.step, self.steps = 0, self._engine.steps
-        self._flat = torch.empty(region.size, device=device)
-        self._header = {
-            "version": _VERSION,
-            "steps": self.steps,
-            "size": size,
-            "shard": region.document(),
-            "sigma": self.sigma.hex(),
-            "precision": precision,
-            "factorization": source.digest,
-            "generator": f"torch-{device.type}",
-            "commitment": commitment(normals, device),
-        }
+    The generator is Philox: its key is hashed from the secret, and step and block are its counter, so that no two
+    blocks meet.
 
-    def next(self) -> torch.Tensor:
-        """Return a step's noise, float32, in memory that the next call may write again."""
-        self._refuse_past(self.step + 1)
-        self._engine.step(self.step, self._flat)
-        self.step += 1
-        return self._flat
+    Args:
+        key: secret; 64 bits of its hash are the generator's key.
+        device: a CUDA device.
 
-    @property
-    def vectors(self) -> np.ndarray:
-        """A copy of the state's own memory, shape (vectors, entries)."""
-        return self._engine.state.cpu().numpy()
+    Attributes:
+        block: entries of one block.
+        key: the secret that every block is hashed from.
+    """
 
-    def header(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint of a step says of the noise, as plain data."""
-        return {**self._header, "step": step}
+    block = 1 << 20
 
-    def restore(self, step: int, vectors: np.ndarray | None) -> None:
-        """Go to a step with vectors that were checked; None makes them again."""
-        if vectors is None:
-            self.step = 0
-            self._engine.reset()
-            self._advance_to(step)
-            return
-        self._engine.state.copy_(torch.from_numpy(vectors))
-        self.step = step
+    def __init__(self, key: bytes, device: torch.device) -> None:
+        self.key = key
+        self._generator = torch.Generator(device=device)
+        self._seed = hashlib.shake_128(key + bytes(16)).digest(8)
 
-    def _advance_to(self, step: int) -> None:
-        while self.step < step:
-            self.next()
+    def fill(self, out: torch.Tensor, step: int, block: int) -> None:
+        """Fill a tensor of one whole block."""
+        offset = (step << 24 | block) * _COUNTERS  # 2^28 steps of 2^24 blocks
+        state = self._seed + offset.to_bytes(8, "little")
+        self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        out.normal_(generator=self._generator)
 
 
-def _on(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(device)
+def device_normals(seed: int, context: str, device: torch.device) -> CudaNormals:
+    """Return the normals of a device.
+
+    Args:
+        seed: a secret integer, `secrets.randbits(128)`.
+        context: name of what the noise is for.
+        device: a CUDA device.
+
+    Raises:
+        InvalidParameter: the seed is no integer >= 0.
+        UnsupportedProblem: another kind of device.
+    """
+    key = keyed(f"torch-{device.type}", seed, context)
+    if device.type != "cuda":
+        message = f"generator='torch' draws on CUDA devices, not on {device.type}; use generator='sfc64'"
+        raise UnsupportedProblem(message, field="generator")
+    return CudaNormals(key, device)
+
+
+def commitment(normals: CudaNormals, device: torch.device) -> str:
+    """Return what tells another seed, and a torch that draws another stream; see `factorize.client.normals`."""
+    probe = torch.empty(normals.block, device=device)
+    normals.fill(probe, 0, 0)
+    return committed(normals.key, probe[:64].cpu().numpy().astype("<f4").tobytes())
+
+
+def _on(array: np.ndarray, device: torch.device, kind: type[np.generic] = np.float64) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=kind)).to(device)

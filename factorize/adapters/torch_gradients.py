@@ -10,7 +10,7 @@ that mix them anyway (BatchNorm in training mode) are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +26,6 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 
 class ModuleGradients:
     """A gradient function on a module's flat weights: weights and a batch's indices to gradients, one per example.
-
-    It serves `dp_ftrl`, `dp_srg`, the accelerated methods and DP-mu^2-FL; `partial` serves DP-SkGD.
 
     Args:
         module: whose trainable parameters are trained; its buffers stay as they are.
@@ -81,18 +79,6 @@ class ModuleGradients:
 
     def __call__(self, weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """Return the gradients of the batch's examples, shape (m, d), float64."""
-        return self._gradients(weights, batch, np.arange(self.shape[0]))
-
-    def partial(self, weights: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
-        """Return every example's partial derivatives, shape (examples, coordinates), for DP-SkGD."""
-        return self._gradients(weights, np.arange(len(self._inputs)), coordinates)
-
-    def blocks(self) -> list[np.ndarray]:
-        """Return the coordinates of each parameter tensor: the blocks of a `BlockSketch`."""
-        ends = np.cumsum([shape.numel() for shape in self._names.values()])
-        return np.split(np.arange(ends[-1]), ends[:-1])
-
-    def _gradients(self, weights: np.ndarray, batch: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
         import torch
 
         parameters = self._tensors(weights)
@@ -104,17 +90,14 @@ class ModuleGradients:
             return self._loss(outputs, y[None])
 
         each = torch.func.vmap(torch.func.grad(cost), in_dims=(None, 0, 0), randomness="different")
-        out = np.empty((len(batch), len(coordinates)))
-        for rows in self._chunks(len(batch)):
+        out = np.empty((len(batch), *self.shape))
+        for start in range(0, len(batch), self._chunk):
+            rows = slice(start, start + self._chunk)
             chosen = torch.as_tensor(np.asarray(batch)[rows], device=self._inputs.device)
             found = each(parameters, self._inputs[chosen], self._targets[chosen])
             flat = torch.cat([found[name].reshape(len(chosen), -1) for name in self._names], dim=1)
-            out[rows] = flat[:, torch.as_tensor(coordinates, device=flat.device)].detach().cpu().double().numpy()
+            out[rows] = flat.detach().cpu().double().numpy()
         return out
-
-    def _chunks(self, count: int) -> Iterator[slice]:
-        for start in range(0, count, self._chunk):
-            yield slice(start, min(start + self._chunk, count))
 
     def _tensors(self, weights: np.ndarray) -> dict[str, torch.Tensor]:
         import torch

@@ -14,9 +14,9 @@ from test_jax_private import CLIP, EPOCHS, SIZE, N, X, Y, factors, fixed, job, l
 
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam
-from factorize.adapters.adaptive.joint_plan import second_seed
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_private import summed_over_parts
+from factorize.adapters.jobs import second_seed
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix

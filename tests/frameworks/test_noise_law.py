@@ -85,14 +85,14 @@ def torch_rows(generator: NoiseGenerator) -> np.ndarray:
     """Return the rows before they are rounded to float32; and see that they are these rows, rounded once."""
     if generator.generator != "torch":
         return impulse_rows(generator._made, N)
-    engine = generator._made._engine
-    rows, rounded = torch.empty((N, N), dtype=torch.float64), torch.empty(N)
+    source, rows = generator._made, torch.empty((N, N), dtype=torch.float64)
+    narrow, source._flat = source._flat, torch.empty(N, dtype=torch.float64)
     for step in range(N):
-        engine.step(step, rows[step])
-    engine.reset()
+        rows[step] = source.next()
+    source.restore(0, None)
+    source._flat = narrow
     for step in range(N):
-        engine.step(step, rounded)
-        assert torch.equal(rounded, rows[step].float()), step
+        assert torch.equal(source.next(), rows[step].float()), step
     return rows.numpy()
 
 

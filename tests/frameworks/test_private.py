@@ -25,8 +25,8 @@ from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
-from factorize.training.draws.random_allocation import RandomAllocation
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]

@@ -11,7 +11,8 @@ import torch
 from factorize.adapters.torch_gradients import ModuleGradients
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
-from factorize.training import FilteredNoise, LinearRegression, PlainSums, PrivateSums, Sgd, dp_ftrl, fixed_order
+from factorize.training import PlainSums, PrivateSums, Sgd, dp_ftrl, fixed_order
+from papers.algorithms import FilteredNoise, LinearRegression
 
 EXAMPLES = 64
 TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
@@ -50,12 +51,10 @@ def loss(model: ModuleGradients, weights: np.ndarray) -> float:
         return float(model._loss(model._module(model._inputs), model._targets))
 
 
-def test_gradients_and_partials_are_those_of_numpy() -> None:
+def test_gradients_are_those_of_numpy() -> None:
     own, plain = regression()
     weights, batch = np.array([0.3, 0.2, -0.1]), np.array([5, 0, 63, 17, 2, 3, 4, 9, 11, 30, 31])
     np.testing.assert_allclose(own(weights, batch), plain(weights, batch), rtol=1e-12)
-    everything = plain(weights, np.arange(EXAMPLES))
-    np.testing.assert_allclose(own.partial(weights, np.array([2, 0])), everything[:, [2, 0]], rtol=1e-12)
 
 
 def test_gradients_of_a_network_are_those_of_single_backward_passes() -> None:
@@ -67,7 +66,6 @@ def test_gradients_of_a_network_are_those_of_single_backward_passes() -> None:
         model._loss(model._module(model._inputs[example][None]), model._targets[example][None]).backward()
         flat = [one.grad.double().numpy().ravel() for one in model._module.parameters() if one.requires_grad]
         np.testing.assert_allclose(row, np.concatenate(flat), atol=1e-6)
-    assert sum(map(len, model.blocks())) == len(weights) and len(model.blocks()) == 5
 
 
 def test_weights_go_in_and_out() -> None:

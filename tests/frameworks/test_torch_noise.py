@@ -12,7 +12,7 @@ from test_noise import statistic
 
 from factorize.adapters import torch_engine
 from factorize.adapters.torch import NoiseGenerator
-from factorize.adapters.torch_normals import TorchNormals, device_normals
+from factorize.adapters.torch_engine import device_normals
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import even_shard
 from factorize.client import noise as core
@@ -52,7 +52,7 @@ def normals_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_engine, "device_normals", normals_of)
 
 
-def normals_of(seed: int, context: str, device: torch.device) -> TorchNormals:
+def normals_of(seed: int, context: str, device: torch.device) -> object:
     return CpuNormals(seed, context) if device.type == "cpu" else device_normals(seed, context, device)
 
 

@@ -10,8 +10,8 @@ import optax
 from jax import numpy as jnp
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.adaptive.joint_plan import check_floor, second_seed
 from factorize.adapters.jax import Precision, correlated_noise
+from factorize.adapters.jobs import check_floor, second_seed
 
 
 class JointState(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, Unpack
 import torch
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.adaptive.joint_plan import check_floor, second_seed
 from factorize.adapters.clipping import clipped_moments
+from factorize.adapters.jobs import check_floor, second_seed
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions

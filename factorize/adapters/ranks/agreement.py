@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
@@ -74,22 +75,14 @@ def agreed(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
     """
     if world_size() == 1:
         return make()[0]
-    failed: Exception | None = None
-    made: tuple[Made, dict[str, Any]] | None = None
     try:
-        made = make()
-        told = made[1]
+        made, told = make()
     except Exception as reason:  # whatever it is: the others wait
-        failed, told = reason, {"error": f"{type(reason).__name__}: {reason}"}
-    try:
-        settle(kind, told, refuse_difference)
-    except FactorizeError:
-        if failed is None:
-            raise
-    if failed is not None:
-        raise failed
-    assert made is not None
-    return made[0]
+        with suppress(FactorizeError):
+            settle(kind, {"error": f"{type(reason).__name__}: {reason}"}, refuse_difference)
+        raise
+    settle(kind, told, refuse_difference)
+    return made
 
 
 def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, Any]]], Any]) -> Any:

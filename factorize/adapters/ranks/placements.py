@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from factorize.adapters.ranks.agreement import own_rank
+from factorize.adapters.ranks.agreement import agreed, own_rank, settle
+from factorize.client.checkpoints import Checkpointed, refuse_vectors
 from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
 
@@ -87,37 +88,22 @@ class Placed:
         pairs = zip(self.placements, self.mesh.get_coordinate(), strict=True)
         return all(index == 0 for place, index in pairs if place.is_replicate())
 
+    def stacked(self, count: int) -> Placed:
+        """Return how so many vectors lie, each as this tensor does; shape (count, *shape)."""
+        placements = tuple(_later(place) for place in self.placements)
+        return Placed((count, *self.shape), (range(count), *self.kept), self.mesh, placements)
+
     def tensor(self, local: torch.Tensor) -> torch.Tensor:
         """Return the distributed tensor of which this is the part here."""
-        if self.mesh is None:
-            return local.view(self.shape)
-        return _distributed(local.reshape(self.local), self.shape, self.mesh, self.placements)
-
-    def vectors(self, local: torch.Tensor) -> torch.Tensor:
-        """Return distributed vectors, shape (vectors, *shape), of which this is the part here."""
-        shape = (len(local), *self.shape)
-        part = local.reshape(len(local), *self.local).contiguous()
+        part = local.reshape(self.local)
         if self.mesh is None:
             return part
-        return _distributed(part, shape, self.mesh, tuple(_later(place) for place in self.placements))
+        from torch.distributed.tensor import DTensor
 
-    def vectors_here(self, given: Any) -> torch.Tensor:
-        """Return what is here of distributed vectors.
-
-        Raises:
-            InvalidParameter: they are others, or lie otherwise.
-        """
-        part = given.to_local() if is_sharded(given) else given
-        same = self.mesh is None or (
-            is_sharded(given) and tuple(given.placements) == tuple(_later(place) for place in self.placements)
-        )
-        if not torch.is_tensor(part) or tuple(part.shape[1:]) != self.local or not same:
-            raise InvalidParameter(
-                "the checkpoint's vectors do not lie as the parameters do; fill a new state_dict() by "
-                "torch.distributed.checkpoint.load, which cuts them anew",
-                field="state",
-            )
-        return part
+        stride = tuple(int(s) for s in np.cumprod([1, *reversed(self.shape[1:])])[::-1]) if self.shape else ()
+        whole = {"shape": torch.Size(self.shape), "stride": stride}
+        made: torch.Tensor = DTensor.from_local(part.contiguous(), self.mesh, self.placements, run_check=False, **whole)
+        return made
 
     def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what is here of a tensor that lies in the same way.
@@ -170,6 +156,11 @@ class Layout:
         return cls.joined([Placed.on((size,), mesh, (Shard(0),), None)])
 
     @classmethod
+    def flat(cls, region: Region) -> Layout:
+        """Return the layout of some entries in one flat tensor, here alone."""
+        return cls((Placed((region.size,), (range(region.size),)),), region)
+
+    @classmethod
     def joined(cls, parts: Sequence[Placed]) -> Layout:
         """Put them one after another."""
         regions, offset = [], 0
@@ -208,6 +199,71 @@ class Layout:
                 total += _weighted_sum(Region.of_slices(offset, part.shape, part.kept), words[:, at : at + size], step)
             at, offset = at + size, offset + math.prod(part.shape)
         return total & _MASK
+
+    def header_of(self, source: Checkpointed) -> dict[str, Any]:
+        """Return what a checkpoint of any layout says of the same noise."""
+        return {**source.header(source.step), "shard": self._shapes}
+
+    def saved(self, source: Checkpointed, *, arrays: bool) -> dict[str, Any]:
+        """Return the state of sharded noise; all ranks call it.
+
+        Args:
+            source: of this rank's noise.
+            arrays: with the vectors, one DTensor for each tensor, which torch.distributed.checkpoint cuts anew.
+        """
+        state, vectors = self.header_of(source), source.vectors
+        if not arrays or vectors is None:
+            return state
+        state["state_sum"] = self._sum(source.step, vectors)
+        columns = zip(self.parts, torch.from_numpy(vectors).split(self.sizes, dim=1), strict=True)
+        count = len(vectors)
+        state["state"] = {str(i): part.stacked(count).tensor(held) for i, (part, held) in enumerate(columns)}
+        return state
+
+    def restore(self, source: Checkpointed, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint; all ranks call it.
+
+        Raises:
+            InvalidParameter: it is damaged, of another noise, or not the same on all ranks.
+        """
+        step, kept = agreed("load_state_dict", lambda: self._checked(source, state))
+        if kept is not None:
+            own = {"sum": self._sum(step, kept) == state.get("state_sum")}
+            if not settle("load_state_dict", own, lambda ranks: all(each.get("sum") for each in ranks)):
+                refuse_vectors(step)
+        source.restore(step, kept)
+
+    def _checked(
+        self, source: Checkpointed, state: Mapping[str, Any]
+    ) -> tuple[tuple[int, np.ndarray | None], dict[str, Any]]:
+        """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
+        step = source.checked_step(state, shard=self._shapes)
+        given, own = state.get("state"), source.vectors
+        common = {"step": step, "arrays": given is not None}
+        if given is None or own is None:
+            return (step, None), common
+        try:
+            parts = [part.stacked(len(own)).part_of(given[str(i)]) for i, part in enumerate(self.parts)]
+            arrays = [part.cpu().numpy().reshape(len(own), -1) for part in parts]
+        except (InvalidParameter, LookupError, AttributeError):
+            raise InvalidParameter(
+                "the checkpoint's vectors do not lie as the parameters do; fill a new state_dict() by "
+                "torch.distributed.checkpoint.load, which cuts them anew",
+                field="state",
+            ) from None
+        if any(array.dtype != own.dtype for array in arrays):
+            raise InvalidParameter(f"the checkpoint's vectors are not {len(own)} of {own.dtype}", field="state")
+        return (step, np.concatenate(arrays, axis=1)), common
+
+    @property
+    def _shapes(self) -> list[list[int]]:
+        return [list(part.shape) for part in self.parts]
+
+    def _sum(self, step: int, vectors: np.ndarray) -> str:
+        """Return the checksum over the entries of all ranks."""
+        own = {"sum": self.checksum(step, np.ascontiguousarray(vectors))}
+        total = settle("checksum", own, lambda ranks: sum(each["sum"] for each in ranks) & _MASK)
+        return f"{total:016x}"
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -263,16 +319,6 @@ def _later(place: Any) -> Any:
     if type(place).__name__ == "_StridedShard":
         return type(place)(place.dim + 1, split_factor=place.split_factor)
     return type(place)(place.dim + 1)
-
-
-def _distributed(local: torch.Tensor, shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> torch.Tensor:
-    from torch.distributed.tensor import DTensor
-
-    stride = tuple(int(s) for s in np.cumprod([1, *reversed(shape[1:])])[::-1]) if len(shape) else ()
-    made: torch.Tensor = DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
-    )
-    return made
 
 
 def _weighted_sum(region: Region, words: np.ndarray, step: int) -> int:
