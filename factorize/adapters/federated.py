@@ -25,6 +25,7 @@ from safetensors.numpy import load, save
 
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
+from factorize.client.cache import replace_file
 from factorize.client.noise import NoiseGenerator, NoiseOptions
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -361,17 +362,7 @@ class FederatedRounds:
             "refused": dict(self.refused),
         }
         body = save(arrays, metadata={"state": json.dumps(plain)})
-        part = self.path.with_name(self.path.name + ".part")
-        with part.open("wb") as file:
-            file.write(hashlib.sha256(body).digest() + body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self.path, [hashlib.sha256(body).digest(), body])
 
     def _load(self) -> None:
         """Go on from the state in the file.

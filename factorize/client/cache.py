@@ -65,22 +65,15 @@ class FactorCache:
             self.publish(self._folder("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
 
     def publish(self, target: Path, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write a file under another name, and rename it once it is on the disk.
+        """Write a file of the cache; see `replace_file`.
 
         Raises:
             StoreUnavailable: the folder cannot be written.
         """
-        part = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
         try:
-            with part.open("xb") as file:
-                file.writelines(pieces)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
+            replace_file(target, pieces)
         except OSError as error:
             raise StoreUnavailable(f"{target} cannot be written: {error.strerror}; set {VARIABLE}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
     def _answer(self, spec_digest: str) -> str | None:
         with suppress(OSError, UnicodeDecodeError, InvalidParameter):
@@ -103,3 +96,30 @@ def default_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "factorize"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize"
+
+
+def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file under another name, and give it its own once it is on the disk; so is the name when this returns.
+
+    Raises:
+        OSError: it cannot be written; what was there before is still there.
+    """
+    part = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
+    try:
+        with part.open("xb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from factorize.client.cache import sync_folder
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, Reply, ignore
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
@@ -113,7 +114,7 @@ def download(
                 raise
             os.fsync(file.fileno())
             os.replace(part, target)
-        _sync_folder(target)
+        sync_folder(target.parent)
     except OSError as error:  # the network's have become ServiceUnreachable
         reason = error.strerror or error
         raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
@@ -211,11 +212,3 @@ def _exclusive(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
                 return
         if not wait:  # locked, or renamed by its writer between the opening and the lock
             raise InvalidParameter(f"another download is writing {part} now; wait for it", field="to")
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -46,10 +46,6 @@ class BandedRecurrence(StructureRecurrence):
         kept = len(parts[cls.tensor]) - 1
         return NoiseCost(kept, 2.0 * kept + (kept > 0))
 
-    def gain(self, step: int) -> float:
-        """1 / diagonal."""
-        return float(self._gain[step % len(self._gain)])
-
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Row t of C^-1 Z, or of Z where draws are kept, is in slot t modulo bands - 1."""
         if not self.vectors:

@@ -92,6 +92,13 @@ class Recurrence(ABC):
 class StructureRecurrence(Recurrence):
     """A recurrence that the tensors of one structure describe."""
 
+    _gain: np.ndarray
+    """1 / diagonal of C, shape (n,), or (1,) where it is the same at every step."""
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step % len(self._gain)])
+
     @classmethod
     @abstractmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:

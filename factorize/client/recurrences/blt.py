@@ -28,7 +28,7 @@ class BltRecurrence(StructureRecurrence):
         self.steps = steps
         self.vectors = len(theta)
         self.scratch = 2 * self.vectors
-        self._theta, self._omega = theta[:, None], omega[:, None]
+        self._theta, self._omega, self._gain = theta[:, None], omega[:, None], np.ones(1)
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
@@ -40,10 +40,6 @@ class BltRecurrence(StructureRecurrence):
         """Of x = z - omega . s, s = theta s + x: 2 p and 2 p."""
         buffers = len(parts["theta"])
         return NoiseCost(buffers, 4.0 * buffers)
-
-    def gain(self, step: int) -> float:
-        """The diagonal of C is 1."""
-        return 1.0
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Read, decay, write."""

@@ -43,10 +43,6 @@ class StateSpaceRecurrence(StructureRecurrence):
         states = parts["input"].shape[1]
         return NoiseCost(states, 2.0 * states + 1 + 2.0 * states + (2.0 * parts["transition"].shape[-1] - 1) * states)
 
-    def gain(self, step: int) -> float:
-        """1 / diagonal."""
-        return float(self._gain[step])
-
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Move every group by its matrix, read, write."""
         moved, part, matrix = scratch[: self.vectors], scratch[self.vectors :], self._moves[step][..., None]

@@ -57,10 +57,6 @@ class RedrawnRecurrence(StructureRecurrence):
         buffers, draws = parts["decay"].shape[1], np.count_nonzero(parts["direct"]) / n
         return NoiseCost(buffers, 3.0 * buffers + 2.0 * (buffers + 1) * draws - 1, draws - 1)
 
-    def gain(self, step: int) -> float:
-        """The diagonal of C^-1 is stored."""
-        return float(self._gain[step])
-
     def _again(self, step: int) -> list[int]:
         return np.flatnonzero(self._used[:, step]).tolist()
 

@@ -39,10 +39,6 @@ class TreeRecurrence(StructureRecurrence):
         nodes = parts["tree.nodes"]
         return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)
 
-    def gain(self, step: int) -> float:
-        """1 / diagonal."""
-        return float(self._gain[step])
-
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Read the blocks behind this leaf, then close those that it completes."""
         leaf = step % self._restart
