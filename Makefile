@@ -61,11 +61,12 @@ test-frameworks: $(FRAMEWORKS)/.installed
 test-federated: $(FEDERATED)/.installed
 	$(FEDERATED)/bin/python -m pytest $(SIDE_BY_SIDE) tests/federated
 
-# The five papers' systems: their tests, and the quick form of every reproduction and of the leaderboard.
+# The five papers' systems: their tests, and the quick form of every reproduction, of the leaderboard and of its study.
 papers: $(STAMP)
 	$(BIN)/python -m pytest papers/tests $(SIDE_BY_SIDE)
 	$(BIN)/python -m papers.reproductions --quick
 	$(BIN)/python -m papers.leaderboard --quick
+	$(BIN)/python -m papers.leaderboard.accuracy_predictors
 
 # Clients that other projects' generators make of the OpenAPI document, each from a spec to a proved file.
 test-clients: $(CLIENTS)/.installed

@@ -31,16 +31,18 @@ class Models:
     Attributes:
         sigmas: standard deviation per entry of Z, for means; one for each model.
         rates: learning rates, one for each model.
-        momentum: of all.
+        momentum: of all, or one for each model.
         clip_norm: of all.
         divisor: of the means.
+        schedule: what each step multiplies the rates by, shape (steps, models); nothing if None.
     """
 
     sigmas: np.ndarray
     rates: np.ndarray
-    momentum: float
+    momentum: float | np.ndarray
     clip_norm: float
     divisor: int
+    schedule: np.ndarray | None = None
 
 
 class Kind(Protocol):
@@ -90,8 +92,9 @@ def trained(
     """
     kind = kind or LogisticRegression()
     weights = kind.start(images, len(batches), len(models.sigmas))
-    velocity = np.zeros_like(weights) if models.momentum else None
-    scales, rates = (values.astype(np.float32)[:, None] for values in (models.sigmas, models.rates))
+    velocity = np.zeros_like(weights) if np.any(models.momentum) else None
+    momentum = np.broadcast_to(models.momentum, models.rates.shape)
+    scales, rates, momentum = (one.astype(np.float32)[:, None] for one in (models.sigmas, models.rates, momentum))
     for step, here in enumerate(zip(*batches, strict=True)):
         gradient = np.zeros_like(weights)
         for indices, present in pieces(here):
@@ -99,10 +102,10 @@ def trained(
         gradient /= models.divisor
         gradient += scales * kind.rows(images, np.stack([one[step] for one in noise]))
         if velocity is not None:
-            velocity *= models.momentum
+            velocity *= momentum
             velocity += gradient
             gradient = velocity.copy()
-        gradient *= rates
+        gradient *= rates if models.schedule is None else rates * models.schedule[step].astype(np.float32)[:, None]
         weights -= gradient
     return weights
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from made import Replayed, made_images
 
 from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order
+from papers.leaderboard import accuracy_predictors as predictors
 from papers.leaderboard import leaderboard, many_models
 from papers.leaderboard import leaderboard_page as page
 from papers.leaderboard.__main__ import GRIDS, grid_for
@@ -17,21 +19,28 @@ from papers.leaderboard.systems import SYSTEMS
 from papers.reproductions.kept_results import KeptResults
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_all_models_of_all_seeds_at_once_are_dp_ftrl(monkeypatch: pytest.MonkeyPatch, momentum: float) -> None:
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9, np.array([0.9, 0.0])])
+def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
+    monkeypatch: pytest.MonkeyPatch, momentum: float | np.ndarray, scheduled: bool
+) -> None:
     images = made_images()
     monkeypatch.setattr(many_models, "PIECE", 10)  # so that batches come in pieces
     orders = [fixed_order(96, 24, epochs=2, seed=1), fixed_order(96, 24, epochs=2, seed=2)]
     uneven = [list(orders[0]), [batch[: 24 - 3 * step] for step, batch in enumerate(orders[1])]]
     noise = [np.random.default_rng(seed).standard_normal((8, 100)).astype(np.float32) for seed in (3, 4)]
     models = many_models.Models(np.array([0.0, 0.02]), np.array([0.5, 0.2]), momentum, 0.7, 24)
+    falls = np.stack([np.linspace(1, 0.1, 8), np.ones(8)], axis=1) if scheduled else None
+    models = replace(models, schedule=falls)
     found = many_models.trained(images, uneven, noise, models)
     assert found.shape == (2, 10, 2, 10)
     gradient = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
     for seed, batches in enumerate(uneven):
         for model in range(2):
             sums = PlainSums(divisor=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model], (10, 10)))
-            optimizer = Sgd(learning_rate=float(models.rates[model]), momentum=momentum)
+            own = float(np.broadcast_to(momentum, 2)[model])
+            rates = None if falls is None else falls[:, model].tolist()
+            optimizer = Sgd(learning_rate=float(models.rates[model]), momentum=own, schedule=rates)
             one = dp_ftrl(gradient, np.zeros((10, 10)), batches, sums, optimizer=optimizer)
             np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)
 
@@ -120,3 +129,31 @@ def test_the_page_is_that_of_the_kept_results(tmp_path: Path) -> None:
     assert (tmp_path / "drawn.png").stat().st_size > 20_000
     with pytest.raises(ValueError, match="holds no results"):
         page.documents(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_study_predicts_what_it_trains_and_reports_its_cells(tmp_path: Path) -> None:
+    job = predictors.TrainingJob(96, 12, 2)
+    images = made_images()
+    kept = predictors.run(images, images, [job], 3, tmp_path)
+    found = predictors.cells(kept, [job], 4)
+    assert [one.optimizer for one in found] == 2 * list(predictors.OPTIMIZERS)
+    names = list(predictors.STRATEGIES)
+    for name, optimizer, objective in (
+        ("buffered, prefix, mean", "SGD", "mean"),
+        ("buffered, prefix, lambda_T", "SGD", "lambda_T"),
+        ("blt, prefix, max", "SGD", "max"),
+        ("blt, momentum and schedule, lambda_T", "momentum, cosine", "lambda_T"),
+    ):
+        factors = predictors.solved_once(tmp_path, predictors.spec(name, job))
+        cell = next(one for one in found if one.optimizer == optimizer)
+        sigma = predictors.sigma(name, factors, job, 4.0)
+        rmse = sigma / factors.certificate.sensitivity.value * factors.certificate.loss.objective**0.5
+        assert cell.predictions[f"its own optimizer, {objective}"][names.index(name)] == pytest.approx(rmse, rel=1e-6)
+    for cell in found:
+        assert cell.accuracies.shape == (12, 3) and np.all((cell.accuracies >= 0) & (cell.accuracies <= 100))
+    trial = kept.found(f"0 {predictors.place(job, names[0])}").reshape(2, 2, 4, 7)
+    assert found[0].accuracies[0, 0] in trial[1, 0, 0]
+    told = predictors.report(found)
+    assert "running sums, mean" in told and told.count("\n| ") == 12 + 1 + 1 + 12 + 1
+    assert len(predictors.run(images, images, [job], 3, tmp_path)) == len(kept), "nothing is trained twice"
