@@ -20,6 +20,8 @@ DEFAULT_MEMORY = (4,)
 """Vectors of noise state, where nobody says how many: what most of the gain takes."""
 DEFAULT_SECONDS = 10.0
 """Time for an answer, where nobody says how much."""
+_CONSTANT = ("prefix", "momentum")
+"""Workloads of a constant learning rate, where none are listed."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
@@ -159,9 +161,16 @@ class RecommendRequest(Job):
         return {"examples": self.examples, "batch_size": self.batch_size, "epochs": self.epochs}
 
     def notes(self) -> list[str]:
-        """Name the examples that are in no batch, too."""
+        """Name the examples that are in no batch, and what a constant learning rate costs, too."""
         left = self.examples % self.batch_size
         told = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
+        workload = self.workload or {"kind": "prefix"}
+        if self.objective is None and workload["kind"] in _CONSTANT and not workload.get("learning_rates"):
+            told.append(
+                "the learning rate is constant; in our study (docs/choose.md) models were more accurate with one that "
+                "falls to zero (learning_rates: cosine), and, where it stays constant, with the objective lambda_tau "
+                f"and tau={self.steps}"
+            )
         return told + super().notes()
 
     def check(self) -> None:

@@ -54,7 +54,9 @@ def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled
     feasible = [row for row in table["rows"] if row["noise_vectors"] <= memory]
     best = min(row["rmse_at_privacy"] for row in feasible)
     assert found["rmse_at_privacy"] == pytest.approx(best, rel=5e-4)  # 0.1 % of the squared error may go for memory
-    assert found["noise_vectors"] <= memory and found["notes"] == []
+    assert found["noise_vectors"] <= memory
+    (note,) = found["notes"]
+    assert "learning rate is constant" in note and "tau=16" in note
     assert {row["sampling"] for row in table["rows"]} == ({None, "poisson", "cyclic_poisson"} if sampled else {None})
 
 
@@ -145,13 +147,27 @@ def test_what_the_time_did_not_last_for_is_told_with_the_way_out(monkeypatch: py
     assert {row["mechanism"] for row in table["rows"]} >= {"banded_square_root", "square_root"}
     monkeypatch.setattr(Deadline, "over", lambda *_: True)
     found = advise(job(seconds=5), silent)
-    (note,) = found["notes"]
+    _, note = found["notes"]
     assert found["mechanism"] == "identity" and found["converged"] and found["sampling"] == "poisson"
     assert "the time, 5 s, did not last for " in note and "banded_square_root" in note
     assert note.endswith("give more: --seconds 30")
     table = comparison(request_of(job(seconds=5)), None, silent)
     late = [one["reason"] for one in table["refused"] if one["out_of_time"]]
     assert all("the time for all, 5 s, does not last; give more (--seconds 30)" in reason for reason in late)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"workload": {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine"}}},
+        {"workload": {"kind": "schedule", "learning_rates": {"kind": "cosine"}}},
+        {"objective": {"kind": "lambda_tau", "tau": 16}},
+        {"workload": {"kind": "window", "width": 4}},
+    ],
+)
+def test_who_names_a_schedule_or_an_objective_is_not_told_of_them(about: dict[str, Any]) -> None:
+    assert job(**about).notes() == []
+    assert "learning rate is constant" in job(workload={"kind": "momentum", "momentum": 0.9}).notes()[0]
 
 
 def test_other_workloads_and_objectives_are_asked_for() -> None:
