@@ -11,7 +11,6 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.errors import UnsupportedProblem
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
-from factorize.structures.scaled import ColumnScaled
 
 
 def nu_toeplitz(nu, **more):
@@ -63,12 +62,6 @@ def test_published_tuned_values(vectors, n):
     assert solved(n, nu_toeplitz(0)).certificate.loss.mean_squared == pytest.approx(expected["loss_nu0"], rel=1e-9)
 
 
-@pytest.mark.parametrize("nu", [0.001, 0.01, 0.1, 0.5])
-def test_the_limit_of_the_sensitivity(vectors, nu):
-    value = solved(int(40 / nu), nu_toeplitz(nu)).certificate.sensitivity.value
-    assert value**2 == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-9)
-
-
 def test_the_square_root_and_its_losses(vectors):
     expected = vectors["A.losses.sqrt.n4"]
     found = solved(4, "square_root")
@@ -87,17 +80,6 @@ def test_the_square_root_of_sixty_four_steps(reference_values):
     )
     tuned = solved(64, nu_toeplitz("tune"))
     assert tuned.certificate.loss.total_squared == pytest.approx(expected["best_nu_loss"], rel=1e-9)
-
-
-def test_column_normalisation(vectors):
-    expected = vectors["H.colnorm_sqrt.n8"]
-    raw = solved(8, "square_root")
-    scaled = solved(8, {"kind": "square_root", "normalization": "columns"})
-    assert raw.certificate.loss.mean_squared == pytest.approx(expected["raw_mean"], rel=1e-9)
-    assert scaled.certificate.loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
-    assert isinstance(scaled.strategy, ColumnScaled)
-    best = solved(8, {"kind": "square_root", "normalization": "auto"})
-    assert best.certificate.loss == scaled.certificate.loss
 
 
 def test_the_identity_is_plain_sgd():

@@ -19,12 +19,8 @@ from factorize.accounting.star_estimate import log_single_bin
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
-from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
-from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessMatrix
-from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*/*.safetensors"))
@@ -54,47 +50,6 @@ def test_gram_is_that_of_the_summed_columns_from_above(path: Path, bins: int) ->
         for above, value in zip(row, true, strict=True):
             least = value if stored else value * (1 - Fraction(1, 10**12))
             assert least <= Fraction(float(above)) <= value * (1 + Fraction(1, 10**8)) + Fraction(1, 10**15)
-
-
-def wide_ranging(rng: np.random.Generator, n: int) -> list[Matrix]:
-    """Matrices that the golden files do not have: signed ones, rotating states, scaled buffers."""
-    signed = np.tril(rng.normal(size=(n, n))) + 4 * np.eye(n)
-    rotating = 0.4 * rng.normal(size=(n, 1, 2, 2))
-    sides = rng.normal(size=(2, n, 2))
-    spinning = BufferedMatrix(np.ones(n), rotating, sides[0], sides[1])
-    plain = BufferedMatrix(np.ones(n), np.full((n, 2), 0.5), np.abs(sides[0]), np.abs(sides[1]))
-    scale = rng.uniform(0.5, 2.0, n)
-    return [DenseMatrix(signed), spinning, plain, ColumnScaled(plain, scale), ColumnScaled(spinning, scale)]
-
-
-@pytest.mark.parametrize("index", range(5))
-def test_gram_takes_the_absolute_value_before_the_sum(index: int) -> None:
-    matrix = wide_ranging(np.random.default_rng(3), 17)[index]
-    found, expected = bin_gram(matrix, 5), exact_gram(matrix.dense(), 5)
-    np.testing.assert_allclose(found.gram, np.array(expected, dtype=float), rtol=1e-8)
-    assert found.signed == bool((matrix.dense() < 0).any())
-
-
-def test_long_toeplitz_strategies_need_no_square_array() -> None:
-    n, bins = 8_000, 64
-    blt = BltMatrix(np.array([0.7, 0.99]), np.array([0.3, 0.1]), n)
-    dense_part = bin_gram(BltMatrix(blt.theta, blt.omega, 640), bins)
-    long = bin_gram(blt, bins)
-    assert long.epochs == math.ceil(n / bins) and (long.gram > dense_part.gram).all()
-    comb = np.zeros(n)
-    for start in range(0, n, bins):
-        comb[start:] += blt.times(np.eye(1, n)[0])[: n - start]
-    assert long.gram[3, 11] == pytest.approx(float(comb[8 : n - 3] @ comb[: n - 11]), rel=1e-8)
-
-
-def test_recurrence_of_long_buffered_strategies_is_that_of_the_blt() -> None:
-    n, bins = 3000, 7
-    blt = BltMatrix(np.array([0.7, 0.99]), np.array([0.3, 0.1]), n)
-    decays, ones = np.tile(blt.theta, (n, 1)), np.ones((n, 2))
-    inputs = np.tile(blt.omega / blt.theta, (n, 1))
-    np.testing.assert_allclose(
-        bin_gram(BufferedMatrix(np.ones(n), decays, inputs, ones), bins).gram, bin_gram(blt, bins).gram, rtol=1e-8
-    )
 
 
 def test_bins_that_do_not_fit_are_refused() -> None:
@@ -150,11 +105,6 @@ def test_moments_are_above_those_of_the_pair(rows: list[list[float]], order: int
     assert math.log(moment) / (order - 1) <= found.pq
     assert by_quadrature(k, lambda ratio: ratio**order) == pytest.approx(moment, rel=1e-6)
     assert math.log(by_quadrature(k, lambda ratio: ratio ** (1.0 - order))) / (order - 1) <= found.qp
-
-
-def test_equal_entries_are_one_gaussian_and_the_moment_is_exact() -> None:
-    gram = of_matrix(np.full((3, 3), 0.8))
-    assert renyi_divergence(gram, multiplier=2.0, order=7).pq == pytest.approx(7 * 0.2 / 2, rel=1e-8)
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.5), (8.0, 2.0), (2.0, 0.25), (4.0, 0.4)])

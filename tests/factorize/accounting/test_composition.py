@@ -13,7 +13,7 @@ from scipy.stats import norm
 from factorize import solvers
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, renyi_divergence, renyi_epsilon
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.loss_distributions import convex_minorant, distribution_of, loss_distribution
+from factorize.accounting.loss_distributions import distribution_of, loss_distribution
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon
@@ -80,18 +80,6 @@ def test_distributions_compose_tighter_than_renyi_divergences(base: Factorizatio
     both = own.compose(other).get_epsilon_for_delta(1e-6)
     table = {m: max(renyi_divergence(gram, multiplier=4.0, order=m)) + m / 50 for m in range(2, 64)}
     assert own.get_epsilon_for_delta(1e-6) < both < renyi_epsilon(table, 1e-6)
-
-
-def test_the_minorant_is_convex_below_the_points_and_keeps_convex_curves() -> None:
-    epsilons = np.linspace(-2, 4, 61)
-    curve = np.array([gaussian_delta(e, 1.3) if e >= 0 else 0.0 for e in epsilons])
-    curve[epsilons < 0] = [1 - math.exp(e) * (1 - gaussian_delta(-e, 1.3)) for e in epsilons[epsilons < 0]]
-    assert convex_minorant(epsilons, curve) == pytest.approx(curve, rel=1e-12)
-    raised = curve * (1 + 0.3 * np.random.default_rng(0).random(61))
-    found, x = convex_minorant(epsilons, raised), np.exp(epsilons)
-    assert (found >= curve - 1e-15).all() and (found <= raised).all()
-    slopes = np.diff(np.concatenate([[1.0], found])) / np.diff(np.concatenate([[0.0], x]))
-    assert (np.diff(slopes) >= -1e-12).all()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from bin_cases import PAIRS, inverse_roots, of_matrix
 
 from factorize.accounting import BinGram, BinsLaw, bin_gram
 from factorize.accounting.star_estimate import StarEstimate, log_single_bin
-from factorize.numbers.gaussian import gaussian_delta
 from factorize.structures.blt import BltMatrix
 
 
@@ -23,15 +22,6 @@ def test_estimates_are_the_quadrature(
         assert sampled.delta == pytest.approx(true, rel=4 * sampled.relative_error)
         assert sampled.relative_error < 0.01
         assert 0 <= sampled.weights.min() and sampled.weights.max() <= sampled.ceiling * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.5), (8.0, 2.0), (2.0, 0.25)])
-def test_one_bin_is_the_gaussian_mechanism(epsilon: float, mu: float) -> None:
-    gram = BinGram(np.array([[mu * mu]]), 1)
-    estimate = StarEstimate(gram, samples=1 << 16)
-    true = gaussian_delta(epsilon, mu)
-    for sampled in (estimate.forward(1.0, epsilon), estimate.reverse(1.0, epsilon)):
-        assert sampled.delta == pytest.approx(true, rel=max(4 * sampled.relative_error, 1e-3))
 
 
 # C = I and one epoch (random allocation): deterministic two-sided intervals (bins, sigma, epsilon, low, high).
@@ -81,10 +71,3 @@ def test_tuples_have_the_star_law() -> None:
     chances = np.exp(np.mean(sums, axis=0) - np.log(np.mean(np.exp(sums), axis=0)))
     found = estimate.forward(1.0, 2.0, 3).chances
     assert found is not None and found == pytest.approx(chances, rel=1e-4)
-
-
-def test_the_cheapest_order_is_not_that_of_rare_tuples() -> None:
-    """C = I in 60 bins: at the lowest ceiling most tuples are dropped, and with less picks fewer are."""
-    estimate = StarEstimate(BinGram(np.eye(60), 60))
-    lowest, cheapest = estimate.lowest_order(4.77, 0.1), estimate.cheapest_order(4.77, 0.1, 1e-6)
-    assert 40 < cheapest < lowest < 70

@@ -17,7 +17,6 @@ from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 
@@ -157,17 +156,6 @@ def test_losses_do_not_depend_on_the_scale_of_c() -> None:
     large = certify(spec_of(6, "dense"), DenseMatrix(base.dense() * 1e3), {}, outcome=Outcome.CONVERGED)
     assert small.loss.objective == pytest.approx(large.loss.objective, rel=1e-12)
     assert large.sensitivity.value == pytest.approx(1e6 * small.sensitivity.value)
-
-
-def test_column_normalisation_of_the_square_root(vectors: dict[str, Any]) -> None:
-    case = vectors["H.colnorm_sqrt.n8"]
-    base = ToeplitzMatrix(sqrt_column(8), 8)
-    scaled = ColumnScaled(base, base.column_norms_squared() ** -0.5)
-    asked = spec_of(8, {"kind": "square_root", "normalization": "columns"})
-    raw, normalised = (certify(asked, m, {}, outcome=Outcome.CLOSED_FORM) for m in (base, scaled))
-    assert raw.loss.mean_squared == pytest.approx(case["raw_mean"], rel=1e-12)
-    assert normalised.loss.mean_squared == pytest.approx(case["mean"], rel=1e-12)
-    assert normalised.sensitivity.value == pytest.approx(1.0, rel=1e-12)
 
 
 def test_what_would_not_fit_is_refused() -> None:

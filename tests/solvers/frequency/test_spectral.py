@@ -19,7 +19,6 @@ from factorize.predict.asymptotic import (
     circle_mean,
     distance_squared,
     limiting_sensitivity_squared,
-    mean_estimation,
     quadratic_power,
     stationary_losses,
     warped_grid,
@@ -68,25 +67,6 @@ def test_limiting_sensitivity(vectors: dict[str, Any], nu: str) -> None:
     assert limiting_sensitivity_squared(float(nu)) == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-13)
     partial = float((strategy_coefficients(200_000, float(nu)) ** 2).sum())
     assert limiting_sensitivity_squared(float(nu)) == pytest.approx(partial, rel=1e-11)
-
-
-def test_mean_estimation(vectors: dict[str, Any]) -> None:
-    published = vectors["G.toeplitz_mean_estimation"]
-    eta = published["eta"]
-    assert mean_estimation(eta, eta) == pytest.approx(published["opt_factor"], rel=1e-12)
-    assert mean_estimation(eta, 1.0) == pytest.approx(published["dpsgd_factor"], rel=1e-12)
-    assert all(mean_estimation(eta, nu) > mean_estimation(eta, eta) for nu in (eta / 2, 0.9 * eta, 1.1 * eta, 2 * eta))
-    # loss with its factor 1/2 from the general formula
-    assert stationary_losses([1.0], eta)["optimum"] == pytest.approx(published["opt_factor"] / 2, rel=1e-12)
-
-
-def test_linear_regression(vectors: dict[str, Any]) -> None:
-    published = vectors["G.linreg.spectrum_1_over_k"]
-    losses = stationary_losses([1 / k for k in range(1, published["d"] + 1)], published["eta"])
-    scale = 2 / published["eta"] ** 2
-    assert losses["dp_sgd"] * scale == pytest.approx(published["product_sgd"], rel=1e-12)
-    assert losses["nu_toeplitz"] * scale == pytest.approx(published["product_nu_eta_mu"], rel=1e-12)
-    assert losses["optimum"] * scale == pytest.approx(published["product_opt"], rel=1e-12)
 
 
 @settings(max_examples=25)
