@@ -22,7 +22,8 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.solvers.banded.banded_optimum import recursion, start
-from factorize.solvers.banded.gram_descent import GramDescent, Landscape
+from factorize.solvers.banded.gram_descent import GramDescent, GramPoint, Landscape
+from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
@@ -78,24 +79,23 @@ def spec_of(n: int, bands: int) -> Spec:
     )
 
 
-def descend(problem: Problem, target: StateSpace, bands: int) -> GramDescent:
-    report = Reporter(lambda _step: None)
+def descend(problem: Problem, target: StateSpace, bands: int) -> tuple[Landscape, End[GramPoint]]:
     landscape = Landscape(target, problem.n, bands)
-    descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
-    descent.run()
-    return descent
+    first = start(problem, landscape, Reporter(lambda _step: None))
+    return landscape, GramDescent(landscape, first).descend(problem.tolerance, lambda _step, _left: None)
 
 
 def measure(n: int, bands: int, repeats: int = _REPEATS) -> Row:
     spec = spec_of(n, bands)
-    best, descent = (math.inf, math.inf), None
+    best, found = (math.inf, math.inf), None
     for _ in range(repeats):
         problem = Problem(spec)
         began, cpu = time.perf_counter(), time.process_time()
-        descent = descend(problem, recursion(problem), bands)
+        found = descend(problem, recursion(problem), bands)
         best = min(best, (time.perf_counter() - began, time.process_time() - cpu))
-    assert descent is not None
-    strategy = descent.strategy
+    assert found is not None
+    landscape, end = found
+    strategy = landscape.strategy(end.best)
     state = spec.workload.state_space()
     assert state is not None
     total = float(strategy.decoder_errors(state).sum())
@@ -105,7 +105,7 @@ def measure(n: int, bands: int, repeats: int = _REPEATS) -> Row:
     except NotEnclosed:
         bound = 0.0
     gap = count * total / n / bound - 1 if bound else math.inf
-    return Row(n, bands, *best, descent.steps, descent.landscape.evaluations, gap, count * total)
+    return Row(n, bands, *best, end.steps, landscape.evaluations, gap, count * total)
 
 
 def exponent(before: float, after: float) -> float:

@@ -40,14 +40,14 @@ QUIET = Reporter(lambda _step: None)
 
 def lower_bound(n: int) -> float:
     """Return the dual's bound on the total squared error."""
-    return maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).lower_bound
+    return maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).best.lower_bound
 
 
 def toeplitz_loss(n: int) -> float:
     """Return the total squared error of the best Toeplitz matrix."""
     problem = Problem(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}}))
     error = toeplitz.error_form(problem)
-    found = [toeplitz.optimise(n, error, kind, 1e-9, QUIET) for kind in toeplitz.classes(problem)]
+    found = [toeplitz.optimise(n, error, kind, 1e-9, QUIET).best for kind in toeplitz.classes(problem)]
     return n * float(np.exp(min(minimum.value for minimum in found)))
 
 
@@ -65,7 +65,7 @@ def normalised_root_loss(n: int) -> float:
 def truncated_loss(n: int, buffers: int) -> float:
     """Return the smallest total squared error of plain truncations: optimal v, poles of nine intervals."""
     structure = Bidiagonal(np.ones(n), np.ones(n))
-    v = maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).v
+    v = maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).best.v
     low, high = structure.interval(v)
     workload = parse_spec({"workload": {"kind": "prefix", "n": n}}).workload.state_space()
     assert workload is not None
@@ -89,7 +89,7 @@ def table(n: int, buffers: tuple[int, ...]) -> None:
         found = optimise(np.ones(n), np.r_[0.0, np.ones(n - 1)], count, 1e-9, QUIET)
         seconds = time.perf_counter() - began
         plain = truncated_loss(n, count) / bound - 1
-        print(f"{count:8d}{plain:12.1e}{found.end.value:12.1e}{seconds:9.1f}", flush=True)
+        print(f"{count:8d}{plain:12.1e}{found.end.best.value:12.1e}{seconds:9.1f}", flush=True)
 
 
 def certified(document: Mapping[str, object], buffers: int, **parameters: int) -> str:

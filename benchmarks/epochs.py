@@ -26,8 +26,9 @@ from factorize.solution import Solution
 from factorize.solvers import choose
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
-from factorize.solvers.epochs.blocks import BlockAscent, Ring, maximise
+from factorize.solvers.epochs.blocks import DualPoint, Ring, maximise
 from factorize.solvers.epochs.steps import factors
+from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -105,7 +106,7 @@ def with_matrix(report: Report, k: int, b: int) -> None:
     )
     gap = math.inf if found.relative_gap is None else found.relative_gap
     name = f"k={k}, b={b} (n={k * b})"
-    row(report, f"dual, {name}", dual, f"dual k={k}", k * b, f"{ascent.iterations} steps")
+    row(report, f"dual, {name}", dual, f"dual k={k}", k * b, f"{ascent.steps} steps")
     row(
         report,
         f"with C, {name}",
@@ -117,7 +118,7 @@ def with_matrix(report: Report, k: int, b: int) -> None:
     row(report, f"certificate, {name}", certifying, f"certificate k={k}", k * b, "")
 
 
-def recursion_of(spec: Spec) -> BlockAscent:
+def recursion_of(spec: Spec) -> End[DualPoint]:
     ring = recursion_optimum.ring_of(Problem(spec))
     return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None)
 
@@ -130,11 +131,11 @@ def recursion(report: Report, name: str, k: int, b: int) -> None:
     found = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
     gap = math.inf if found.relative_gap is None else found.relative_gap
     title = f"{name}, k={k}, b={b} (n={k * b})"
-    row(report, f"dual, {title}", dual, f"dual {name}", k * b, f"{ascent.iterations} steps")
+    row(report, f"dual, {title}", dual, f"dual {name}", k * b, f"{ascent.steps} steps")
     row(report, f"with C, {title}", whole, f"C {name}", k * b, f"certified gap {gap:.1e}")
 
 
-def dual_from(spec: Spec) -> BlockAscent:
+def dual_from(spec: Spec) -> End[DualPoint]:
     return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
 
 
@@ -156,11 +157,11 @@ def without_matrix(report: Report, k: int, b: int) -> None:
     inverse = BidiagonalInverse(np.ones(n), np.concatenate([[0.0], np.ones(n - 1)]))
     ring = Ring(inverse.p, inverse.q, k)
     ascent, dual = timed(lambda: maximise(ring, tolerance=8e-7, proven=True), repeats=2)
-    blocks = factors(ascent.point.dual)
+    blocks = factors(ascent.best.dual)
     norm, certifying = timed(lambda: nuclear_norm_below(*inverse, blocks), repeats=2)
     cost = float(np.einsum("jik,jik->ji", blocks, blocks).max(axis=1).sum())
     bound = 0.0 if norm is None else norm**2 / cost
-    upper = ascent.point.norm**2 * (1 + ascent.point.proven_gap)
+    upper = ascent.best.norm**2 * (1 + ascent.best.proven_gap)
     gap = upper / bound - 1 if bound else math.inf
     both = Timed(dual.seconds + certifying.seconds, dual.cpu + certifying.cpu)
     row(

@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.report import Report, dgemm, duration
 from benchmarks.timing import Timed, solved, timed
 from factorize.solvers import choose
-from factorize.solvers.single.newton import Optimum, Structure, maximise
+from factorize.solvers.methods.search import End
+from factorize.solvers.single.newton import PolePoint, Structure, maximise
 from factorize.spec import Spec, parse_spec
 
 TOLERANCE = 1e-9
@@ -59,7 +60,7 @@ def structure_of(name: str, n: int) -> Structure:
     return structure
 
 
-def search(name: str, n: int) -> Timed[Optimum]:
+def search(name: str, n: int) -> Timed[End[PolePoint]]:
     """Time the search for the optimum of one workload."""
     structure = structure_of(name, n)
     repeats = 0 if n > MOST_SINGLE else 9 if n <= 20_000 else 2
@@ -81,11 +82,10 @@ def _child(name: str, n: int) -> None:
         "seconds": found.seconds,
         "times": found.times,
         "cpu_seconds": found.cpu_seconds,
-        "gap": found.result.relative_gap,
-        "lower_bound": found.result.lower_bound,
-        "steps": found.result.iterations,
-        "products": found.result.products,
-        "poles": len(found.result.poles.nodes),
+        "gap": found.result.gap,
+        "lower_bound": found.result.best.lower_bound,
+        "steps": found.result.steps,
+        "poles": len(found.result.best.poles.nodes),
         "peak_bytes": _peak(),
         "peak_bytes_before": before,
     }
@@ -126,9 +126,9 @@ def _searched(report: Report, name: str, n: int) -> None:
         f"{name}, n={n}: search",
         seconds=found.seconds,
         **report.dgemms(found.seconds),
-        note=f"{found.text}, gap {found.result.relative_gap:.1e}, {found.result.products} products",
+        note=f"{found.text}, gap {found.result.gap:.1e}, {found.result.steps} steps",
         series=(name, n),
-        lower_bound=found.result.lower_bound,
+        lower_bound=found.result.best.lower_bound,
         times=found.times,
         cpu_seconds=found.cpu_seconds,
     )
@@ -179,7 +179,7 @@ def _conic(report: Report, n: int) -> None:
         f"prefix, n={n}: ours, search in O(n)",
         seconds=found.seconds,
         **report.dgemms(found.seconds),
-        note=f"{found.text}, gap {found.result.relative_gap:.1e}",
+        note=f"{found.text}, gap {found.result.gap:.1e}",
     )
     report.row(
         f"prefix, n={n}: CVXPY + SCS",

@@ -22,7 +22,7 @@ from factorize.checker.utility import Utility
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 from factorize.solvers.frequency.cone import ConeProgram, Plant
 from factorize.solvers.frequency.spectral import reference_value
-from factorize.solvers.methods.projected_gradient import Minimum
+from factorize.solvers.methods.projected_gradient import Slope
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import maximise
@@ -52,7 +52,7 @@ def best_nu(n: int) -> tuple[float, float]:
     return n * math.exp(found.x), float(found.fun)
 
 
-def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Minimum, float]:
+def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Slope, float]:
     """Return the Toeplitz optimum and the smallest time of a few runs."""
     spec = parse_spec(
         {
@@ -66,7 +66,8 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
         began = time.perf_counter()
         error = toeplitz.error_form(problem)
         found = [
-            toeplitz.optimise(n, error, kind, 1e-9, Reporter(lambda _step: None)) for kind in toeplitz.classes(problem)
+            toeplitz.optimise(n, error, kind, 1e-9, Reporter(lambda _step: None)).best
+            for kind in toeplitz.classes(problem)
         ]
         seconds = min(seconds, time.perf_counter() - began)
         best = min(found, key=lambda minimum: minimum.value)
@@ -74,7 +75,7 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
     return best, seconds
 
 
-def class_gap(n: int, found: Minimum) -> str:
+def class_gap(n: int, found: Slope) -> str:
     """Return the proven distance to the best Toeplitz matrix, or a dash where n is too large for the bound."""
     spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}})
     strategy = ToeplitzMatrix(found.x / found.x[0], n)
@@ -101,7 +102,7 @@ def table(sizes: tuple[int, ...]) -> dict[int, float]:
         loss = n * math.exp(found.value)
         ratio = "-"
         if n <= LARGEST_DENSE:
-            ratio = f"{loss / maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-8).lower_bound:.5f}"
+            ratio = f"{loss / maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-8).best.lower_bound:.5f}"
         exponent = f"{math.log(seconds / before[1]) / math.log(n / before[0]):.2f}" if before else "-"
         before = n, seconds
         times[n] = seconds

@@ -182,10 +182,10 @@ def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     if structure is None:
         return {}
     try:
-        optimum = maximise(structure, tolerance=_ACCURACY, callback=report)
+        best = maximise(structure, tolerance=_ACCURACY, report=report).best
     except (ValueError, FloatingPointError):  # numbers outside the range that its recurrences are proven for
         return {}
-    return {"weights": dual_weights(own.workload, own.spec, optimum.v)}
+    return {"weights": dual_weights(own.workload, own.spec, best.v)}
 
 
 def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:

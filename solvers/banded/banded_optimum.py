@@ -119,9 +119,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
     landscape = Landscape(target, problem.n, bands)
-    descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
-    outcome = descent.run()
-    return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps)
+    descent = GramDescent(landscape, start(problem, landscape, report))
+    end = descent.descend(problem.tolerance, lambda step, left: report(step, None, left))
+    return Solution(strategy=landscape.strategy(end.best), outcome=end.outcome, iterations=end.steps)
 
 
 def is_start_alone(n: int, bands: int) -> bool:
@@ -224,4 +224,4 @@ def _toeplitz_column(problem: Problem, workload: Workload, objective: Objective,
     changes = {"participation": Single(), "optimize_for": None, "workload": workload, "objective": objective}
     like = Problem(spec.model_copy(update=changes))
     kind = next(iter(toeplitz.classes(like)))
-    return toeplitz.optimise(n, toeplitz.error_form(like), kind, _START_TOLERANCE, report).x
+    return toeplitz.optimise(n, toeplitz.error_form(like), kind, _START_TOLERANCE, report).best.x

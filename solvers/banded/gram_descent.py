@@ -11,7 +11,8 @@ may still gain, measured, which is what ends the search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from factorize.solution import Outcome
 from factorize.solvers.banded.kernels import backward, factor, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.limited_memory import Memory
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
 
@@ -115,74 +116,59 @@ def _split(both: Array) -> tuple[Array, Array]:
 
 
 class GramDescent:
-    """Steps towards the optimum, and the strategy they have reached.
+    """Steps towards the optimum.
 
     Args:
-        problem: with a banded mechanism.
-        landscape: its loss.
+        landscape: the loss.
         first: where to start.
-        report: told after each step what it may still gain, relative to the loss.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        landscape: Landscape,
-        first: GramPoint,
-        report: Reporter,
-    ) -> None:
-        self.problem, self.landscape, self.report = problem, landscape, report
-        self.steps = 0
-        self.at = first
+    def __init__(self, landscape: Landscape, first: GramPoint) -> None:
+        self.landscape, self._at = landscape, first
         self._memory = Memory(_PAIRS)
         self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
         self._renew()
+        self._direction = np.zeros_like(first.offsets)
 
-    @property
-    def strategy(self) -> BandedMatrix:
-        """C at the current X; its columns have norm 1 up to rounding."""
-        return self.landscape.strategy(self.at)
+    def descend(self, tolerance: float, report: Callable[[int, float], None]) -> End[GramPoint]:
+        """Descend until what a step may still gain is far below the tolerance.
 
-    def run(self) -> Outcome:
-        """Descend until what a step may still gain is far below the tolerance."""
+        Args:
+            tolerance: relative.
+            report: told after each step what it may still gain, relative to the loss.
+        """
         if self.landscape.bands == 1:
-            return Outcome.CLOSED_FORM
-        enough = self.problem.tolerance / (_SAFETY * min(self.landscape.n, LARGEST_IN_BAND))
-        while self.steps < _MOST_STEPS:
-            self.steps += 1
-            direction = self._direction()
-            decrease = float(np.vdot(self.at.gradient, direction)) / 2
-            left = max(decrease / self.at.loss, 0.0)
-            self.report(self.steps, None, left)
-            if left <= enough:
-                return Outcome.CONVERGED
-            if left <= _INVISIBLE or not self._step(direction, decrease):
-                return Outcome.ROUNDING_LIMIT
-        return Outcome.ITERATION_LIMIT
+            return End(self._at, 0.0, Outcome.CLOSED_FORM, 0)
+        enough = tolerance / (_SAFETY * min(self.landscape.n, LARGEST_IN_BAND))
+        end = run(self, self._at, enough=enough, most=_MOST_STEPS, report=report)
+        return replace(end, best=self._at)  # the loss falls with every step, what is left does not
 
-    def _direction(self) -> Array:
-        if self.steps > 1 and self.steps & (self.steps - 1) == 0:  # later the memory holds more than a new one brings
-            self._renew()
-        return self._memory.direction(self.at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
+    def gap(self, at: GramPoint) -> float:
+        """Return what a step may still gain, relative to the loss; the direction stays."""
+        self._at = at
+        self._direction = self._memory.direction(at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
+        return max(float(np.vdot(at.gradient, self._direction)) / 2 / at.loss, 0.0)
 
     def _renew(self) -> None:
         if self.landscape.bands > 1:
-            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands)
+            self._preconditioner = Preconditioner.at(*self._at.curvature, self.landscape.bands)
             self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
 
-    def _step(self, direction: Array, decrease: float) -> bool:
-        """Go along the direction as far as the loss falls as it should; False if rounding hides any progress."""
-        length = 1.0
-        while length > _SHORTEST and decrease > 0:
-            trial = self.landscape(self.at.offsets - length * direction)
-            allowed = self.at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT * length * decrease
+    def step(self, at: GramPoint, number: int) -> GramPoint | None:
+        """Go along the direction as far as the loss falls as it should; None if rounding hides any progress."""
+        decrease, length = float(np.vdot(at.gradient, self._direction)) / 2, 1.0
+        while length > _SHORTEST and decrease > _INVISIBLE * at.loss:
+            trial = self.landscape(at.offsets - length * self._direction)
+            allowed = at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT * length * decrease
             if trial is not None and trial.loss <= allowed:
-                self._memory.add(trial.offsets - self.at.offsets, trial.gradient - self.at.gradient)
-                self.at = trial
+                self._memory.add(trial.offsets - at.offsets, trial.gradient - at.gradient)
+                self._at = trial
                 self._factor *= length  # a step that had to be shortened says that it was too large
-                return True
-            length *= _SHRINK if trial is None else _shorter(length, 2 * decrease, trial.loss - self.at.loss)
-        return False
+                if number & (number - 1) == 0:  # later the memory holds more than a new one brings
+                    self._renew()
+                return trial
+            length *= _SHRINK if trial is None else _shorter(length, 2 * decrease, trial.loss - at.loss)
+        return None
 
 
 def _shorter(length: float, slope: float, rise: float) -> float:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
@@ -31,9 +32,12 @@ from factorize.spec import Spec
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.loss import BufferedLoss
-    from factorize.solvers.methods.trust_region import Stationary
+    from factorize.solvers.methods.search import End
+    from factorize.solvers.methods.trust_region import Valley
     from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.newton import Optimum
+    from factorize.solvers.single.newton import PolePoint
+
+Array = NDArray[np.float64]
 
 MOST_BUFFERS = 24
 """More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
@@ -120,8 +124,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
     found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
     return Solution(
-        strategy=found.loss.strategy(found.end.z),
-        outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
+        strategy=found.loss.strategy(found.end.best.z),
+        outcome=Outcome.ITERATION_LIMIT if found.end.outcome is Outcome.ITERATION_LIMIT else Outcome.CONVERGED,
         iterations=found.end.steps,
         dual={"weights": found.optimum.v / found.optimum.v.sum()},
     )
@@ -134,17 +138,19 @@ class BufferedFound:
     Attributes:
         loss: the function, with the arrays of its strategy.
         end: where it is stationary.
+        hessian: there.
         optimum: the dual without a limit on buffers.
     """
 
     loss: BufferedLoss
-    end: Stationary
-    optimum: Optimum
+    end: End[Valley]
+    hessian: Array | None
+    optimum: PolePoint
 
 
 def optimise(
-    p: np.ndarray,
-    q: np.ndarray,
+    p: Array,
+    q: Array,
     buffers: int,
     tolerance: float,
     report: Reporter,
@@ -166,7 +172,7 @@ def optimise(
         ValueError: the numbers leave the range of the dual's solver.
     """
     from factorize.solvers.buffered.loss import BufferedLoss, places
-    from factorize.solvers.methods.trust_region import minimise
+    from factorize.solvers.methods.trust_region import TrustRegion
     from factorize.solvers.single.bidiagonal import Bidiagonal
     from factorize.solvers.single.newton import maximise
 
@@ -175,25 +181,18 @@ def optimise(
     coarse = thinned(p, q) if len(p) > _COARSE else None
     before = coarse and optimise(*coarse, buffers, tolerance, report.within("coarse grid"), intervals=intervals)
     structure = Bidiagonal(p, q)
-    optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
+    optimum = maximise(structure, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None)).best
     loss = BufferedLoss(p, q, optimum.v, buffers, optimum.lower_bound, intervals)
     start = _choose_poles(loss, structure.interval(optimum.v), buffers)
     z, hessian = loss.origin, None
     if before is not None:
-        hessian = before.end.hessian
-        if loss.value(before.end.z) < start:
-            z = before.end.z
+        hessian = before.hessian
+        if loss.value(before.end.best.z) < start:
+            z = before.end.best.z
     renewed = len(p) * z.size <= _RENEWED
-    end = minimise(
-        loss,
-        z,
-        tolerance=tolerance,
-        rounds=_ROUNDS if renewed else _ROUNDS_CARRIED,
-        renew=renewed,
-        report=report,
-        hessian=hessian,
-    )
-    return BufferedFound(loss, end, optimum)
+    region = TrustRegion(loss, report, hessian, tolerance=tolerance, renew=renewed)
+    end = region.minimise(z, rounds=_ROUNDS if renewed else _ROUNDS_CARRIED)
+    return BufferedFound(loss, end, region.hessian, optimum)
 
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:
@@ -213,7 +212,7 @@ def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: in
     return values[best]
 
 
-def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
     """Return a workload with an eighth of the steps whose profiles are like those of the whole, or None.
 
     Within long blocks every eighth step is kept; of short blocks, those in the middle.

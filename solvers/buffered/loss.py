@@ -9,6 +9,7 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _LEAST = 2.0**-900  # of a number: below, states count for nothing, and their products underflow
+_GROWTH = 10 * math.log(2.0)  # the certificate encloses 2^12 times, and not 2^16
 _MARGIN, _MARGIN_PER_STEP = 2.0**-40, 2.0**-51  # below a norm of 1, by more than recursions and certificate round
 _DEGREE = 3
 
@@ -129,7 +131,7 @@ class BufferedLoss:
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     def _build(self, z: Array) -> bool:
-        """Fill the arrays of the strategy; return whether all pivots are positive."""
+        """Fill the arrays of the strategy; return whether pivots are positive and states moderate."""
         tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
         m = self.shape[2]
@@ -146,7 +148,13 @@ class BufferedLoss:
         kernels.sweep(self._p2, self._q2, self._root, tau, scale, self._extra, above, held, ratio, inputs, targets, own)
         ratio[:, m], inputs[:, m] = self._follow, self._feed
         gram, _ = self._clean()
-        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) < 0
+        if kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) >= 0:
+            return False
+        # Of a size at which they are read as they are fed, states may grow: by so much that rounding does, too.
+        with np.errstate(all="ignore"):
+            size = 0.5 * np.log(np.abs(outputs[:, :m] / inputs[:, :m]))
+            path = size + np.cumsum(np.log(np.maximum(ratio[:, :m], _LEAST)), axis=0)
+            return not (path - np.minimum.accumulate(path, axis=0) > _GROWTH).any()
 
     def _clean(self) -> tuple[Array, Array]:
         """Return two matrices for the kernels; these and their lines are zero."""

@@ -24,7 +24,8 @@ from factorize.structures.base import MAX_DENSE
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
-    from factorize.solvers.epochs.blocks import BlockAscent, Ring
+    from factorize.solvers.epochs.blocks import DualPoint, Ring
+    from factorize.solvers.methods.search import End
 
 MOST_SIDE = 128
 """Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs.
@@ -128,11 +129,11 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
     return buffers, epochs - 1 if redraws is None else redraws
 
 
-def _dual_of(optimum: BlockAscent) -> dict[str, np.ndarray]:
+def _dual_of(optimum: End[DualPoint]) -> dict[str, np.ndarray]:
     """Return the evidence for the lower bound over all matrices."""
     from factorize.solvers.epochs.steps import factors
 
-    return {"factors": factors(optimum.point.dual)}
+    return {"factors": factors(optimum.best.dual)}
 
 
 class RedrawnFound(NamedTuple):
@@ -150,7 +151,7 @@ class RedrawnFound(NamedTuple):
     value: float
     steps: int
     finished: bool
-    optimum: BlockAscent
+    optimum: End[DualPoint]
 
 
 def search(
@@ -183,20 +184,20 @@ def search(
     ring = Ring(p, q, epochs)
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
     decoder = BidiagonalDecoder(q / p, 1.0 / p)
-    loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.point.lower)
+    loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.best.lower)
     fits = _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS
     start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
     return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
 
 
-def _inverse(ring: Ring, optimum: BlockAscent) -> np.ndarray:
+def _inverse(ring: Ring, optimum: End[DualPoint]) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
     from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
 
-    gram = whole_gram(ring, optimum.point)
+    gram = whole_gram(ring, optimum.best)
     masked(gram, ring.epochs)
     upper = reverse_cholesky(gram).T  # in the order of columns, that LAPACK works in without a copy
     inverse, failed = dtrtri(upper, lower=0, overwrite_c=1)
@@ -243,7 +244,7 @@ def _start(
 def _descend(
     loss: RedrawnLoss,
     z: np.ndarray,
-    optimum: BlockAscent,
+    optimum: End[DualPoint],
     most: int,
     tolerance: float,
     report: Reporter,
@@ -260,12 +261,12 @@ def _descend(
             loss,
             z,
             tolerance=tolerance,
-            near=tolerance,
             enough=enough,
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
         )
-        z, finished, steps = end.z, end.finished, steps + end.steps
+        z, steps = end.best.z, steps + end.steps - 1
+        finished = end.outcome is not Outcome.ITERATION_LIMIT
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)

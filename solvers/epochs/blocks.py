@@ -19,20 +19,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solution import Outcome
 from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
-from factorize.solvers.methods.threads import CORES, run
+from factorize.solvers.methods.search import End, run
+from factorize.solvers.methods.threads import CORES
+from factorize.solvers.methods.threads import run as run_threads
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -107,7 +110,7 @@ class Ring:
         pays = 12.0 * self.p.size * k**2 * poles.nodes.size > _PARALLEL_WORK
         parts = [slice(0, cut), slice(cut, None)] if pays and cut < poles.nodes.size and CORES > 1 else [slice(None)]
         found = np.zeros((len(parts), *weights.shape, 2))
-        run([partial(chain.add, weights, poles, s, found[i]) for i, s in enumerate(parts)], together=pays)
+        run_threads([partial(chain.add, weights, poles, s, found[i]) for i, s in enumerate(parts)], together=pays)
         sums, place = found.sum(axis=0).transpose(2, 0, 1), tiles(2 * k)[1]
         pairs = np.concatenate([sums[:, :, place[:k, :k]], sums[:, ::-1, place[k:, k:]]], axis=1)
         x, y = pairs[:, : self.classes]
@@ -236,40 +239,25 @@ def evaluate(ring: Folded, dual: Array, error: float) -> DualPoint:
     return DualPoint(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
 
 
-@dataclass(frozen=True)
-class BlockAscent:
-    """How an ascent ended.
-
-    Attributes:
-        point: the best point.
-        iterations: evaluations.
-        converged: whether its gap met the tolerance.
-    """
-
-    point: DualPoint
-    iterations: int
-    converged: bool
-
-
 def maximise(
     ring: Folded,
     *,
     tolerance: float,
     beyond: float = math.inf,
-    callback: Progress | None = None,
+    report: Progress | None = None,
     start: Array | None = None,
     proven: bool = False,
     patience: int = _STALL,
     coarse: bool = False,
-    most_steps: float = math.inf,
-) -> BlockAscent:
+    most_steps: int = _MOST_STEPS,
+) -> End[DualPoint]:
     """Raise the dual bound until the gap is below the tolerance.
 
     Args:
         ring: the workload.
         tolerance: relative gap.
         beyond: a smaller gap, to which it goes on as long as every step wins a tenth.
-        callback: called with (step, gap); what it raises ends the ascent.
+        report: called with (step, gap); what it raises ends the ascent.
         start: W to start from, shape (b, k, k), its diagonal constant within classes.
         proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
         patience: steps without a clearly better gap after which rounding, not work, is what is missing; a gap that
@@ -277,48 +265,47 @@ def maximise(
         coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
         most_steps: after which it ends.
     """
-    given, step = ring.start() if start is None else start, 1
     finest = _COARSE * (tolerance if proven else math.sqrt(tolerance))
     error = finest if coarse else min(1e-6, max(1e-10, finest))
-    point = best = evaluate(ring, given, _FIRST if coarse else error)
-    mixer, best_step = Anderson(), step
-
-    def gap(at: DualPoint) -> float:
-        return at.proven_gap if proven else at.gap
-
+    search, most = _PowerSteps(ring, error, proven=proven), min(most_steps, _MOST_STEPS)
+    at, number = evaluate(ring, ring.start() if start is None else start, _FIRST if coarse else error), 1
     while True:
-        if callback is not None:
-            callback(step, min(point.gap, point.proven_gap))
-        if gap(point) < 0.9 * gap(best):
-            best_step = step
-        if gap(point) < gap(best):
-            best = point
-        if step >= min(most_steps, _MOST_STEPS, best_step + patience * (_FAR_STALLS if gap(best) > _FAR else 1)):
-            return BlockAscent(best, step, gap(best) <= tolerance)
-        if gap(best) > tolerance or (gap(best) > beyond and best_step == step):
-            wide = min(gap(point), 0.01)
-            point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
-        elif coarse or best.poles.delta <= 2 * error:
-            return BlockAscent(best, step, True)
-        else:
-            point = best = evaluate(ring, best.dual, error)
-        step += 1
+        for enough, stall in ((max(tolerance, _FAR), _FAR_STALLS * patience), (tolerance, patience), (beyond, 1)):
+            end = run(search, at, enough=enough, most=most + 1 - number, stall=stall, report=report, before=number - 1)
+            at, number = end.best, end.steps
+            if end.gap > enough:
+                break
+        outcome = Outcome.CONVERGED if end.gap <= tolerance else Outcome.ROUNDING_LIMIT
+        if end.gap > tolerance or coarse or at.poles.delta <= 2 * error:
+            return replace(end, outcome=outcome)
+        at = evaluate(ring, at.dual, error)
 
 
-def _advance(ring: Folded, at: DualPoint, mixer: Anderson, error: float) -> DualPoint:
-    """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
-    diagonal = at.dual[:, 0, 0]
-    now = pack(diagonal, at.dual / diagonal[:, None, None])
-    weights, correlations = steps.power_step(at.dual, at.x)
-    mixed = mixer.mix(now, pack(weights, correlations), steps.importance(at.dual))
-    if mixed is not None:
-        dual = steps.unpack(mixed, *at.dual.shape[:2])
-        if dual is not None:
-            trial = evaluate(ring, _raised(dual, ring.least), error)
-            if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
-                return trial
-        mixer.forget()
-    return evaluate(ring, _raised(_definite(weights, correlations), ring.least), error)
+class _PowerSteps:
+    """Power steps with Anderson's extrapolation."""
+
+    def __init__(self, ring: Folded, error: float, *, proven: bool) -> None:
+        self._ring, self._error, self._proven, self._mixer = ring, error, proven, Anderson()
+
+    def gap(self, at: DualPoint) -> float:
+        return at.proven_gap if self._proven else at.gap
+
+    def step(self, at: DualPoint, _number: int) -> DualPoint:
+        """Extrapolate; take the plain power step where that is not allowed or loses ground."""
+        wide = min(self.gap(at), 0.01)
+        error = max(self._error, _COARSE * (wide if self._proven else math.sqrt(wide)))
+        diagonal = at.dual[:, 0, 0]
+        now = pack(diagonal, at.dual / diagonal[:, None, None])
+        weights, correlations = steps.power_step(at.dual, at.x)
+        mixed = self._mixer.mix(now, pack(weights, correlations), steps.importance(at.dual))
+        if mixed is not None:
+            dual = steps.unpack(mixed, *at.dual.shape[:2])
+            if dual is not None:
+                trial = evaluate(self._ring, _raised(dual, self._ring.least), error)
+                if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
+                    return trial
+            self._mixer.forget()
+        return evaluate(self._ring, _raised(_definite(weights, correlations), self._ring.least), error)
 
 
 def after_power_step(at: DualPoint) -> Array:

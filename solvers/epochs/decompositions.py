@@ -27,6 +27,7 @@ from factorize.solvers.epochs.correlation_blocks import (
 )
 from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
 from factorize.solvers.methods.anderson import Anderson
+from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import refuse_objective
@@ -91,12 +92,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the target leaves the range of double precision, or no candidate could be inverted.
     """
-    search, outcome = _optimise(problem, problem.tolerance, Reporter(progress))
+    search, end = _optimise(problem, problem.tolerance, Reporter(progress))
     strategy = search.strategy(problem.tolerance)
     return Solution(
         strategy=problem.with_unit_sensitivity(strategy),
-        outcome=Outcome.CONVERGED if search.gap <= problem.tolerance else outcome,
-        iterations=search.steps,
+        outcome=Outcome.CONVERGED if search.distance <= problem.tolerance else end.outcome,
+        iterations=end.steps,
         dual={"factors": search.dual.factors},
     )
 
@@ -115,12 +116,13 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport, work: fl
 
 def _optimise(
     problem: Problem, tolerance: float, report: StepReport, effort: Effort = _ALL
-) -> tuple[DecompositionSearch, Outcome]:
+) -> tuple[DecompositionSearch, End[BlockIterate]]:
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
-    search = DecompositionSearch(first, report, effort)
-    return search, search.run(tolerance)
+    search = DecompositionSearch(first, effort.largest_system, _LAST_CENTRING * tolerance)
+    end = run(search, first, enough=_SAFETY * tolerance, most=effort.most_steps, stall=_STALL, report=report)
+    return search, end
 
 
 class DecompositionSearch:
@@ -128,16 +130,15 @@ class DecompositionSearch:
 
     Args:
         first: where to start.
-        report: told the gap after each step.
-        effort: what it may take.
+        largest_system: unknowns up to which Newton's method takes over.
+        last_centring: of its central path.
     """
 
-    def __init__(self, first: BlockIterate, report: StepReport, effort: Effort = _ALL) -> None:
+    def __init__(self, first: BlockIterate, largest_system: int, last_centring: float) -> None:
         self.k = first.q.shape[1]
         self.current = self.dual = first
-        self.steps = 0
-        self._effort = effort
-        self._report = report
+        self._newton_fits = block_newton.unknowns(*first.factors.shape[:2]) <= largest_system
+        self._last_centring = last_centring
         self._best: np.ndarray | None = None
         self._loss = np.inf
         self._mixer = Anderson()
@@ -146,22 +147,30 @@ class DecompositionSearch:
         self.offer(first.gram())
 
     @property
-    def gap(self) -> float:
+    def distance(self) -> float:
         """Loss of the best strategy over the best bound, less 1, and what rounding may hide."""
         return max(self._loss / self.dual.lower - 1, 0.0) + 16 * len(self.dual.order) * _UNIT
 
-    def run(self, tolerance: float) -> Outcome:
-        """Improve until the gap is safely below the tolerance, or nothing more can be gained."""
-        while True:
-            self.steps += 1
-            self._gaps.append(self.gap)
-            self._report(self.steps, self.gap)
-            if self.gap <= _SAFETY * tolerance:
-                return Outcome.CONVERGED
-            if self.steps >= self._effort.most_steps:
-                return Outcome.ITERATION_LIMIT
-            if not self._advance(tolerance):
-                return Outcome.ROUNDING_LIMIT
+    def gap(self, _at: BlockIterate) -> float:
+        """The distance."""
+        return self.distance
+
+    def step(self, _at: BlockIterate, _number: int) -> BlockIterate | None:
+        """Return a power step, or, once these are slow, a Newton step along the central path."""
+        self._gaps.append(self.distance)
+        slow = len(self._gaps) > _PATIENCE and self._gaps[-1] > _PACE * self._gaps[-1 - _PATIENCE]
+        if self._centring is None and slow and self._newton_fits:
+            self._centring = _FIRST_CENTRING
+            self.visit(block_newton.centred(self.current))
+        if self._centring is None:
+            return self.visit(self._power_step())
+        step = block_newton.newton(self.current, self._centring)
+        if step is None:
+            return None
+        self.offer(step.gram)
+        if step.change < _NEAR:
+            self._centring = max(self._centring * _CENTRING_FALL, self._last_centring)
+        return self.visit(step.iterate)
 
     def strategy(self, tolerance: float) -> np.ndarray:
         """Return the best strategy found, shape (n, n); where it misses the tolerance, other repairs of X are tried.
@@ -169,10 +178,10 @@ class DecompositionSearch:
         Raises:
             SolveFailed: no candidate could be inverted.
         """
-        if self.gap > tolerance:
+        if self.distance > tolerance:
             for candidate in candidates(self.dual.gram(), self.k):
                 self._consider(candidate)
-                if self.gap <= tolerance:
+                if self.distance <= tolerance:
                     break
         if self._best is None:
             raise SolveFailed(
@@ -195,44 +204,13 @@ class DecompositionSearch:
         if loss < self._loss:
             self._best, self._loss = strategy, loss
 
-    def _advance(self, tolerance: float) -> bool:
-        """Take one step; return whether there was one to take."""
-        if self._centring is None and self._slow() and self._newton_fits():
-            self._centring = _FIRST_CENTRING
-            self.visit(block_newton.centred(self.current))
-        if self._centring is not None:
-            return self._follow(self._centring, _LAST_CENTRING * tolerance)
-        if self._stalled():
-            return False
-        self.visit(self._power_step())
-        return True
-
-    def _follow(self, centring: float, last: float) -> bool:
-        """One Newton step along the central path."""
-        step = block_newton.newton(self.current, centring)
-        if step is None or self._stalled():
-            return False
-        self.offer(step.gram)
-        self.visit(step.iterate)
-        if step.change < _NEAR:
-            self._centring = max(centring * _CENTRING_FALL, last)
-        return True
-
-    def _newton_fits(self) -> bool:
-        return block_newton.unknowns(*self.current.factors.shape[:2]) <= self._effort.largest_system
-
-    def _stalled(self) -> bool:
-        return len(self._gaps) > _STALL and self._gaps[-1] > 0.9 * self._gaps[-1 - _STALL]
-
-    def _slow(self) -> bool:
-        return len(self._gaps) > _PATIENCE and self._gaps[-1] > _PACE * self._gaps[-1 - _PATIENCE]
-
-    def visit(self, iterate: BlockIterate) -> None:
+    def visit(self, iterate: BlockIterate) -> BlockIterate:
         """Go to an iterate and take what is better there."""
         self.current = iterate
         if iterate.lower > self.dual.lower:
             self.dual = iterate
         self.offer(iterate.gram())
+        return iterate
 
     def _power_step(self) -> BlockIterate:
         """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""

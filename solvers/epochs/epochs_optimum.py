@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
 from factorize.spec import Spec
@@ -21,7 +21,8 @@ from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
 
 if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import BlockAscent, Ring
+    from factorize.solvers.epochs.blocks import DualPoint, Ring
+    from factorize.solvers.methods.search import End
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
@@ -75,17 +76,17 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
         ascent = ascend(ring, tolerance, report, beyond=beyond)
-        dual = factors(ascent.point.dual)
-        poles = ring.poles(ascent.point.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
-        gram = whole_gram(ring, replace(ascent.point, poles=poles))
+        dual = factors(ascent.best.dual)
+        poles = ring.poles(ascent.best.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
+        gram = whole_gram(ring, replace(ascent.best, poles=poles))
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram, overwrite=True)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     return Solution(
         strategy=problem.with_unit_sensitivity(strategy),
-        outcome=Outcome.CONVERGED if ascent.converged else Outcome.ROUNDING_LIMIT,
-        iterations=ascent.iterations,
+        outcome=ascent.outcome,
+        iterations=ascent.steps,
         dual={"factors": dual},
     )
 
@@ -100,7 +101,7 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.nd
     from factorize.solvers.epochs.steps import factors
 
     try:
-        point = maximise(ring_of(problem), tolerance=accuracy, callback=report, coarse=True).point
+        point = maximise(ring_of(problem), tolerance=accuracy, report=report, coarse=True).best
         return factors(after_power_step(point))
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
@@ -130,11 +131,11 @@ def ascend(
     report: StepReport,
     *,
     beyond: float = math.inf,
-) -> BlockAscent:
+) -> End[DualPoint]:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows; see `maximise`."""
     from factorize.solvers.epochs.blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report)
+    return maximise(ring, tolerance=tolerance, beyond=beyond, report=report)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:

@@ -106,7 +106,7 @@ def dual_of_pieces(pieces: PieceRing, accuracy: float, report: Progress) -> Arra
         report: called with (step, gap); what it raises ends the search.
     """
     start = start_of(pieces, report)
-    point = maximise(pieces, tolerance=accuracy, callback=report, start=start, coarse=True).point
+    point = maximise(pieces, tolerance=accuracy, report=report, start=start, coarse=True).best
     return after_power_step(point)
 
 
@@ -137,6 +137,6 @@ def start_of(pieces: PieceRing, report: Progress) -> Array:
     q[0] = 0.0
     few = PieceRing(Ring(p, q, chosen.size), kept[some, : (kept >= 0).sum(axis=1).max()])
     weights = np.empty(len(places))
-    weights[some] = maximise(few, tolerance=_FEW_ACCURACY, callback=report, coarse=True).point.dual[:, 0, 0]
+    weights[some] = maximise(few, tolerance=_FEW_ACCURACY, report=report, coarse=True).best.dual[:, 0, 0]
     weights[~some] = weights[some].min()
     return uncorrelated(weights, places.shape[1])

@@ -13,7 +13,6 @@ of the dual singular, and decompositions with a barrier (`decompositions`) remai
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +28,9 @@ from factorize.structures.base import MAX_DENSE
 from factorize.workloads.state_space import StateSpace
 
 if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import BlockAscent
+    from factorize.solvers.epochs.blocks import DualPoint
     from factorize.solvers.epochs.ring import RecursionRing
+    from factorize.solvers.methods.search import End
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
@@ -48,7 +48,7 @@ _PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the
 _LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
 _PARALLEL = 1e-14
 _RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-_POLES, _STEPS = 40, 60
+_POLES, _STEPS, _MOST_STEPS = 40, 60, 400
 _LEAST_STEPS = 6  # for evidence beside a claim
 
 
@@ -123,18 +123,18 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = ring_of(problem)
         ascent = ascend(ring, _SAFETY * problem.tolerance, report)
-        if not ascent.converged and problem.n <= LARGEST_REPLACED:
+        if ascent.outcome is not Outcome.CONVERGED and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
-        strategy = _factor(ring.whole_gram(ascent.point), ring.epochs, ridges)
+        strategy = _factor(ring.whole_gram(ascent.best), ring.epochs, ridges)
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     return Solution(
         strategy=problem.with_unit_sensitivity(strategy),
-        outcome=Outcome.CONVERGED if ascent.converged else Outcome.ROUNDING_LIMIT,
-        iterations=ascent.iterations,
+        outcome=ascent.outcome,
+        iterations=ascent.steps,
         dual=_evidence(ascent, ring),
     )
 
@@ -165,10 +165,10 @@ def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution
     return epochs.solve(problem, progress)
 
 
-def _evidence(ascent: BlockAscent, ring: RecursionRing) -> dict[str, np.ndarray]:
+def _evidence(ascent: End[DualPoint], ring: RecursionRing) -> dict[str, np.ndarray]:
     if ring.epochs == 1:
-        return {"weights": np.ascontiguousarray(ascent.point.dual[:, 0, 0])}
-    return {"factors": np.linalg.cholesky(ascent.point.dual)}
+        return {"weights": np.ascontiguousarray(ascent.best.dual[:, 0, 0])}
+    return {"factors": np.linalg.cholesky(ascent.best.dual)}
 
 
 def dual_evidence(problem: Problem, accuracy: float, report: StepReport, work: float) -> dict[str, np.ndarray]:
@@ -206,8 +206,8 @@ def ascend(
     ring: RecursionRing,
     tolerance: float,
     report: StepReport,
-    most_steps: float = math.inf,
-) -> BlockAscent:
+    most_steps: int = _MOST_STEPS,
+) -> End[DualPoint]:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow."""
     from factorize.solvers.epochs.blocks import maximise
 
@@ -215,7 +215,7 @@ def ascend(
         return maximise(
             ring,
             tolerance=tolerance,
-            callback=report,
+            report=report,
             patience=_PATIENCE,
             most_steps=most_steps,
         )

@@ -102,8 +102,8 @@ def _by_decompositions(own: Problem, report: Reporter) -> Array:
     target = WholeTarget(scaled(own.target), _patterns(own))
     start = target.start() * (start_of(pieces, quiet)[:, 0, 0] / pieces.start()[:, 0, 0])[:, None, None]
     start /= start[:, 0, 0].sum()
-    ascent = maximise(target, tolerance=_ACCURACY, callback=quiet, start=start, patience=_PATIENCE, coarse=True)
-    return after_power_step(ascent.point)
+    ascent = maximise(target, tolerance=_ACCURACY, report=quiet, start=start, patience=_PATIENCE, coarse=True)
+    return after_power_step(ascent.best)
 
 
 def _patterns(own: Problem) -> NDArray[np.intp]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -162,36 +161,3 @@ def tidied(coefficients: Array) -> Array:
     falling[falling < 1e-300] = 0.0
     close = falling[0] > 0 and float(np.abs(falling - column).max()) <= _NOISE
     return falling / falling[0] if close else column
-
-
-def reference_value(
-    plant: Plant, frequencies: Array, weights: Array, power: Array, *, lags: int, solver: str = "CLARABEL"
-) -> float:
-    """Return the cone program's value by CVXPY: what cone.py is checked against.
-
-    Args:
-        plant: eta, mu, L.
-        frequencies: shape (k,).
-        weights: of the mean over the circle, shape (k,).
-        power: S at the frequencies, shape (k,).
-        lags: largest lag of the multiplier.
-        solver: a conic solver that CVXPY knows.
-    """
-    cp: Any = import_module("cvxpy")
-
-    eta, mu, smooth = plant.learning_rate, plant.strong_convexity, plant.smoothness
-    centre, plus, minus = cp.Variable(), cp.Variable(lags, nonneg=True), cp.Variable(lags, nonneg=True)
-    psi = cp.Variable(len(frequencies))
-    angles = np.outer(frequencies, np.arange(1, lags + 1))
-    real, imaginary = centre - np.cos(angles) @ (plus + minus), np.sin(angles) @ (plus - minus)
-    a = (1 - np.exp(1j * frequencies)) / eta
-    # M <= diag(-1, psi) for the 2 x 2 matrix M of each frequency, as a rotated second-order cone
-    p = 2 * cp.multiply(np.abs(a) ** 2 - (mu + smooth) * a.real + mu * smooth, real)
-    p = p - 2 * cp.multiply((smooth - mu) * a.imag, imaginary) - 1
-    q = psi + 2 * real
-    off_real = cp.multiply(2 * a.real - mu - smooth, real)
-    off_imaginary = (smooth - mu) * imaginary - 2 * cp.multiply(a.imag, real)
-    cone = cp.SOC(p + q, cp.vstack([2 * off_real, 2 * off_imaginary, p - q]), axis=0)
-    problem = cp.Problem(cp.Minimize((weights * power) @ psi), [cone, cp.sum(plus + minus) <= centre, p >= 0, q >= 0])
-    problem.solve(solver=solver)
-    return float(problem.value)

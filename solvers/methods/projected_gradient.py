@@ -11,12 +11,13 @@ Reference: Birgin, Martinez, Raydan, Nonmonotone spectral projected gradient met
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solution import Outcome
+from factorize.solvers.methods.search import End, run
 
 Array = NDArray[np.float64]
 
@@ -30,23 +31,23 @@ _ROUNDING = 1e-13  # of a value near 1: differences below it are no evidence
 
 
 @dataclass(frozen=True)
-class Minimum:
-    """Where the descent ended.
+class Slope:
+    """A point with what is known there, and the step that is tried from it.
 
     Attributes:
-        x: the best point, shape (n,).
-        value: the function there.
+        x: shape (n,).
+        value: the function.
+        gradient: shape (n,).
+        direction: to the projection of a step along the gradient.
         gap: |G|^2 / (2 mu) with the projected gradient G and the smallest curvature mu met on the last steps: what
             is left to gain if the function is no flatter than that around x. An estimate, not a bound.
-        outcome: how it stopped.
-        steps: number of steps.
     """
 
     x: Array
     value: float
+    gradient: Array
+    direction: Array
     gap: float
-    outcome: Outcome
-    steps: int
 
 
 def descend(
@@ -56,7 +57,7 @@ def descend(
     tolerance: float,
     report: Callable[[int, float], None],
     project: Callable[[Array], Array] | None = None,
-) -> Minimum:
+) -> End[Slope]:
     """Minimise a function from a feasible point until the estimated gap is below the tolerance.
 
     Args:
@@ -66,42 +67,45 @@ def descend(
         report: called with (step, estimated gap); what it raises ends the descent.
         project: nearest point of the feasible set; None if there is no constraint.
     """
-    feasible = project or (lambda point: point)
-    x, (value, gradient) = start, function(start)
-    recent, curvatures, length = [value], [1.0], 1.0
-    best = Minimum(x, value, np.inf, Outcome.ITERATION_LIMIT, 0)
-    for step in range(1, _MOST_STEPS + 1):
-        direction = feasible(x - length * gradient) - x
-        slope = float(gradient @ direction)
-        gap = float(direction @ direction) / length**2 / (2 * min(curvatures[-_MEMORY:]))
-        report(step, gap)
-        if value <= best.value:
-            best = Minimum(x, value, gap, Outcome.ITERATION_LIMIT, step)
-        if gap <= tolerance:
-            return Minimum(x, value, gap, Outcome.LOCAL_OPTIMUM, step)
-        found = _search(function, x, direction, slope, max(recent[-_MEMORY:]))
-        if found is None:
-            return Minimum(best.x, best.value, best.gap, Outcome.ROUNDING_LIMIT, step)
-        moved, value, new_gradient = found
-        change, bend = moved - x, new_gradient - gradient
+    search = _Spectral(function, project or (lambda point: point))
+    end = run(search, search.at(start, *function(start)), enough=tolerance, most=_MOST_STEPS, report=report)
+    outcome = Outcome.LOCAL_OPTIMUM if end.outcome is Outcome.CONVERGED else end.outcome
+    return replace(end, outcome=outcome)
+
+
+class _Spectral:
+    """Steps whose length is the inverse of the curvature that was seen over the last one."""
+
+    def __init__(self, function: Callable[[Array], tuple[float, Array]], project: Callable[[Array], Array]) -> None:
+        self._function, self._project = function, project
+        self._recent: list[float] = []
+        self._curvatures, self._length = [1.0], 1.0
+
+    def at(self, x: Array, value: float, gradient: Array) -> Slope:
+        self._recent = [*self._recent[1 - _MEMORY :], value]
+        direction = self._project(x - self._length * gradient) - x
+        gap = float(direction @ direction) / self._length**2 / (2 * min(self._curvatures[-_MEMORY:]))
+        return Slope(x, value, gradient, direction, gap)
+
+    def gap(self, at: Slope) -> float:
+        return at.gap
+
+    def step(self, at: Slope, _number: int) -> Slope | None:
+        """Shorten the step until the value falls below the largest of the last few."""
+        slope, length = float(at.gradient @ at.direction), 1.0
+        while length > _SHORTEST and slope < 0:
+            x = at.x + length * at.direction
+            value, gradient = self._function(x)
+            if value <= max(self._recent) + _SUFFICIENT * length * slope + _ROUNDING:
+                self._learn(x - at.x, gradient - at.gradient)
+                return self.at(x, value, gradient)
+            length *= _SHRINK
+        return None
+
+    def _learn(self, change: Array, bend: Array) -> None:
         squared, product = float(change @ change), float(change @ bend)
         if product > 0:
-            curvatures.append(product / squared)
-        length = min(max(squared / product, _SMALLEST), _LONGEST) if product > 0 else min(4 * length, _LONGEST)
-        recent.append(value)
-        x, gradient = moved, new_gradient
-    return best
-
-
-def _search(
-    function: Callable[[Array], tuple[float, Array]], x: Array, direction: Array, slope: float, ceiling: float
-) -> tuple[Array, float, Array] | None:
-    """Shorten the step until the value falls below the ceiling; None if rounding hides any progress."""
-    length = 1.0
-    while length > _SHORTEST and slope < 0:
-        trial = x + length * direction
-        value, gradient = function(trial)
-        if value <= ceiling + _SUFFICIENT * length * slope + _ROUNDING:
-            return trial, value, gradient
-        length *= _SHRINK
-    return None
+            self._curvatures.append(product / squared)
+            self._length = min(max(squared / product, _SMALLEST), _LONGEST)
+        else:
+            self._length = min(4 * self._length, _LONGEST)

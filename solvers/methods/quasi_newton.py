@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.methods.limited_memory import Memory
+from factorize.solvers.methods.search import End, run
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
@@ -22,20 +24,18 @@ _WINDOW = 100  # steps over which the gain is judged
 
 
 @dataclass(frozen=True)
-class Descent:
-    """Where a descent ended.
+class Bottom:
+    """A point with what is known there.
 
     Attributes:
-        z: the last and best point.
-        value: the function there.
-        steps: taken.
-        finished: whether the rule on gains stopped it, or no step gains any more; else it was the limit of steps.
+        z: shape (size,).
+        value: the function.
+        gradient: shape (size,).
     """
 
     z: Array
     value: float
-    steps: int
-    finished: bool
+    gradient: Array
 
 
 def descend(
@@ -46,69 +46,62 @@ def descend(
     enough: float,
     most: int,
     report: Callable[[int, float], None],
-    near: float = 0.0,
-) -> Descent:
+) -> End[Bottom]:
     """Minimise a positive function; each step satisfies the weak Wolfe conditions, by bisection.
 
     Args:
         function: value and gradient.
         start: a point with a finite value, shape (size,).
-        tolerance: a hundred steps that gain less are the last.
+        tolerance: a value at which the descent ends; and a hundred steps that gain less are the last.
         enough: the same as a part of the value.
         most: steps.
         report: told (steps so far, value); what it raises ends the descent.
-        near: a value from which on nothing more is asked for.
     """
-    z, (value, gradient) = start, function(start)
-    memory, values = Memory(_PAIRS), [value]
+    first = Bottom(start, *function(start))
+    return run(_Descent(function, tolerance, enough), first, enough=tolerance, most=most + 1, report=report)
 
-    def ended(finished: bool) -> Descent:
-        return Descent(z, value, len(values) - 1, finished)
 
-    while len(values) <= most:
-        size = math.sqrt(float(gradient @ gradient))
-        if size == 0.0:
-            return ended(finished=True)
-        fitted = memory.scale(lambda vector: vector)
-        found = _search(function, z, value, gradient, _direction(memory, gradient, fitted or _FIRST_LENGTH / size))
+class _Descent:
+    """Steps along the directions of limited-memory BFGS."""
+
+    def __init__(self, function: Function, tolerance: float, enough: float) -> None:
+        self._function, self._tolerance, self._enough = function, tolerance, enough
+        self._memory, self._values = Memory(_PAIRS), deque[float](maxlen=_WINDOW + 1)
+
+    def gap(self, at: Bottom) -> float:
+        return at.value
+
+    def step(self, at: Bottom, _number: int) -> Bottom | None:
+        self._values.append(at.value)
+        late = len(self._values) > _WINDOW
+        size = math.sqrt(float(at.gradient @ at.gradient))
+        if size == 0.0 or (late and self._values[0] - at.value <= max(self._tolerance, self._enough * at.value)):
+            return None
+        fitted = self._memory.scale(lambda vector: vector)
+        scale = fitted or _FIRST_LENGTH / size
+        found = _search(self._function, at, self._memory.direction(-at.gradient, lambda vector: scale * vector))
         if found is None and fitted is not None:
-            memory = Memory(_PAIRS)  # the curvatures remembered no longer hold
-            found = _search(function, z, value, gradient, -_FIRST_LENGTH / size * gradient)
-        if found is None:
-            return ended(finished=True)
-        after, value, slope = found
-        memory.add(after - z, slope - gradient)
-        z, gradient = after, slope
-        values.append(value)
-        report(len(values) - 1, value)
-        if value <= near:
-            return ended(finished=True)
-        if len(values) > _WINDOW and values[-1 - _WINDOW] - value <= max(tolerance, enough * value):
-            return ended(finished=True)
-    return ended(finished=False)
+            self._memory = Memory(_PAIRS)  # the curvatures remembered no longer hold
+            found = _search(self._function, at, -_FIRST_LENGTH / size * at.gradient)
+        if found is not None:
+            self._memory.add(found.z - at.z, found.gradient - at.gradient)
+        return found
 
 
-def _direction(memory: Memory, gradient: Array, scale: float) -> Array:
-    return memory.direction(-gradient, lambda vector: scale * vector)
-
-
-def _search(
-    function: Function, z: Array, value: float, gradient: Array, direction: Array
-) -> tuple[Array, float, Array] | None:
-    """Return a point that is better along the direction, with its value and gradient, or None."""
-    fall = float(gradient @ direction)
+def _search(function: Function, at: Bottom, direction: Array) -> Bottom | None:
+    """Return a point that is better along the direction, or None."""
+    fall = float(at.gradient @ direction)
     if not fall < 0.0:
         return None
     length, low, high = 1.0, 0.0, math.inf
     best = None
     for _ in range(_TRIALS):
-        point = z + length * direction
-        trial, slope = function(point)
-        if not trial <= value + _DECREASE * length * fall:
+        trial = Bottom(at.z + length * direction, *function(at.z + length * direction))
+        if not trial.value <= at.value + _DECREASE * length * fall:
             high = length
         else:
-            best = point, trial, slope
-            if float(slope @ direction) >= _CURVATURE * fall:
+            best = trial
+            if float(trial.gradient @ direction) >= _CURVATURE * fall:
                 break
             low = length
         length = 2.0 * length if math.isinf(high) else 0.5 * (low + high)

@@ -17,6 +17,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.methods.search import End, run
+
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
 
@@ -29,77 +31,88 @@ _CONVEX = 1e-14  # least curvature of a shifted Hessian, as a part of the larges
 
 
 @dataclass(frozen=True)
-class Stationary:
-    """Where the minimisation ended.
+class Valley:
+    """A point with what is known there.
 
     Attributes:
-        z: the best point.
-        value: the function there.
-        hessian: the last approximation, shape (size, size).
-        gain: what the last round gained.
-        steps: evaluations of steps, those for differences not counted.
-        finished: whether the rule on gains stopped it, not the number of rounds.
+        z: shape (size,).
+        value: the function.
+        gradient: shape (size,).
     """
 
     z: Array
     value: float
-    hessian: Array
-    gain: float
-    steps: int
-    finished: bool
+    gradient: Array
 
 
-def minimise(
-    function: Function,
-    start: Array,
-    *,
-    tolerance: float,
-    rounds: int,
-    report: Callable[[int, float], None],
-    hessian: Array | None = None,
-    renew: bool = True,
-) -> Stationary:
-    """Minimise a positive function whose value tends to zero as it improves.
+class TrustRegion:
+    """Steps to the minimum of a quadratic model in a ball that grows and shrinks with its success.
+
+    A round of steps that gains less than the tolerance, or less than 0.4 % of the value, is the last.
 
     Args:
-        function: value (infinite outside its domain) and gradient.
-        start: a point with a finite value, shape (size,).
-        tolerance: on the value; a round that gains less, or less than 0.4 % of the value, is the last.
-        rounds: at most that many.
+        function: value (infinite outside its domain) and gradient; it tends to zero as it improves.
         report: told (steps so far, value); what it raises ends the minimisation.
-        hessian: an approximation to begin with, if there is one.
+        hessian: an approximation to begin with, shape (size, size), if there is one.
+        tolerance: on the value.
         renew: whether each further round takes differences; otherwise the approximation is only corrected.
+
+    Attributes:
+        hessian: the last approximation.
     """
-    z, (value, gradient) = start, function(start)
-    approximation = None if hessian is None else hessian.copy()
-    radius, steps, gain = _RADIUS, 0, math.inf
-    for number in range(rounds):
-        if approximation is None or (renew and number > 0):
-            approximation = _differences(function, z, gradient, partial(report, steps, value))
-        before = value
-        radius = max(radius, 0.1 * _RADIUS)
-        for _ in range(_ROUND):
-            step, predicted = _best_step(approximation, gradient, radius)
-            trial, slope = function(z + step)
-            steps += 1
-            report(steps, min(value, trial))
-            length = float(np.linalg.norm(step))
-            ratio = (value - trial) / predicted if predicted > 0.0 else -1.0
-            if math.isfinite(trial):
-                _correct(approximation, step, slope - gradient)
-            if not ratio > 0.1:
-                radius = 0.5 * min(radius, length)
-            elif ratio > 0.75 and length > 0.8 * radius:
-                radius *= 2.0
-            if trial < value:
-                z, value, gradient = z + step, trial, slope
-            if radius < 1e-7 * _RADIUS:
-                break
-        gain = before - value
-        if gain <= max(tolerance, _ENOUGH * value):
-            return Stationary(z, value, approximation, gain, steps, finished=True)
-    assert approximation is not None
-    return Stationary(z, value, approximation, gain, steps, finished=False)
+
+    def __init__(
+        self,
+        function: Function,
+        report: Callable[[int, float], None],
+        hessian: Array | None,
+        *,
+        tolerance: float,
+        renew: bool,
+    ) -> None:
+        self._function, self._report, self._tolerance, self._renew = function, report, tolerance, renew
+        self._radius, self._left, self._before = _RADIUS, 0, math.inf
+        self.hessian = None if hessian is None else hessian.copy()
+
+    def minimise(self, start: Array, *, rounds: int) -> End[Valley]:
+        """Return the best point; the outcome says whether the rule on gains ended it, or the number of rounds.
+
+        Args:
+            start: a point with a finite value, shape (size,).
+            rounds: of 40 steps, at most.
+        """
+        first = Valley(start, *self._function(start))
+        return run(self, first, enough=-math.inf, most=rounds * _ROUND + 1, report=self._report)
+
+    def gap(self, at: Valley) -> float:
+        """The value."""
+        return at.value
+
+    def step(self, at: Valley, number: int) -> Valley | None:
+        """Return the minimum of the model if the function is lower there; None once a round has gained too little."""
+        if self._left == 0:
+            if self._before - at.value <= max(self._tolerance, _ENOUGH * at.value):
+                return None
+            self._radius = max(self._radius, 0.1 * _RADIUS)
+            if self.hessian is None or (self._renew and math.isfinite(self._before)):
+                alive = partial(self._report, number - 1, at.value)
+                self.hessian = _differences(self._function, at.z, at.gradient, alive)
+            self._left, self._before = _ROUND, at.value
+        assert self.hessian is not None  # from the first round on
+        self._left -= 1
+        step, predicted = _best_step(self.hessian, at.gradient, self._radius)
+        value, gradient = self._function(at.z + step)
+        length = float(np.linalg.norm(step))
+        ratio = (at.value - value) / predicted if predicted > 0.0 else -1.0
+        if math.isfinite(value):
+            _correct(self.hessian, step, gradient - at.gradient)
+        if not ratio > 0.1:
+            self._radius = 0.5 * min(self._radius, length)
+        elif ratio > 0.75 and length > 0.8 * self._radius:
+            self._radius *= 2.0
+        if self._radius < 1e-7 * _RADIUS:
+            self._left = 0
+        return Valley(at.z + step, value, gradient) if value < at.value else at
 
 
 def _differences(function: Function, z: Array, gradient: Array, alive: Callable[[], None]) -> Array:

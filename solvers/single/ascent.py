@@ -5,12 +5,12 @@ maximal over v >= 0 (D22; docs/notes/method.md). With T D = U diag(s) Q^T:
 
     H = Q diag(s) Q^T,   X = D^-1 H D^-1,   X_ii = h_i / v_i,   h_i = sum_a Q_ia^2 s_a,   N = sum(s) = sum(h)
 
-Newton in log v solves Z dlog v = h - v, where Z is positive semidefinite and
+Newton's method in log v (newton.py) needs the derivative
 
-    Z x = diag(Q [(Q^T diag(x) Q) o Phi] Q^T),   Phi_ab = s_a s_b / (s_a + s_b).
+    -V dX_ii / dv V x = diag(Q [(Q^T diag(x) Q) o Phi] Q^T),   Phi_ab = s_a s_b / (s_a + s_b).
 
-In y = sqrt(v) dlog v the spectrum lies in [0, 1/2], so conjugate gradients need no preconditioner. C is the QL factor
-of diag(sqrt(s)) Q^T D^-1, whose Gram matrix is X: this never squares a condition number and never fails.
+C is the QL factor of diag(sqrt(s)) Q^T D^-1, whose Gram matrix is X: this never squares a condition number and never
+fails.
 """
 
 from __future__ import annotations
@@ -21,17 +21,11 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome
-from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
+from factorize.solvers.methods.search import End
 from factorize.solvers.problem import StepReport
+from factorize.solvers.single.newton import Product, ascend
 
 _UNIT = 2.0**-52
-_MOST_STEPS = 120
-_MOST_PRODUCTS = 80
-_POWER_STEPS = 2
-_SMOOTHING_STEPS = 6
-_STALL = 6  # steps without a clearly better gap after which rounding, not work, is what is missing
-_LONGEST_STEP = 1.5  # in log v
 _SMALLEST_WEIGHT = 1e-60  # of the largest: below that a weight is as good as zero and squares would underflow
 _WELL_CONDITIONED = 1e-14  # ratio of singular values down to which scaling X's diagonal is trusted
 _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
@@ -66,6 +60,33 @@ class Iterate:
         """The dual bound N^2 / sum(v), which equals N after scaling."""
         return float(self.v.sum())
 
+    @property
+    def ratio(self) -> np.ndarray:
+        """X_ii, whose mean is 1."""
+        return self.h / self.v
+
+    @property
+    def slack(self) -> np.ndarray:
+        """1 - X_ii where that is positive: the exact derivative has v - h there, and the weight falls by a factor e."""
+        return np.maximum(1.0 - self.ratio, 0.0)
+
+    @property
+    def delta(self) -> float:
+        """Relative error of the decomposition."""
+        return 8 * _UNIT
+
+    def hessian(self) -> Product:
+        """The product with -dX_ii / dv."""
+        sums = self.s[:, None] + self.s
+        phi = np.divide(self.s[:, None] * self.s, sums, out=np.zeros_like(sums), where=sums > 0)
+
+        def product(x: np.ndarray) -> np.ndarray:
+            inner = (self.q.T * (x / self.v)) @ self.q
+            inner *= phi
+            return np.einsum("ia,ia->i", self.q @ inner, self.q) / self.v
+
+        return product
+
     @cached_property
     def gap(self) -> float:
         """Gap of the better of two feasible matrices: X / max X_ii, and X with its diagonal scaled to 1.
@@ -84,16 +105,9 @@ class Iterate:
         return max(min(uniform, scaled_down), 0.0) + 16 * len(x) * _UNIT
 
 
-@dataclass(frozen=True)
-class Ascent:
-    """How the ascent ended: its best iterate, and why it stopped."""
-
-    best: Iterate
-    outcome: Outcome
-    steps: int
-
-
-def maximise(target: np.ndarray, tolerance: float, report: StepReport, *, start: Ascent | None = None) -> Ascent:
+def maximise(
+    target: np.ndarray, tolerance: float, report: StepReport, *, start: End[Iterate] | None = None
+) -> End[Iterate]:
     """Maximise the dual bound until the gap is safely below the tolerance or rounding stops progress.
 
     Args:
@@ -102,27 +116,13 @@ def maximise(target: np.ndarray, tolerance: float, report: StepReport, *, start:
         report: told the gap after each step.
         start: an ascent to go on from.
     """
-    if start is not None:
-        current, step = start.best, start.steps + 1
-    else:
-        current, step = evaluate(target, _start(target)), 1
-    best, first = current, step
-    highest, best_step = current.lower, step
-    while True:
-        report(step, current.gap)
-        if current.gap < 0.9 * best.gap or current.lower > highest * (1 + 0.1 * tolerance + 1e-13):
-            best_step = step
-        highest = max(highest, current.lower)
-        if current.gap < best.gap:
-            best = current
-        if best.gap <= _SAFETY * tolerance:
-            return Ascent(best, Outcome.CONVERGED, step)
-        if step >= best_step + _STALL:
-            return Ascent(best, Outcome.ROUNDING_LIMIT, step)
-        if step >= first + _MOST_STEPS:
-            return Ascent(best, Outcome.ITERATION_LIMIT, step)
-        current = _power(current) if step <= _POWER_STEPS else _newton(current)
-        step += 1
+    # without one, column norms of T: the weights that are exact where T is diagonal
+    v, before = (np.linalg.norm(target, axis=0), 0) if start is None else (start.best.v, start.steps)
+
+    def at(v: np.ndarray, _error: float) -> Iterate:
+        return evaluate(target, v)
+
+    return ascend(at, v, tolerance=tolerance, enough=_SAFETY * tolerance, report=report, before=before)
 
 
 def evaluate(target: np.ndarray, v: np.ndarray) -> Iterate:
@@ -149,53 +149,3 @@ def right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not 0 < float(s.sum()) < np.inf:
         raise SolveFailed(f"the dual value is {s.sum()}; rescale the workload so that its entries lie near 1")
     return s, vt.T
-
-
-def _start(target: np.ndarray) -> np.ndarray:
-    """Column norms of T: the weights that are exact where T is diagonal."""
-    return np.sqrt(np.einsum("ij,ij->j", target, target))
-
-
-def _power(at: Iterate) -> Iterate:
-    """The generalised power step v <- v X_ii^2; it never lowers the bound, which is convex in sqrt(v) on a sphere."""
-    return evaluate(at.target, at.h**2 / at.v)
-
-
-def _newton(at: Iterate) -> Iterate:
-    """A Newton step in log v, shortened until the bound does not fall; a power step if that fails."""
-    direction = _direction(at)
-    direction = np.clip(direction, -_LONGEST_STEP, _LONGEST_STEP)
-    length = 1.0
-    for _ in range(4):
-        trial = evaluate(at.target, at.v * np.exp(length * direction))
-        if trial.lower >= at.lower * (1 - 1e-14):
-            return trial
-        length *= 0.3
-    return _power(at)
-
-
-def _direction(at: Iterate) -> np.ndarray:
-    """Solve (Z + diag(v - h)+) dlog v = h - v by conjugate gradients in y = sqrt(v) dlog v.
-
-    The exact derivative has v - h on its diagonal; the positive part of it keeps the matrix semidefinite, vanishes
-    where all constraints are tight, and lets the weight of a constraint that is not tight (X_ii < 1) fall by a factor e
-    a step.
-    """
-    root = np.sqrt(at.v)
-    loose = np.maximum(at.v - at.h, 0.0) / at.v
-    sums = at.s[:, None] + at.s
-    phi = np.divide(at.s[:, None] * at.s, sums, out=np.zeros_like(sums), where=sums > 0)
-
-    def apply(y: np.ndarray) -> np.ndarray:
-        inner = (at.q.T * (y / root)) @ at.q
-        inner *= phi
-        return np.einsum("ia,ia->i", at.q @ inner, at.q) / root + loose * y
-
-    right = (at.h - at.v) / root
-    enough = min(0.05, max(1e-3, at.gap**0.5)) ** 2 * float(right @ right)
-    y, _, _ = conjugate_gradients(
-        apply, right, 2 * right, ended=lambda _y, residual: float(residual @ residual) <= enough, most=_MOST_PRODUCTS
-    )
-    for _ in range(_SMOOTHING_STEPS):  # for the entries with tiny weights, which the norm above does not see
-        y += (right - apply(y)) / (0.5 + loose)
-    return y / root

@@ -16,11 +16,12 @@ from factorize.errors import SolveFailed
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.merging import Merged, merge
 from factorize.solvers.single.recovery import ql_factor
-from factorize.solvers.single.two_sided import Pair, TwoSidedAscent, maximise
+from factorize.solvers.single.two_sided import Pair, maximise
 from factorize.spec import Spec
 from factorize.workloads import Workload
 
@@ -139,7 +140,7 @@ def solve_dense(problem: Problem, report: Reporter) -> Solution:
     )
 
 
-def _outcome(ascent: TwoSidedAscent, reached: bool) -> Outcome:
+def _outcome(ascent: End[Pair], reached: bool) -> Outcome:
     """By the loss of C itself; where the ascent met its own rule and C did not, rounding is what remains."""
     if reached:
         return Outcome.CONVERGED

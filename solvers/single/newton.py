@@ -5,15 +5,16 @@ With ``D = diag(sqrt(v))``, ``T = D^-1 (A^T A)^-1 D^-1`` and ``X(v) = D^-1 T^-1/
     lower bound   N^2 / sum(v),   N = tr(T^-1/2) = ||A D||_* = sum_i v_i X_ii
     upper bound   N max_i X_ii    (the loss of X / max X_ii, which is feasible)
 
-of ``min tr(A^T A X^-1)`` over ``diag(X) <= 1``; both are attained where ``diag(X)`` is constant.  ``T^-1/2`` is
-replaced by a rational function, so a workload takes part by its sweeps for the diagonal of ``(L + t V)^-1`` alone:
-see `Structure`.  No step forms an n x n array.
+of ``min tr(A^T A X^-1)`` over ``diag(X) <= 1``; both are attained where ``diag(X)`` is constant.  A
+workload takes part by what it knows of X at any v, a `DualPoint`: by decompositions (ascent.py), or, where it is a
+recurrence, by a rational function in place of ``T^-1/2`` and sweeps for the diagonal of ``(L + t V)^-1``: see
+`Structure`. No step of these forms an n x n array.
 
 A step solves ``S diag(v) dlog v = diag(X) - mean`` with ``S = -d diag(X) / dv``, symmetric positive definite.  In the
 unknown ``y = sqrt(v) dlog v`` its matrix has its spectrum in ``(0, mean / 2]`` near the optimum, hence conjugate
 gradients without a preconditioner.  They control a norm weighted with v, which may span thirty decades; entries
 that this norm does not see, and that end with a larger residual than they began with, are set back to a power step, and
-a few Richardson steps clean up.  A few power steps ``v <- v X_ii^2`` come
+a few Richardson steps clean up. A few power steps ``v <- v X_ii^2`` come
 first; they never lower N^2 / sum(v), since ``||A D||_*`` is convex in the diagonal of D.
 
 The approximations follow the progress: poles for a hundredth of the gap that the step can reach, and for S, which
@@ -28,27 +29,62 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.poles import Poles, zolotarev
+from factorize.solvers.methods.search import End, run
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, float], None]
+Product = Callable[[Array], Array]
 
 _POWER_STEPS = 4
 _POWER_UNTIL = 0.05  # spread of diag(X) below which Newton's method is safe from the start
 _SMOOTHING_STEPS = 4
 _MOST_STEPS = 60
-_MOST_PRODUCTS = 60
+_MOST_PRODUCTS = 80
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
 _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
 _TRUST = 1.0  # root mean square of dlog v, weighted with v, beyond which a direction is not followed
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
+
+
+class DualPoint(Protocol):
+    """Dual weights v and what is known of X there."""
+
+    @property
+    def v(self) -> Array:
+        """Dual weights, positive, shape (n,)."""
+
+    @property
+    def ratio(self) -> Array:
+        """``diag(X)`` over its mean that v weighs, shape (n,)."""
+
+    @property
+    def slack(self) -> Array | float:
+        """What the diagonal of the second derivative has more where a constraint is not tight, not negative."""
+
+    @property
+    def lower(self) -> float:
+        """A lower bound up to `delta`."""
+
+    @property
+    def gap(self) -> float:
+        """Gap of the bounds, all errors included."""
+
+    @property
+    def delta(self) -> float:
+        """Relative error of the root of `lower`."""
+
+    def hessian(self) -> Product:
+        """The product with ``-d diag(X) / dv`` over the same mean; good until the next call."""
+
+
+Point = TypeVar("Point", bound=DualPoint)
 
 
 class Structure(Protocol):
@@ -65,79 +101,94 @@ class Structure(Protocol):
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """The diagonal of ``sum_j w_j (L + t_j V)^-1``."""
 
-    def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
+    def hessian(self, v: Array, poles: Poles) -> Product:
         """The product with ``sum_j w_j t_j ((L + t_j V)^-1)_ik^2``; good until the next call."""
 
 
 @dataclass(frozen=True)
-class Optimum:
-    """Dual weights and the bounds that follow from them, up to rounding; the certificate proves its own.
+class PolePoint:
+    """Dual weights of a `Structure` and its bounds, up to rounding; the certificate proves its own.
 
     Attributes:
+        structure: the workload.
         v: dual weights, shape (n,).
-        lower_bound: below the minimum of ``tr(A^T A X^-1)`` over ``diag(X) <= 1``; allows for the error of the poles
-            everywhere on x > 0.
-        upper_bound: above the loss of ``X / max(diag(X))``, ``X = sum_j w_j (L + t_j V)^-1``, with the same allowance.
+        x: ``diag(sum_j w_j (L + t_j V)^-1)``, shape (n,).
         poles: nodes t_j, weights w_j and their error ``delta``.
-        iterations: evaluations of the bounds.
-        products: products with the Hessian.
     """
 
-    v: Array
-    lower_bound: float
-    upper_bound: float
-    poles: Poles
-    iterations: int
-    products: int
-
-    @property
-    def relative_gap(self) -> float:
-        """``upper_bound / lower_bound - 1``."""
-        return self.upper_bound / self.lower_bound - 1.0
-
-
-@dataclass(frozen=True)
-class _Iterate:
+    structure: Structure
     v: Array
     x: Array
     poles: Poles
-    total: float
-    budget: float
+    slack: ClassVar[float] = 0.0  # C needs columns near norm 1 whatever their weight
+
+    @classmethod
+    def at(cls, structure: Structure, v: Array, error: float) -> PolePoint:
+        """Return the point at weights, with poles of that relative error.
+
+        Raises:
+            FloatingPointError: the workload leaves the range of float64.
+        """
+        poles = zolotarev(*structure.interval(v), error=error, multiple=8)
+        point = cls(structure, v, structure.diagonal(v, poles), poles)
+        if not 0.0 < point.mean < math.inf:
+            raise FloatingPointError(
+                f"the dual value is {point.mean}; scale the workload so that its entries lie near 1"
+            )
+        return point
 
     @property
     def mean(self) -> float:
-        return self.total / self.budget
+        """Mean of ``diag(X)`` that v weighs."""
+        return float((self.v * self.x).sum()) / float(self.v.sum())
+
+    @property
+    def ratio(self) -> Array:
+        """See `DualPoint`."""
+        return self.x / self.mean
 
     @property
     def lower(self) -> float:
-        return self.total * self.mean
+        """The dual bound as the poles give it."""
+        return self.mean * float((self.v * self.x).sum())
 
     @property
-    def spread(self) -> float:
-        return max(float(self.x.max()) / self.mean - 1.0, 1.0 - float(self.x.min()) / self.mean)
+    def lower_bound(self) -> float:
+        """Below the optimum: ``N_r <= (1 + delta) ||A D||_*`` whatever the spectrum of T."""
+        return self.lower / (1.0 + self.delta) ** 2
 
     @property
     def gap(self) -> float:
-        """Gap of the bounds, the error of the poles included."""
-        delta = self.poles.delta
-        return float(self.x.max()) / self.mean * ((1.0 + delta) / (1.0 - delta)) ** 2 - 1.0
+        """Gap of `lower_bound` to the loss of ``X / max(diag(X))``.
+
+        On the interval of the poles ``1 / (x r(x)) <= r(x) / (1 - delta)^2``, so that this loss is at most
+        ``N_r max(diag(X)) / (1 - delta)^2``.
+        """
+        return float(self.x.max()) / self.mean * ((1.0 + self.delta) / (1.0 - self.delta)) ** 2 - 1.0
+
+    @property
+    def delta(self) -> float:
+        """Error of the poles."""
+        return self.poles.delta
+
+    def hessian(self) -> Product:
+        """The product, by coarse poles: it only steers."""
+        # a wider interval, since the derivative of the approximation is poor at its ends
+        lanes = 16 if self.structure.size < _CACHED else 8
+        poles = zolotarev(0.25 * self.poles.lower, 4.0 * self.poles.upper, error=_HESSIAN_ERROR, multiple=lanes)
+        product, mean = self.structure.hessian(self.v, poles), self.mean
+        return lambda x: product(x / mean)
 
 
 def maximise(
-    structure: Structure,
-    *,
-    tolerance: float,
-    callback: Progress | None = None,
-) -> Optimum:
-    """Maximise the dual bound until the gap is at most ``tolerance`` or rounding stops progress.
+    structure: Structure, *, tolerance: float, report: Callable[[int, float], None] | None = None
+) -> End[PolePoint]:
+    """Maximise the dual bound of a structure until the gap is at most ``tolerance`` or rounding stops progress.
 
     Args:
         structure: the workload.
         tolerance: relative gap to reach, not negative.
-        callback: called with (iteration, relative gap) after each evaluation; what it raises ends the solve.
-
-    Returns:
-        The best iterate with its bounds; ``relative_gap`` may exceed ``tolerance``.
+        report: called with (number, gap) of each point; what it raises ends the solve.
 
     Raises:
         ValueError: if ``tolerance`` is out of range.
@@ -145,28 +196,98 @@ def maximise(
     """
     if not 0.0 <= tolerance < math.inf:
         raise ValueError(f"tolerance={tolerance} must be a finite number, at least 0")
-    v, step = structure.start(), 1
-    finest = max(1e-15, 1e-2 * tolerance)
-    best = current = _evaluate(structure, v, max(finest, 1e-3))
-    best_step = step
-    products = 0
-    while True:
-        if callback is not None:
-            callback(step, current.gap)
-        if current.lower > best.lower * (1.0 + 2.0 * best.poles.delta):
-            best_step = step
-        if current.gap < best.gap:
-            best, best_step = current, step
-        if best.gap <= 0.9 * tolerance or step >= min(_MOST_STEPS, best_step + _STALL):
-            return Optimum(best.v, *bounds(structure, best.v, best.poles), best.poles, step, products)
-        error = max(finest, min(1e-3, 1e-2 * current.gap * max(current.gap, 1e-3)))
-        if step <= _POWER_STEPS and current.spread > _POWER_UNTIL:
-            current = _evaluate(structure, _power(current), error)
-        else:
-            direction, used = _direction(structure, current)
-            products += used
-            current = _search(structure, current, direction, error)
-        step += 1
+
+    def evaluate(v: Array, error: float) -> PolePoint:
+        return PolePoint.at(structure, v, error)
+
+    return ascend(evaluate, structure.start(), tolerance=tolerance, enough=0.9 * tolerance, report=report)
+
+
+def ascend(
+    evaluate: Callable[[Array, float], Point],
+    v: Array,
+    *,
+    tolerance: float,
+    enough: float,
+    report: Callable[[int, float], None] | None = None,
+    before: int = 0,
+) -> End[Point]:
+    """Maximise a dual bound in log v.
+
+    Args:
+        evaluate: the point at weights, with a relative error that may be allowed.
+        v: weights to start from, shape (n,).
+        tolerance: relative gap asked for, which says how exact points have to be.
+        enough: relative gap to reach.
+        report: see `maximise`.
+        before: points that an earlier ascent has looked at.
+    """
+    search = _Newton(evaluate, max(1e-15, 1e-2 * tolerance))
+    first = evaluate(v, max(search.finest, 1e-3))
+    return run(
+        search,
+        first,
+        enough=enough,
+        most=_MOST_STEPS,
+        stall=_STALL,
+        clear=1.0,
+        lower=lambda at: at.lower * (1.0 - 2.0 * at.delta),
+        report=report,
+        before=before,
+    )
+
+
+class _Newton(Generic[Point]):
+    """Steps of Newton's method, the first ones power steps."""
+
+    def __init__(self, evaluate: Callable[[Array, float], Point], finest: float) -> None:
+        self.evaluate, self.finest = evaluate, finest
+
+    def gap(self, at: Point) -> float:
+        return at.gap
+
+    def step(self, at: Point, number: int) -> Point:
+        """Backtrack on the lower bound; a power step, at first and if four lengths fail."""
+        error = max(self.finest, min(1e-3, 1e-2 * at.gap * max(at.gap, 1e-3)))
+        if number > _POWER_STEPS + 1 or np.abs(at.ratio - 1.0).max() <= _POWER_UNTIL:
+            direction, length = _direction(at), 1.0
+            for _ in range(4):
+                trial = self.evaluate(at.v * _growth(length * direction), error)
+                if trial.lower >= at.lower * (1.0 - 4.0 * (at.delta + trial.delta)):
+                    return trial
+                length *= 0.3
+        return self.evaluate(at.v * at.ratio**2, error)
+
+
+def _direction(at: DualPoint) -> Array:
+    """Newton direction in log v by conjugate gradients and smoothing."""
+    hessian, root = at.hessian(), np.sqrt(at.v)
+    largest = np.full_like(root, 0.5) + at.slack
+
+    def apply(y: Array) -> Array:
+        product = hessian(root * y)
+        product *= root
+        return product + at.slack * y
+
+    right = root * (at.ratio - 1.0)
+    norm, budget = float(right @ right), float(at.v.sum())
+    enough = norm * min(0.05, max(1e-3, (norm / budget) ** 0.25)) ** 2
+    longest = _TRUST**2 * budget  # a map that is nearly singular is not followed to its end
+
+    def ended(y: Array, residual: Array) -> bool:
+        return float(residual @ residual) <= enough or float(y @ y) >= longest
+
+    y, residual, _ = conjugate_gradients(apply, right, right / largest, ended=ended, most=_MOST_PRODUCTS)
+    lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.ratio - 1.0).max() * root)
+    y[lost] = (right / largest)[lost]
+    for _ in range(_SMOOTHING_STEPS):
+        y += (right - apply(y)) / largest
+    return y / root
+
+
+def _growth(step: Array) -> Array:
+    """Factor for v: linear upwards, as diag(X) sees sums of neighbouring v; exponential downwards, to stay positive."""
+    return np.where(step > 0.0, 1.0 + np.minimum(step, _LONGEST_RISE), np.exp(np.clip(step, -_LONGEST_FALL, 0.0)))
 
 
 def vectors(**given: Array) -> list[Array]:
@@ -191,90 +312,3 @@ def require_range(name: str, values: Array, low: float, high: float) -> None:
     wrong = ~((values >= low) & (values <= high))  # also true for NaN
     if wrong.any():
         raise ValueError(f"{name} holds {values[wrong][0]}, outside [{low:g}, {high:g}]; rescale the workload")
-
-
-def _evaluate(structure: Structure, v: Array, error: float) -> _Iterate:
-    poles = zolotarev(*structure.interval(v), error=error, multiple=8)
-    x = structure.diagonal(v, poles)
-    total, budget = float((v * x).sum()), float(v.sum())
-    if not 0.0 < total < math.inf:
-        raise FloatingPointError(f"the dual value is {total}; scale the workload so that its entries lie near 1")
-    return _Iterate(v, x, poles, total, budget)
-
-
-def _power(at: _Iterate) -> Array:
-    """The power step ``v <- v X_ii^2``, at constant scale."""
-    return at.v * (at.x / at.mean) ** 2
-
-
-def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
-    """Newton direction in log v by conjugate gradients and smoothing, and the number of products spent."""
-    # a wider interval, since the derivative of the approximation is poor at its ends
-    lanes = 16 if structure.size < _CACHED else 8
-    poles = zolotarev(0.25 * at.poles.lower, 4.0 * at.poles.upper, error=_HESSIAN_ERROR, multiple=lanes)
-    hessian = structure.hessian(at.v, poles)
-    root, largest = np.sqrt(at.v), 0.5 * at.mean
-
-    def apply(y: Array) -> Array:
-        product = hessian(root * y)
-        product *= root
-        return product
-
-    right = root * (at.x - at.mean)
-    y = right / largest
-    norm = float(right @ right)
-    reach = math.sqrt(norm / at.budget) / at.mean
-    enough = norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2
-    longest = _TRUST**2 * at.budget  # a map that is nearly singular is not followed to its end
-
-    def ended(y: Array, residual: Array) -> bool:
-        return float(residual @ residual) <= enough or float(y @ y) >= longest
-
-    y, residual, used = conjugate_gradients(apply, right, y, ended=ended, most=_MOST_PRODUCTS)
-    lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
-    y[lost] = right[lost] / largest
-    for _ in range(_SMOOTHING_STEPS):
-        y += (right - apply(y)) / largest
-    y /= root
-    return y, used + _SMOOTHING_STEPS
-
-
-def _growth(step: Array) -> Array:
-    """Factor for v: linear upwards, as diag(X) sees sums of neighbouring v; exponential downwards, to stay positive."""
-    return np.where(step > 0.0, 1.0 + np.minimum(step, _LONGEST_RISE), np.exp(np.clip(step, -_LONGEST_FALL, 0.0)))
-
-
-def _search(structure: Structure, at: _Iterate, direction: Array, error: float) -> _Iterate:
-    """Backtrack on the lower bound; a power step if four lengths fail."""
-    length = 1.0
-    for _ in range(4):
-        trial = _evaluate(structure, at.v * _growth(length * direction), error)
-        if trial.lower >= at.lower * (1.0 - 4.0 * (at.poles.delta + trial.poles.delta)):
-            return trial
-        length *= 0.3
-    return _evaluate(structure, _power(at), error)
-
-
-def bounds(structure: Structure, v: Array, poles: Poles) -> tuple[float, float]:
-    """Lower and upper bound of ``min tr(A^T A X^-1)`` over ``diag(X) <= 1`` from any dual weights.
-
-    Lower: ``N_r = tr(r(T)) <= (1 + delta) ||A D||_*`` whatever the spectrum of T.  Upper: on the interval of the poles
-    ``1 / (x r(x)) <= r(x) / (1 - delta)^2``, so the loss of ``X / max(diag(X))`` is at most
-    ``N_r max(diag(X)) / (1 - delta)^2``.
-
-    Args:
-        structure: the workload.
-        v: dual weights, positive, shape (n,).
-        poles: a partial fraction whose interval contains the spectrum of ``V^-1/2 L V^-1/2``.
-
-    Returns:
-        (lower, upper); the lower one is valid for any interval.
-
-    Raises:
-        FloatingPointError: if the poles break their own promise at a sample of points.
-    """
-    poles.refute()
-    x = structure.diagonal(v, poles)
-    total = float((v * x).sum())
-    lower = (total / (1.0 + poles.delta)) ** 2 / float(v.sum())
-    return lower, total / (1.0 - poles.delta) ** 2 * float(x.max())

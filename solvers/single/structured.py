@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from factorize.solvers.single.bidiagonal import Bidiagonal
     from factorize.solvers.single.filtered import Filtered
     from factorize.solvers.single.merging import Merged
-    from factorize.solvers.single.newton import Optimum
 
 SMALLEST = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
@@ -142,15 +141,19 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
+    from factorize.solvers.single.newton import maximise
     from factorize.solvers.single.streaming import streaming_factor
     from factorize.structures.dense import DenseMatrix
 
     structure = structure_of(problem.workload, problem.spec)
     if structure is None:
         raise SolveFailed("the weighted workload has no banded inverse")
-    optimum = ascend(structure, problem, progress)
     try:
-        factor = streaming_factor(structure, optimum.v, optimum.poles)
+        found = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
+    except (ValueError, FloatingPointError) as error:
+        raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
+    try:
+        factor = streaming_factor(structure, found.best.v, found.best.poles)
     except FloatingPointError as error:
         raise SolveFailed(f"{error}; use a milder schedule") from None
     merged = merged_of(problem.workload, problem.spec)
@@ -162,31 +165,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = problem.with_unit_sensitivity(merged.embed(factor.dense(), _RIDGE * problem.tolerance))
     return Solution(
         strategy=strategy,
-        outcome=outcome_of(optimum, problem.tolerance),
-        iterations=optimum.iterations,
-        dual={"weights": dual_weights(problem.workload, problem.spec, optimum.v)},
+        outcome=Outcome.CONVERGED if found.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT,
+        iterations=found.steps,
+        dual={"weights": dual_weights(problem.workload, problem.spec, found.best.v)},
     )
-
-
-def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: ProgressCallback) -> Optimum:
-    """Return dual weights whose gap is safely below the tolerance, or as good as rounding allows.
-
-    Raises:
-        SolveFailed: the workload's numbers leave the range of double precision.
-    """
-    from factorize.solvers.single.newton import maximise
-
-    report = Reporter(progress)
-    try:
-        return maximise(
-            structure,
-            tolerance=_SAFETY * problem.tolerance,
-            callback=report,
-        )
-    except (ValueError, FloatingPointError) as error:
-        raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
-
-
-def outcome_of(optimum: Optimum, tolerance: float) -> Outcome:
-    """Return how the ascent ended, by the solver's own gap."""
-    return Outcome.CONVERGED if optimum.relative_gap <= tolerance else Outcome.ROUNDING_LIMIT

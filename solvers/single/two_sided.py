@@ -33,8 +33,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solution import Outcome
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
+from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport
 
 Array = NDArray[np.float64]
@@ -87,16 +87,7 @@ class TwoSided(Protocol):
         """Return what belongs to weights that sum to 1, with this relative error if there is a choice."""
 
 
-@dataclass(frozen=True)
-class TwoSidedAscent:
-    """How the ascent ended: its best weights, and why it stopped."""
-
-    best: Pair
-    outcome: Outcome
-    steps: int
-
-
-def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> TwoSidedAscent:
+def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> End[Pair]:
     """Maximise the dual bound until the gap is at most the tolerance or rounding stops progress.
 
     Args:
@@ -104,70 +95,54 @@ def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> Two
         tolerance: relative gap to reach, positive.
         report: told the gap after each step; what it raises ends the solve.
     """
-    u, v = workload.start()
-    step = 1
-    current = best = _held(workload, u, v, 1e-3, tolerance)
-    first = best_step = step
-    highest, barrier = current.value, np.inf
-    while True:
-        report(step, current.gap)
-        if current.gap < 0.9 * best.gap or current.value > highest * (1 + 0.1 * tolerance + 4 * current.error):
-            best_step = step
-        highest = max(highest, current.value)
-        if current.gap < best.gap:
-            best = current
-        if best.gap <= tolerance:
-            return TwoSidedAscent(best, Outcome.CONVERGED, step)
-        if step >= best_step + _STALL:
-            return TwoSidedAscent(best, Outcome.ROUNDING_LIMIT, step)
-        if step >= first - 1 + _MOST_STEPS:
-            return TwoSidedAscent(best, Outcome.ITERATION_LIMIT, step)
-        error = max(1e-15, 1e-2 * tolerance, min(1e-3, 1e-2 * current.gap * max(current.gap, 1e-3)))
-        barrier = min(barrier, _barrier(current, tolerance))
-        if step <= _POWER_STEPS:
-            current = _power(workload, current, error, tolerance)
-        else:
-            current = _newton(workload, current, error, barrier, tolerance)
-        step += 1
+    search = _Barrier(workload, tolerance)
+    first = search.held(*workload.start(), 1e-3)
+    return run(search, first, enough=tolerance, most=_MOST_STEPS, stall=_STALL, lower=_certain, report=report)
 
 
-def _barrier(at: Pair, tolerance: float) -> float:
-    return max(_LAST_BARRIER * tolerance, _CENTRE * min(at.gap, at.gap**_ORDER)) / (at.u.size + at.v.size)
+def _certain(at: Pair) -> float:
+    return at.value * (1 - 4 * at.error)
 
 
-def _held(workload: TwoSided, u: Array, v: Array, error: float, tolerance: float) -> Pair:
-    """Evaluate at weights that sum to 1, none of them far below where the last barrier holds it."""
-    floor = 0.1 * tolerance / (u.size + v.size)
-    u, v = np.maximum(u / u.sum(), floor), np.maximum(v / v.sum(), floor)
-    return workload.evaluate(u / u.sum(), v / v.sum(), error)
+class _Barrier:
+    """Steps of Newton's method with a barrier that follows the gap, the first ones power steps."""
 
+    def __init__(self, workload: TwoSided, tolerance: float) -> None:
+        self._workload, self._tolerance, self._barrier = workload, tolerance, np.inf
 
-def _power(workload: TwoSided, at: Pair, error: float, tolerance: float) -> Pair:
-    """The generalised power step on each side in turn; N is convex in sqrt(u) and in sqrt(v), so neither lowers it."""
-    at = _held(workload, at.u * at.e**2, at.v, error, tolerance)
-    return _held(workload, at.u, at.v * at.x**2, error, tolerance)
+    def gap(self, at: Pair) -> float:
+        return at.gap
 
+    def step(self, at: Pair, number: int) -> Pair:
+        """Shorten the step until the barrier's objective does not fall; power steps at first and if that fails."""
+        error = max(1e-15, 1e-2 * self._tolerance, min(1e-3, 1e-2 * at.gap * max(at.gap, 1e-3)))
+        least = max(_LAST_BARRIER * self._tolerance, _CENTRE * min(at.gap, at.gap**_ORDER))
+        self._barrier = min(self._barrier, least / (at.u.size + at.v.size))
+        if number > _POWER_STEPS + 1:
+            direction, length = _direction(at, self._barrier), 1.0
+            for _ in range(4):
+                growth = _growth(length * direction)
+                trial = self.held(at.u * growth[: at.u.size], at.v * growth[at.u.size :], error)
+                if self._merit(trial) >= self._merit(at) - 4 * (at.error + trial.error):
+                    return trial
+                length *= 0.3
+        # The power step on each side in turn: N is convex in sqrt(u) and in sqrt(v), so neither lowers it.
+        at = self.held(at.u * at.e**2, at.v, error)
+        return self.held(at.u, at.v * at.x**2, error)
 
-def _newton(workload: TwoSided, at: Pair, error: float, barrier: float, tolerance: float) -> Pair:
-    """A Newton step, shortened until the barrier's objective does not fall; power steps if that fails."""
-    direction = _direction(at, barrier)
-    length = 1.0
-    for _ in range(4):
-        growth = _growth(length * direction)
-        trial = _held(workload, at.u * growth[: at.u.size], at.v * growth[at.u.size :], error, tolerance)
-        if _merit(trial, barrier) >= _merit(at, barrier) - 4 * (at.error + trial.error):
-            return trial
-        length *= 0.3
-    return _power(workload, at, error, tolerance)
+    def held(self, u: Array, v: Array, error: float) -> Pair:
+        """Evaluate at weights that sum to 1, none of them far below where the last barrier holds it."""
+        floor = 0.1 * self._tolerance / (u.size + v.size)
+        u, v = np.maximum(u / u.sum(), floor), np.maximum(v / v.sum(), floor)
+        return self._workload.evaluate(u / u.sum(), v / v.sum(), error)
+
+    def _merit(self, at: Pair) -> float:
+        return 2 * float(np.log(at.value)) + self._barrier * float(np.log(at.u).sum() + np.log(at.v).sum())
 
 
 def _growth(step: Array) -> Array:
     """Factor for w: linear in the step, as the slack of a constraint that is not tight is mu / w."""
     return 1.0 + np.clip(step, -_LONGEST_FALL, _LONGEST_RISE)
-
-
-def _merit(at: Pair, barrier: float) -> float:
-    return 2 * float(np.log(at.value)) + barrier * float(np.log(at.u).sum() + np.log(at.v).sum())
 
 
 def _direction(at: Pair, barrier: float) -> Array:

@@ -27,7 +27,8 @@ from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
-from factorize.solvers.methods.projected_gradient import Minimum, descend
+from factorize.solvers.methods.projected_gradient import Slope, descend
+from factorize.solvers.methods.search import End
 from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_weights
@@ -94,12 +95,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     error = error_form(problem)
     found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
-    best = min(found, key=lambda minimum: minimum.value)
-    strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.x), problem.n))
+    best = min(found, key=lambda end: end.best.value)
+    strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.best.x), problem.n))
     return Solution(
         strategy=strategy,
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
-        iterations=sum(minimum.steps for minimum in found),
+        iterations=sum(end.steps for end in found),
     )
 
 
@@ -157,7 +158,7 @@ def optimise(
     kind: ColumnClass,
     tolerance: float,
     report: Reporter,
-) -> Minimum:
+) -> End[Slope]:
     """Return a stationary point of the loss in one class of columns.
 
     Args:
@@ -235,7 +236,7 @@ def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
     middle = np.minimum((np.arange(size) * _RATIO) + _RATIO // 2, n - 1)
     error = replace(loss.error, workload=loss.error.workload[:size], weights=loss.error.weights[middle])
     kind = ColumnClass(LeadingPattern(size, 1, size), size, monotone=False)
-    coarse = optimise(size, error, kind, 1e-9, report.within("coarse grid")).x
+    coarse = optimise(size, error, kind, 1e-9, report.within("coarse grid")).best.x
     with np.errstate(all="ignore"):
         logarithm = np.log(coarse / root[:size])
     if not np.isfinite(logarithm).all():

@@ -88,7 +88,7 @@ def buffered() -> Iterator[Case]:
         rng = np.random.default_rng(seed)
         p, q = uneven(n, rng)
         structure = Bidiagonal(p, q)
-        optimum = maximise(structure, tolerance=1e-9)
+        optimum = maximise(structure, tolerance=1e-9).best
         loss = BufferedLoss(p, q, optimum.v, buffers, optimum.lower_bound, 2)
         loss.use(zolotarev_with(*structure.interval(optimum.v), count=buffers + 1))
         yield loss, 0.3 * rng.normal(size=loss.origin.size)

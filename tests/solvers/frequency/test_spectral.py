@@ -132,13 +132,43 @@ def test_published_cone_program(vectors: dict[str, Any]) -> None:
     assert program.solve(noise * on_the_grid).value == pytest.approx(published["value_nu"], rel=published["tolerance"])
 
 
+def reference_value(plant: Plant, frequencies: Array, weights: Array, power: Array, *, lags: int) -> float:
+    """Return the cone program's value by CVXPY: what cone.py is checked against.
+
+    Args:
+        plant: eta, mu, L.
+        frequencies: shape (k,).
+        weights: of the mean over the circle, shape (k,).
+        power: S at the frequencies, shape (k,).
+        lags: largest lag of the multiplier.
+    """
+    import cvxpy as cp
+
+    eta, mu, smooth = plant.learning_rate, plant.strong_convexity, plant.smoothness
+    centre, plus, minus = cp.Variable(), cp.Variable(lags, nonneg=True), cp.Variable(lags, nonneg=True)
+    psi = cp.Variable(len(frequencies))
+    angles = np.outer(frequencies, np.arange(1, lags + 1))
+    real, imaginary = centre - np.cos(angles) @ (plus + minus), np.sin(angles) @ (plus - minus)
+    a = (1 - np.exp(1j * frequencies)) / eta
+    # M <= diag(-1, psi) for the 2 x 2 matrix M of each frequency, as a rotated second-order cone
+    p = 2 * cp.multiply(np.abs(a) ** 2 - (mu + smooth) * a.real + mu * smooth, real)
+    p = p - 2 * cp.multiply((smooth - mu) * a.imag, imaginary) - 1
+    q = psi + 2 * real
+    off_real = cp.multiply(2 * a.real - mu - smooth, real)
+    off_imaginary = (smooth - mu) * imaginary - 2 * cp.multiply(a.imag, real)
+    cone = cp.SOC(p + q, cp.vstack([2 * off_real, 2 * off_imaginary, p - q]), axis=0)
+    problem = cp.Problem(cp.Minimize((weights * power) @ psi), [cone, cp.sum(plus + minus) <= centre, p >= 0, q >= 0])
+    problem.solve(solver="CLARABEL")
+    return float(problem.value)
+
+
 @pytest.mark.parametrize("plant", PLANTS[1:4:2], ids=str)
 @pytest.mark.parametrize("white", [True, False])
 def test_the_engine_agrees_with_cvxpy(plant: Plant, white: bool) -> None:
     w, weights = warped_grid(40, plant.width)
     power = np.ones(len(w)) if white else np.sqrt(distance_squared(plant.width, w))
     found = ConeProgram(plant, w, weights, lags=10).solve(power)
-    reference = spectral.reference_value(plant, w, weights, power, lags=10)
+    reference = reference_value(plant, w, weights, power, lags=10)
     assert found.value == pytest.approx(reference, rel=1e-6)
 
 

@@ -1,0 +1,88 @@
+"""Search: the one loop of all solvers, from point to point until what is left is small enough or nothing helps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from factorize.solution import Outcome
+
+Point = TypeVar("Point")
+_RISE = 0.1  # of the gap that is enough: a bound that rises by less than that is no progress
+
+
+class Search(Protocol[Point]):
+    """How a solver goes from one point to the next."""
+
+    def gap(self, at: Point) -> float:
+        """Return how far the point is from what is searched for."""
+
+    def step(self, at: Point, number: int) -> Point | None:
+        """Return the point after the step of that number, counted from 1; None where rounding hides any progress."""
+
+
+@dataclass(frozen=True)
+class End(Generic[Point]):
+    """How a search ended.
+
+    Attributes:
+        best: the point with the smallest gap.
+        gap: its gap.
+        outcome: why no further step was taken.
+        steps: points that were looked at.
+    """
+
+    best: Point
+    gap: float
+    outcome: Outcome
+    steps: int
+
+
+def run(
+    search: Search[Point],
+    first: Point,
+    *,
+    enough: float,
+    most: int,
+    report: Callable[[int, float], None] | None = None,
+    stall: float = math.inf,
+    clear: float = 0.9,
+    lower: Callable[[Point], float] = lambda _: 0.0,
+    before: int = 0,
+) -> End[Point]:
+    """Take steps until the gap is small enough, rounding hides any progress, or the steps are used up.
+
+    Args:
+        search: gives gaps and steps.
+        first: where to start.
+        enough: the gap at which the search ends.
+        most: points to look at.
+        report: told (number, gap) of each point; what it raises ends the search.
+        stall: steps without clear progress after which rounding, not work, is what is missing.
+        clear: part of the last gap that was clear progress, below which one is such again.
+        lower: a lower bound at a point, whose rise is clear progress, too.
+        before: points that an earlier search has looked at.
+    """
+    at = best = first
+    closest = mark = math.inf
+    highest, number = -math.inf, before + 1
+    latest = number
+    while True:
+        gap, bound = search.gap(at), lower(at)
+        if report is not None:
+            report(number, gap)
+        if gap < clear * mark or bound > highest + _RISE * enough * abs(highest):
+            latest, mark = number, min(gap, mark)
+        highest = max(highest, bound)
+        if gap < closest:
+            best, closest = at, gap
+        if closest <= enough:
+            return End(best, closest, Outcome.CONVERGED, number)
+        if number >= before + most:
+            return End(best, closest, Outcome.ITERATION_LIMIT, number)
+        following = None if number >= latest + stall else search.step(at, number + 1)
+        if following is None:
+            return End(best, closest, Outcome.ROUNDING_LIMIT, number)
+        at, number = following, number + 1
