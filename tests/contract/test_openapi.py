@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def test_every_operation_says_all_of_itself(document: Any) -> None:
         assert all(parameter.get("schema") for parameter in operation.get("parameters", [])), about
         for status, answer in operation["responses"].items():
             assert "X-Request-Id" in answer["headers"], (*about, status)
+            assert status < "400" or list(answer["content"]) == ["application/problem+json"], (*about, status)
+        named = {entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "path"}
+        assert named == set(re.findall(r"{(\w+)}", path)), about
         assert any(int(status) < 400 for status in operation["responses"]), about
         for media, body in operation.get("requestBody", {}).get("content", {}).items():
             assert media != "application/json" or body["examples"], about

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import save_file
 from specs import spec_of
 
 from factorize.encoding import json_digest, sha256
-from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
@@ -80,24 +79,6 @@ def test_manifest_has_the_contracts_fields(made: Factorization) -> None:
     }
     assert manifest["dual"]["tensors"] == ["dual.weights"]
     assert manifest["solver"]["iterations"] == 7
-
-
-def test_the_digest_leaves_out_only_what_may_vary(made: Factorization) -> None:
-    manifest = copy.deepcopy(made.manifest)
-    manifest["solver"]["seconds"] = 99.0
-    manifest["solver"]["environment"] = {}
-    manifest["files"] = [{"sha256": "0" * 64}]
-    manifest["created"] = "today"
-    assert manifest_digest(manifest) == made.digest
-    for change in (
-        lambda m: m["solver"].update(version="1"),
-        lambda m: m["certificate"]["sensitivity"].update(value=0.5),
-        lambda m: m["matrices"]["C"].update(sha256="0" * 64),
-        lambda m: m["spec"]["workload"].update(n=5),
-    ):
-        other = copy.deepcopy(made.manifest)
-        change(other)
-        assert manifest_digest(other) != made.digest
 
 
 def test_a_file_opens_with_the_plain_library(made: Factorization, tmp_path: Path) -> None:
@@ -166,64 +147,12 @@ def test_further_matrices_that_would_not_fit() -> None:
         huge.with_matrices(["B"])
 
 
-def rewritten(made: Factorization, tmp_path: Path, *, manifest: Any = None, **tensors: np.ndarray) -> Path:
-    path = tmp_path / "tampered.safetensors"
-    text = json.dumps(made.manifest if manifest is None else manifest)
-    save_file({**made.tensors(), **{k.replace("__", "."): v for k, v in tensors.items()}}, path, {"manifest": text})
-    return path
-
-
-def test_other_bytes_are_refused(made: Factorization, tmp_path: Path) -> None:
-    nudged = made.rows("C", 0, 4)
-    nudged[2, 1] = np.nextafter(nudged[2, 1], 2)
-    with pytest.raises(CorruptObject, match="bytes of C"):
-        load(rewritten(made, tmp_path, C=nudged))
-    with pytest.raises(CorruptObject, match="dual evidence"):
-        load(rewritten(made, tmp_path, dual__weights=np.ones(4)))
-    with pytest.raises(CorruptObject, match="float64"):
-        load(rewritten(made, tmp_path, C=made.rows("C", 0, 4).astype(np.float32)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m["certificate"]["sensitivity"].update(value=0.1, hex=(0.1).hex()),
-        lambda m: m["spec"]["workload"].update(n=5),
-        lambda m: m.update(schema=2),
-        lambda m: m.update(digest="0" * 64),
-        lambda m: m.pop("certificate"),
-        lambda m: m.update(matrices={}),
-        lambda m: m.update(spec=[]),
-        lambda m: m["matrices"]["C"].update(structure="pickle"),
-    ],
-)
-def test_an_edited_manifest_is_refused(made: Factorization, tmp_path: Path, change: Callable[[Any], None]) -> None:
-    manifest = copy.deepcopy(made.manifest)
-    change(manifest)
-    with pytest.raises(CorruptObject):
-        load(rewritten(made, tmp_path, manifest=manifest))
-
-
 def signed(made: Factorization, change: Callable[[Any], None]) -> Factorization:
     """A forger's version: the manifest edited and its digest recomputed."""
     manifest = copy.deepcopy(made.manifest)
     change(manifest)
     manifest["digest"] = manifest_digest(manifest)
     return from_tensors(manifest, made.tensors())
-
-
-@pytest.mark.parametrize(
-    ("stated", "message"),
-    [
-        ({"participation": {"kind": "fixed_epochs", "epochs": 4}}, "the sensitivity is stated for"),
-        ({"value": 0.0, "hex": "0x0p0"}, "the sensitivity is stated as"),
-        ({"value": 1e-61, "hex": (1e-61).hex()}, "no sensitivity that can be"),
-        ({"value": 0.999}, "two different numbers"),
-    ],
-)
-def test_a_sensitivity_that_cannot_be_is_not_opened(made: Factorization, stated: dict[str, Any], message: str) -> None:
-    with pytest.raises(CorruptObject, match=message):
-        signed(made, lambda manifest: manifest["certificate"]["sensitivity"].update(stated))
 
 
 @pytest.mark.parametrize(
@@ -244,31 +173,11 @@ def test_a_forged_claim_fails_verification(made: Factorization, change: Callable
         forged.verify()
 
 
-def test_a_forged_structure_is_refused(made: Factorization) -> None:
-    with pytest.raises(CorruptObject, match="pickle"):
-        signed(made, lambda manifest: manifest["matrices"]["C"].update(structure="pickle"))
-
-
 def test_a_strategy_of_one_result_with_the_claim_of_another_fails(made: Factorization) -> None:
     weaker = DenseMatrix(np.eye(4) * 2)
     mixed = Factorization(made.spec, weaker, made.dual, made.manifest)
     with pytest.raises(CertificateError, match="below the recomputed"):
         mixed.verify()
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    garbage = tmp_path / "garbage"
-    garbage.write_bytes(b"\x00" * 100)
-    with pytest.raises(CorruptObject, match="not a factor file: it has 100 bytes"):
-        load(garbage)
-    plain = tmp_path / "plain.safetensors"
-    save_file({"C": np.eye(2)}, plain)
-    with pytest.raises(CorruptObject, match="not one text, 'manifest'"):
-        load(plain)
-    for text in ("{", "[]", "NaN"):
-        save_file({"C": np.eye(2)}, plain, {"manifest": text})
-        with pytest.raises(CorruptObject):
-            load(plain)
 
 
 def test_rows_of_an_inverse_beyond_double_precision_are_refused() -> None:

@@ -9,7 +9,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from cases import WORKLOADS
-from checker_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
@@ -24,7 +23,7 @@ from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_co
 from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
 from factorize.checker.structures import ENDLESS_READINGS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, UnsupportedProblem
+from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factor_file import load
 from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
@@ -44,7 +43,6 @@ from factorize.workloads import KINDS, Prefix, UserMatrix
 from factorize.workloads.base import kinds_among
 
 ROOT = Path(__file__).parents[2]
-UNKNOWN = {"kind": "quarterly", "n": 4}
 N = 12
 ASKED = {"workload": {"kind": "prefix", "n": N}}
 PARTICIPATIONS: list[dict[str, Any]] = [
@@ -92,16 +90,6 @@ class TestWorkloads:
             kinds_among([Prefix, Prefix, Twin])
         with pytest.raises(TypeError, match="'prefix' has two programs"):
             defines("prefix")(PROGRAMS["identity"])
-
-    def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
-        manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
-        assert check_factor_file(sealed(manifest, tensors)).supported
-        manifest["spec"]["workload"] = UNKNOWN
-        with pytest.raises(CorruptObject, match="the manifest's spec is none: /workload: unknown kind"):
-            check_factor_file(sealed(manifest, tensors))
-        for ask in (program_of, lambda document: balls_of(document, {})):
-            with pytest.raises(CertificateError, match="workload 'quarterly'"):
-                ask(UNKNOWN)
 
 
 class TestParticipations:

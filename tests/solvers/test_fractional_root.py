@@ -11,7 +11,6 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.errors import InvalidSpec, UnsupportedProblem
-from factorize.solvers.formulas.fractional_root import negative_power
 
 TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 MIN_SEP = {"kind": "min_sep", "min_sep": 5}
@@ -28,16 +27,6 @@ def test_coefficients_by_hand() -> None:
     assert found.rows("C_inv", 7, 8)[0, :3:-1] == pytest.approx([1, -0.75, -0.09375, -0.0390625], rel=1e-15)
     assert not found.rows("C_inv", 7, 8)[0, :4].any()
     assert found.strategy.structure == "inverse_banded_toeplitz"
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
-def test_a_power_of_a_product_is_the_product_of_powers(gamma: float) -> None:
-    """Momentum's series is 1 / ((1 - x)(1 - x mu)); its power by the recursion and by two binomial series."""
-    t = np.arange(30)
-    series = (1 - 0.9 ** (t + 1)) / 0.1
-    one = np.cumprod(np.concatenate([[1.0], (t[1:] - 1 - gamma) / t[1:]]))
-    assert negative_power(series, gamma) == pytest.approx(np.convolve(one, one * 0.9**t)[:30], rel=1e-10, abs=1e-13)
-    assert negative_power(np.ones(30), gamma) == pytest.approx(one, rel=1e-14)
 
 
 @pytest.mark.parametrize("workload", [{"kind": "prefix", "n": 24}, MOMENTUM])

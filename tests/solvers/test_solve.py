@@ -18,7 +18,6 @@ from factorize.errors import (
     Cancelled,
     CertificateError,
     InvalidSpec,
-    InvalidStrategy,
     InvalidWorkload,
     TooLarge,
     UnsupportedProblem,
@@ -301,24 +300,6 @@ class TestLiars:
     def test_evidence_that_is_none(self, monkeypatch, honest, weights):
         with pytest.raises(CertificateError, match=r"dual\.weights"):
             self.lie(monkeypatch, replace(honest, dual={"weights": weights}))
-
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            lambda c: c.T,
-            lambda c: c + np.triu(np.full(c.shape, 1e-300), 1),
-            lambda c: np.where(np.eye(16, dtype=bool), np.nan, c),
-            lambda c: c + np.diag(np.where(np.arange(16) == 3, np.inf, 0.0)),
-            lambda c: c * (np.arange(16) != 3),
-            lambda c: -c,
-            lambda c: c[:-1],
-        ],
-        ids=["transposed", "noise above the diagonal", "nan", "infinite", "singular", "negative", "not square"],
-    )
-    def test_matrices_that_are_no_strategy(self, monkeypatch, honest, damage):
-        array = damage(honest.strategy.dense())
-        with pytest.raises(InvalidStrategy):
-            self.lie(monkeypatch, lambda: replace(honest, strategy=DenseMatrix(array)))
 
     def test_a_strategy_of_another_size(self, monkeypatch, honest):
         with pytest.raises(CertificateError, match="side 15"):

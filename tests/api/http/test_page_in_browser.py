@@ -258,20 +258,6 @@ def test_the_list_tells_rows_apart_and_filters(view: Watched, live_service: Live
     view.page.wait_for_selector("text=Nothing here.")
 
 
-def test_the_documentation_names_every_kind_and_route(view: Watched, live_service: LiveService) -> None:
-    view.go("key")
-    view.page.get_by_role("link", name="Documentation").click()
-    view.page.get_by_role("heading", name="Routes").wait_for()
-    document = live_service.get("/openapi.json").json()
-    spec = document["components"]["schemas"]["Spec"]["properties"]
-    kinds = [kind for part in ("workload", "mechanism") for kind in spec[part]["discriminator"]["mapping"]]
-    names = view.page.locator("dt").all_text_contents()
-    assert {*kinds, *(f"{m.upper()} {path}" for path, methods in document["paths"].items() for m in methods)} <= {
-        *names
-    }
-    assert all(view.page.locator("dd").all_text_contents())
-
-
 def test_mechanisms_are_compared(view: Watched) -> None:
     view.go("compare")
     view.page.get_by_label("n", exact=True).fill("4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from fractions import Fraction
@@ -15,7 +14,7 @@ from checker_files import SOLVER, parts, sealed
 from command_line import CommandLine
 from star_claims import best_order, changed, consistent, digest, estimate, gram_of, make_claim, unamplified
 
-from factorize import checker, parse_spec
+from factorize import parse_spec
 from factorize.checker.sampling import bets, calibrations, star
 from factorize.checker.sampling.bins import Gram
 from factorize.checker.sampling.calibrations import check_calibration, read_claim
@@ -74,25 +73,6 @@ def test_a_true_claim_is_accepted_with_its_seed_and_with_another(claim: dict[str
         assert "in secret" in assumed and "ideal law" in assumed and ("SHA-256" in assumed) == (not fresh)
     again = check_calibration(DATA, {"claim": claim, "claim_digest": digest(claim)})
     assert again.calibration == check_calibration(DATA, claim).calibration
-
-
-def test_the_checker_takes_nothing_from_the_accountant() -> None:
-    """Nor from the rest of the project but errors, the one reader of factor files and specs, and words of compiled code."""
-    for path in Path(checker.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [module]
-            ours = {name for name in names if name.partition(".")[0] in ("factorize", "solvers", "api")}
-            allowed = (
-                "factorize.checker",
-                "factorize.errors",
-                "factorize.encoding",
-                "factorize.format",
-                "factorize.numbers.compiling",
-                "factorize.signatures",
-                "factorize.spec",
-            )
-            assert all(name.startswith(allowed) for name in ours), path
 
 
 def test_both_directions_may_be_bets(sampled: dict[str, Any]) -> None:

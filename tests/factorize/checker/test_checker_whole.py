@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checker_files import (
-    claim,
     fractions,
     parts,
     patterns_of,
@@ -177,15 +175,6 @@ def test_long_structured_matrices() -> None:
     assert not overlapping.exact and overlapping.lower < overlapping.upper
     with pytest.raises(TooLarge, match="C\\^T C is formed up to"):
         squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-def test_claims_that_are_no_numbers(value: float) -> None:
-    manifest, tensors = parts(random_result(np.random.default_rng(1), "dense", {"kind": "single"}))
-    claim(manifest, 1.0)
-    manifest["certificate"]["sensitivity"]["hex"] = value.hex()
-    with pytest.raises(CorruptObject, match="the sensitivity is stated as"):
-        check_factor_file(sealed(manifest, tensors))
 
 
 def test_a_strangers_matrix() -> None:
