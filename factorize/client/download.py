@@ -1,4 +1,4 @@
-"""The download of one factor file: resumed by Range, hashed while it is read, named only after it is checked."""
+"""The download of one factor file: resumed by Range, hashed and checked before it gets its name."""
 
 from __future__ import annotations
 

@@ -147,10 +147,6 @@ class Region:
             found.extend(range(begin, last + 1))
         return found
 
-    def positions(self) -> np.ndarray:
-        """Return every entry's place in the flattened vector, int64."""
-        return _positions(self.starts, self.stops).astype(np.int64)
-
 
 def _positions(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """Return the entries of all runs, in as few bytes as they take."""

@@ -22,9 +22,6 @@ class Contributions(Protocol):
     def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
         """Return sum_e weights[e] contribution[e]; what has weight zero counts as zero even where it is not finite."""
 
-    def combine(self, factor: float, other: Contributions, other_factor: float) -> Contributions:
-        """Return factor self - other_factor other, example by example; `other` is of the same batch."""
-
     def dense(self) -> np.ndarray:
         """Return all of them, shape (m, *parameters)."""
 
@@ -54,21 +51,6 @@ class Rows:
         used = weights != 0
         rows = self.array if used.all() else self.array[used]
         return np.tensordot(weights[used], rows, axes=1)
-
-    def combine(self, factor: float, other: Contributions, other_factor: float) -> Rows:
-        """Row by row.
-
-        Raises:
-            InvalidParameter: there is another number of rows.
-        """
-        if len(other) != len(self):
-            raise InvalidParameter(
-                f"the gradient function returned {len(self)} contributions of a batch and then {len(other)} of it; "
-                "return as many each time, so that no example's is in another's",
-                field="gradient",
-            )
-        with np.errstate(over="ignore", invalid="ignore"):
-            return Rows(factor * self.array - other_factor * other.dense())
 
     def dense(self) -> np.ndarray:
         """The array."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.training.clip import Contributions, Rows
-
 
 @dataclass(frozen=True)
 class OuterProducts:
@@ -38,12 +36,6 @@ class OuterProducts:
         if used.all():
             return self.features.T @ (self.residuals * weights[:, None])
         return self.features[used].T @ (self.residuals[used] * weights[used, None])
-
-    def combine(self, factor: float, other: Contributions, other_factor: float) -> Contributions:
-        """Combine the residuals, where the features are the same."""
-        if isinstance(other, OuterProducts) and np.array_equal(self.features, other.features):
-            return OuterProducts(self.features, factor * self.residuals - other_factor * other.residuals)
-        return Rows(self.dense()).combine(factor, other, other_factor)
 
     def dense(self) -> np.ndarray:
         """Every outer product, shape (m, inputs, outputs)."""

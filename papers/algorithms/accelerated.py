@@ -16,6 +16,7 @@ from factorize.training.clip import Contributions, GradientFunction, contributio
 from factorize.training.ftrl import Observer, Run, guarantee, unobserved
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
+from papers.algorithms.differences import combined
 from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection
 
@@ -66,7 +67,9 @@ def accelerated_dp_srgd(
 
     def increment(t: int, batch: np.ndarray, x: np.ndarray, previous: np.ndarray) -> Contributions:
         here = contributions_at(gradient, x, batch)
-        return here if t == 0 else here.combine(t + 1.0, contributions_at(gradient, previous, batch), float(t))
+        if t == 0:
+            return here
+        return combined(here, t + 1.0, contributions_at(gradient, previous, batch), float(t))
 
     running = np.zeros(np.shape(start))
 
@@ -149,7 +152,7 @@ def unaccelerated_dp_srgd(
         change = contributions_at(gradient, x, batch)
         if t:
             before = contributions_at(gradient, previous, batch)
-            change = change.combine(t + 1.0, before, float(t))
+            change = combined(change, t + 1.0, before, float(t))
         released = sums.release(change)
         running += released
         previous, x = x, project(x - learning_rate * running / (t + 1.0))

@@ -25,6 +25,7 @@ from factorize.training.ftrl import Observer, Run, guarantee, unobserved
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
+from papers.algorithms.differences import combined
 from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection, everywhere
 
@@ -73,7 +74,7 @@ def dp_srg(
     for t, (batch, kept) in enumerate(zip(order, decays, strict=True)):
         change = contributions_at(gradient, weights, batch)
         if kept:
-            change = change.combine(1.0, contributions_at(gradient, previous, batch), kept)
+            change = combined(change, 1.0, contributions_at(gradient, previous, batch), kept)
         released = sums.release(change)
         estimate = kept * estimate + released
         previous, weights = weights, project(step(weights, estimate))

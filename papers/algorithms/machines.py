@@ -13,6 +13,7 @@ from factorize.errors import InvalidParameter
 from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
+from papers.algorithms.differences import combined
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Machine:
         change = contributions_at(self.gradient, x, batch)
         if t > 1:  # both gradients at the same samples: R24, algorithm 1, not the printed algorithm 2
             before = contributions_at(self.gradient, previous, batch)
-            change = change.combine(float(t), before, t - 1.0)
+            change = combined(change, float(t), before, t - 1.0)
         return clipped_sum(change, self.clip) if self.sums is None else self.sums.release(change)
 
 

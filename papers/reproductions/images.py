@@ -48,10 +48,6 @@ class SingleProducts(OuterProducts):
         """One matrix product."""
         return super().weighted_sum(weights.astype(np.float32))
 
-    def combine(self, factor: float, other: OuterProducts, other_factor: float) -> SingleProducts:  # type: ignore[override]  # both gradients of a step are of one model
-        """Combine the residuals; the features are those of the same batch."""
-        return SingleProducts(self.features, factor * self.residuals - other_factor * other.residuals)
-
 
 def load_images(mnist: Path | None, *, constant: bool = False) -> Images:
     """Return MNIST in the order of its files, or the digits in a fixed random order.

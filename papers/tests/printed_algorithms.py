@@ -7,6 +7,7 @@ import numpy as np
 from factorize.privacy import Calibration
 from factorize.training.clip import GradientFunction, Rows, clipped_sum, contributions_at
 from factorize.training.orders import Order
+from papers.algorithms.differences import combined
 
 
 def printed_trusted_mu2(
@@ -59,7 +60,7 @@ def printed_srg(
     for t, batch in enumerate(order):
         change = contributions_at(gradient, x, batch)
         if t:
-            change = change.combine(1.0, contributions_at(gradient, previous, batch), decay)
+            change = combined(change, 1.0, contributions_at(gradient, previous, batch), decay)
         noisy = clipped_sum(change, clip_norm) / len(batch) + noise[t]
         nabla = (decay if t else 0.0) * nabla + noisy
         used.append(nabla + noise[t])

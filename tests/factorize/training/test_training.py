@@ -35,6 +35,7 @@ from factorize.training import (
     ones,
 )
 from papers.algorithms import DIFFERENCED, INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
+from papers.algorithms.differences import combined
 from papers.algorithms.filtered_noise import filtered_sensitivity
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
@@ -75,11 +76,11 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     x, r, s = generator.standard_normal((3, 6, 4))
     one, two = OuterProducts(x, r), OuterProducts(x, s)
     np.testing.assert_allclose(one.norms(), Rows(one.dense()).norms(), rtol=1e-12)
-    combined, plain = one.combine(2.0, two, 0.5), Rows(one.dense()).combine(2.0, Rows(two.dense()), 0.5)
-    assert isinstance(combined, OuterProducts)
-    np.testing.assert_allclose(clipped_sum(combined, 1.0), clipped_sum(plain, 1.0), rtol=1e-12)
+    both, plain = combined(one, 2.0, two, 0.5), combined(Rows(one.dense()), 2.0, Rows(two.dense()), 0.5)
+    assert isinstance(both, OuterProducts)
+    np.testing.assert_allclose(clipped_sum(both, 1.0), clipped_sum(plain, 1.0), rtol=1e-12)
     other = OuterProducts(x + 1, s)
-    np.testing.assert_allclose(one.combine(1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
+    np.testing.assert_allclose(combined(one, 1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("inverse", [(1.0, -0.9), (1.0, -1.9, 0.9025), (1.0, 0.3, -0.7, 0.1), (1.0, -1.0), (1.0, 2.0)])
@@ -103,7 +104,7 @@ def test_a_filter_whose_inverse_is_lost_to_rounding_is_refused() -> None:
 def test_a_difference_of_one_row_and_several_is_refused() -> None:
     """Every example's contribution would hold the whole batch's gradient, and clipping would bound nobody's share."""
     with pytest.raises(InvalidParameter, match="2 contributions of a batch and then 1"):
-        Rows(np.ones((2, 3))).combine(1.0, Rows(np.ones((1, 3))), 0.5)
+        combined(Rows(np.ones((2, 3))), 1.0, Rows(np.ones((1, 3))), 0.5)
 
 
 @pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False]])
