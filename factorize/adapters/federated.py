@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.client.cache import replace_file
-from factorize.client.noise import NoiseGenerator, NoiseOptions
+from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.claims import CertifiedFactors, certified
@@ -73,7 +73,7 @@ class FederatedRounds:
         path: of the state. Where there is one, the run continues: the next round has the noise of its own row.
         factors: of C; its participation says how often and how far apart a client may take part.
         target: the privacy asked for.
-        model: arrays of the shapes and types of an update. The noise is float64 where one of them is, else float32.
+        model: arrays of the shapes and types of an update.
         clients: clients of the fleet, for the statement.
         clients_a_round: the planned number, and the fixed divisor.
         clip_norm: bound on a client's update over all arrays together.
@@ -119,9 +119,7 @@ class FederatedRounds:
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
         )
         size = sum(math.prod(shape) for shape, _ in self._parts)
-        wide = any(np.dtype(kind) == np.float64 for _, kind in self._parts)
-        options: NoiseOptions = {"precision": "float64", "dtype": "float64" if wide else "float32"}
-        self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, **options)
+        self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps)
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
         self.statement = PrivacyStatement(self.calibration, held.digest, self.steps, clients, clients, "fixed", "user")
@@ -245,7 +243,7 @@ class FederatedRounds:
                 raise InvalidParameter("the model has other shapes than at the beginning of the run", field="model")
             given = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
         self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
-        noisy = (self._sum + self._noise.next()).astype(self._noise.dtype)  # beyond its digits a sum would show
+        noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = given, mean
         for client in sorted(self._open):
@@ -327,7 +325,7 @@ class FederatedRounds:
         told = None
         if receipt is not None:
             receipt.refused = self.refused
-            receipt.begin(self.statement, [held], self._auditor, generator="sfc64", dtype=str(self._noise.dtype))
+            receipt.begin(self.statement, [held], self._auditor, generator="sfc64", dtype="float32")
             told = self._auditor.on_step
             behind = self.step - receipt.taken
             if behind == 1 and told is not None:  # the server was killed between the two writes

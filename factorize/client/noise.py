@@ -35,7 +35,6 @@ class NoiseOptions(TypedDict, total=False):
     shard: tuple[int, int] | Region | None
     generator: Literal["sfc64", "shake128"]
     precision: Literal["float32", "float64"] | None
-    dtype: Literal["float32", "float64"]
     memory_bytes: int
     threads: int
 
@@ -75,16 +74,14 @@ class NoiseGenerator(Checkpointed):
         shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`. A
             `Region` where they are no neighbours.
         generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
-        precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64. None takes
-            float32 where its roundings cost at most 1e-3 of sigma, else float64.
-        dtype: of the noise itself; rounded to float32, that in float64 has the same bits.
+        precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and the noise
+            itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
         memory_bytes: for sources without structure, see `MEMORY_BYTES`.
         threads: that make noise; the bits do not depend on it.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
         steps: n, after which it refuses.
-        dtype: of the noise.
         precision: of the state.
         allowance: what the noise is multiplied by beyond 1 for the roundings (allowances.py, docs/training.md).
         sigma: standard deviation of Z as it is drawn, calibration.sigma_of_sums (1 + allowance).
@@ -92,7 +89,7 @@ class NoiseGenerator(Checkpointed):
 
     Raises:
         InvalidParameter: no `Calibration`, rows from a service, an empty shape, a shard outside it, rows that are
-            not square, another dtype, or a precision whose roundings cannot be bounded by 1e-2 of sigma.
+            not square, or a precision whose roundings cannot be bounded by 1e-2 of sigma (allowances.py).
     """
 
     def __init__(
@@ -105,7 +102,6 @@ class NoiseGenerator(Checkpointed):
         shard: tuple[int, int] | Region | None = None,
         generator: Literal["sfc64", "shake128"] = "sfc64",
         precision: Literal["float32", "float64"] | None = None,
-        dtype: Literal["float32", "float64"] = "float32",
         memory_bytes: int = MEMORY_BYTES,
         threads: int = 1,
     ) -> None:
@@ -121,14 +117,14 @@ class NoiseGenerator(Checkpointed):
                 "use factors.noise, which makes it from the certified C",
                 field="source",
             )
-        for name, kind in (("precision", precision or "float64"), ("dtype", dtype)):
-            if kind not in PRECISIONS:
-                raise InvalidParameter(f"{name} {str(kind)[:20]!r} is not one of {', '.join(PRECISIONS)}", field=name)
+        if precision is not None and precision not in PRECISIONS:
+            message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"
+            raise InvalidParameter(message, field="precision")
         self._whole = _checked_shape(shape)
         region = checked_region(shard, math.prod(self._whole))
         self.shape = self._whole if shard is None else (region.size,)
         self.calibration = calibration
-        self.step, self.dtype = 0, np.dtype(dtype)
+        self.step = 0
         self._belongs = {"factorization": source.digest, "generator": generator, "shard": region.document()}
         self._normals = make_normals(generator, seed, source.digest)
         workers = Workers(region, threads)
@@ -151,7 +147,7 @@ class NoiseGenerator(Checkpointed):
             yield self.next()
 
     def add_to_sum(self, total: np.ndarray) -> np.ndarray:
-        """Return a sum of clipped contributions with the noise of this step, in its dtype, and go on to the next.
+        """Return a sum of clipped contributions with the noise of this step, float32, and go on to the next.
 
         Args:
             total: of the shape, with at least the digits of float32.
@@ -160,7 +156,7 @@ class NoiseGenerator(Checkpointed):
             InvalidParameter: another shape, fewer digits, or all n steps were taken.
         """
         values = self._checked("total", total)
-        return np.asarray(values + self.next(), dtype=self.dtype)
+        return np.asarray(values + self.next(), dtype=np.float32)
 
     def add_to_mean(self, mean: np.ndarray) -> np.ndarray:
         """Return a sum of clipped contributions over the calibration's divisor with noise, and go on to the next step.
@@ -173,13 +169,13 @@ class NoiseGenerator(Checkpointed):
         """
         divisor, values = self.calibration.divisor_of_means(), self._checked("mean", mean)
         self.calibration.check_mean(float(np.linalg.norm(values)))
-        return np.asarray(values + self.next().astype(np.float64) / divisor, dtype=self.dtype)
+        return np.asarray(values + self.next().astype(np.float64) / divisor, dtype=np.float32)
 
     def next(self, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the noise of this step for sums, in its dtype, and go on to the next.
+        """Return the noise of this step for sums, float32, and go on to the next.
 
         Args:
-            out: where to write it: contiguous, of the shape and dtype; a new array by default.
+            out: where to write it: contiguous float32 of the shape; a new array by default.
 
         Raises:
             InvalidParameter: all n steps were taken, or the row is not one of an inverse strategy matrix.
@@ -187,9 +183,9 @@ class NoiseGenerator(Checkpointed):
         """
         self._refuse_past(self.step + 1)
         if out is None:
-            out = np.empty(self.shape, dtype=self.dtype)
-        elif out.shape != self.shape or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise InvalidParameter(f"out is not a contiguous {self.dtype} array of shape {self.shape}", field="out")
+            out = np.empty(self.shape, dtype=np.float32)
+        elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise InvalidParameter(f"out is not a contiguous float32 array of shape {self.shape}", field="out")
         self._engine.step(self.step, out.reshape(-1))
         self.step += 1
         if self.step == self.steps:
@@ -221,8 +217,8 @@ class NoiseGenerator(Checkpointed):
         found = np.asarray(values)
         if found.shape != self.shape or found.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
-                f"the {name} has shape {found.shape} and type {found.dtype}, and the noise {self.shape} and "
-                f"{self.dtype}; clip and add up in float32 or float64, in the noise's shape",
+                f"the {name} has shape {found.shape} and type {found.dtype}, and the noise {self.shape} and float32; "
+                "clip and add up in float32 or float64, in the noise's shape",
                 field=name,
             )
         return found

@@ -7,7 +7,7 @@ import json
 import os
 import random
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,40 +94,12 @@ def test_the_mean_is_of_the_planned_number_of_clients(tmp_path: Path, factors: F
     assert rounds.eligible(FLEET) == sorted(FLEET[PLANNED:]), "who was admitted waits, answer or not"
 
 
-def test_a_float64_model_gets_noise_and_mean_in_float64(tmp_path: Path, factors: Factorization) -> None:
-    receipt = Receipt(tmp_path / "receipt.json")
-    wide = [MODEL[0], MODEL[1].astype(np.float64)]
-    rounds = rounds_in(tmp_path, factors, model=wide, receipt=receipt)
-    for step in range(3):
-        narrow = factors_noise(factors, rounds, step=step)
-        noise = factors_noise(factors, rounds, step=step, dtype="float64")
-        assert noise.dtype == np.float64 and (noise.astype(np.float32) == narrow).all() and (noise != narrow).all()
-        total = np.zeros(10)
-        chosen = rounds.choose(FLEET)
-        for client in sorted(chosen):
-            assert rounds.add(client, answer(client, step))
-            total += np.asarray(clipped(answer(client, step), 0.5))
-        released = rounds.close()
-        assert [part.dtype for part in released] == [np.float32, np.float64]
-        assert (released[1] == ((total + noise) / PLANNED)[6:]).all()
-        assert (released[0].ravel() == ((total + noise) / PLANNED)[:6].astype(np.float32)).all()
-    assert rounds.last is not None and bits(rounds.last[1]) == bits(released)
-    receipt.close()
-    assert json.loads((tmp_path / "receipt.json").read_text())["noise"]["dtype"] == "float64"
-    assert_proved(tmp_path, factors)
-
-
-def factors_noise(
-    factors: Factorization, rounds: FederatedRounds, step: int = 0, dtype: Literal["float32", "float64"] = "float32"
-) -> np.ndarray:
+def factors_noise(factors: Factorization, rounds: FederatedRounds) -> np.ndarray:
     from factorize.client.noise import NoiseGenerator
     from factorize.client.noise_source import source_of
     from factorize.format.claims import certified
 
-    source = source_of(certified(factors))
-    noise = NoiseGenerator(source, rounds.calibration, 10, seed=SEED, precision="float64", dtype=dtype)
-    noise.skip(step)
-    return noise.next()
+    return NoiseGenerator(source_of(certified(factors)), rounds.calibration, 10, seed=SEED, precision="float64").next()
 
 
 def test_what_is_wrong_is_refused_and_the_round_goes_on(

@@ -81,19 +81,6 @@ class TestAddition:
             assert noisy.dtype == np.float32 and (total == np.arange(6).reshape(2, 3)).all()
             np.testing.assert_array_equal(noisy, (total + other.next()).astype(np.float32))
 
-    def test_noise_in_float64_has_the_bits_of_that_in_float32(self, rows, calibration):
-        wide, other, narrow = (
-            NoiseGenerator(rows, calibration, 6, seed=7, dtype=d) for d in ("float64",) * 2 + ("float32",)
-        )
-        for _ in range(3):
-            noisy, noise = wide.add_to_sum(np.ones(6)), other.next()
-            assert noisy.dtype == noise.dtype == np.float64 and (noisy == 1 + noise).all()
-            assert (noise.astype(np.float32) == narrow.next()).all() and (noise.astype(np.float32) != noise).any()
-        with pytest.raises(InvalidParameter, match="contiguous float64 array"):
-            other.next(out=np.empty(6, np.float32))
-        with pytest.raises(InvalidParameter, match="dtype 'float16' is not one of"):
-            NoiseGenerator(rows, calibration, 6, seed=7, dtype="float16")
-
     def test_without_a_divisor_nothing_is_added_to_means(self, rows, calibration):
         generator = NoiseGenerator(rows, calibration, 3, seed=7)
         with pytest.raises(InvalidParameter, match=r"for sums, and this calibration has no divisor.*divisor="):
