@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.output import (
-    Database,
-    Output,
-    OutputForm,
-    ServiceUrl,
-    StoreUrl,
-    argument,
-    emit,
-    option,
-    remark,
-)
+from factorize.api.terminal.output import Commands, Shown, argument, option, remark
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import service_url
 from factorize.errors import InvalidParameter
@@ -36,7 +26,7 @@ if TYPE_CHECKING:
     from factorize.client.service import Service
 
 
-jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
+jobs = Commands(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
 Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
 
 
@@ -45,46 +35,41 @@ def list_jobs(
     state: Annotated[str | None, option(metavar="STATE", help="queued, running, done, failed or cancelled.")] = None,
     workload: Annotated[str | None, option(metavar="KIND", help="Only this kind of workload.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs to list at most.")] = 50,
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    service: str | None = None,
+    store: str | None = None,
+) -> Shown:
     """List jobs, newest first; results that no job has made come last."""
     found = _service(service, store).jobs(state=state, workload=workload, limit=limit)
-    emit(output, {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs")
+    return {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs"
 
 
 @jobs.command("show")
-def show_job(
-    digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
-) -> None:
+def show_job(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
     """Show one job: state, progress, and why it failed."""
-    _emit_job(output, _service(service, store).status(digest))
+    return _shown_job(_service(service, store).status(digest))
 
 
 @jobs.command()
-def cancel(
-    digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT
-) -> None:
+def cancel(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
     """End a queued or running job; its processes are killed within seconds."""
-    _emit_job(output, _service(service, store).cancel(digest))
+    return _shown_job(_service(service, store).cancel(digest))
 
 
 @jobs.command()
-def retry(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def retry(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
     """Queue a failed or cancelled job again."""
-    _emit_job(output, _service(service, store).retry(digest))
+    return _shown_job(_service(service, store).retry(digest))
 
 
 @jobs.command()
-def watch(digest: Digest, service: ServiceUrl = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def watch(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
     source = _service(service, store)
     with display() as shown:
         shown.start(digest[:12])
         document = source.wait(digest, progress=lambda event: show_event(shown, event))
         shown.finish("")
-    _emit_job(output, document)
+    return _shown_job(document)
 
 
 def _service(url: str | None, store: str | None) -> Service:
@@ -101,9 +86,9 @@ def _service(url: str | None, store: str | None) -> Service:
     return Service(service_url(url, store))
 
 
-def _emit_job(output: OutputForm, document: dict[str, Any]) -> None:
+def _shown_job(document: dict[str, Any]) -> Shown:
     job = _as_job(document)
-    emit(output, job, _job_text(job))
+    return job, _job_text(job)
 
 
 def _as_job(document: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +116,7 @@ def _job_text(job: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
+keys = Commands(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Names the key; no secret.", show_default=False)]
 _LIMIT = "Quota. Default: the setting of this name."
 
@@ -150,10 +135,9 @@ def create(
         Path | None,
         option(metavar="FILE", help="Write the token into a new file of your own."),
     ] = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    database: str | None = None,
+    store: str | None = None,
+) -> Shown:
     """Make a key and show its token, this once; with --to it goes into a file that its owner alone reads.
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
@@ -166,31 +150,31 @@ def create(
     with _register(database, store) as register, _written(to) as write:
         key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
         write(token)
-    _show_token(output, key, token, to)
+    return _shown_token(key, token, to)
 
 
 @keys.command("list")
-def list_keys(database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def list_keys(database: str | None = None, store: str | None = None) -> Shown:
     """List all keys, the oldest first; no secrets."""
     with _register(database, store) as register:
         found = [key.document(time.time()) for key in register.all()]
-    emit(output, {"items": found}, "\n".join(_key_line(key) for key in found) or "no keys")
+    return {"items": found}, "\n".join(_key_line(key) for key in found) or "no keys"
 
 
 @keys.command("show")
-def show_key(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def show_key(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Show one key: scopes, end and quotas; no secret."""
     with _register(database, store) as register:
         found = register.get(key_id)
-    _emit_key(output, found)
+    return _shown_key(found)
 
 
 @keys.command()
-def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def revoke(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Take a key back for ever; services refuse it within a second."""
     with _register(database, store) as register:
         found = register.revoke(key_id)
-    _emit_key(output, found)
+    return _shown_key(found)
 
 
 @contextmanager
@@ -221,20 +205,17 @@ def _written(to: Path | None) -> Iterator[Any]:
             raise
 
 
-def _show_token(output: OutputForm, key: AccessKey, token: Token, to: Path | None) -> None:
+def _shown_token(key: AccessKey, token: Token, to: Path | None) -> Shown:
     document = key.document(time.time())
-    if to is None:
-        emit(output, {**document, "token": token.text}, token.text)
-        remark(
-            f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again"
-        )
-    else:
-        emit(output, {**document, "file": str(to)}, f"{_key_text(document)}\nfile          {to}")
+    if to is not None:
+        return {**document, "file": str(to)}, f"{_key_text(document)}\nfile          {to}"
+    remark(f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again")
+    return {**document, "token": token.text}, token.text
 
 
-def _emit_key(output: OutputForm, key: AccessKey) -> None:
+def _shown_key(key: AccessKey) -> Shown:
     document = key.document(time.time())
-    emit(output, document, _key_text(document))
+    return document, _key_text(document)
 
 
 def _key_line(key: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from factorize.api.commands.solve import add, estimate, solve, spec
 from factorize.api.commands.stored import get, ls, plot, show, sign
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
+    Commands,
     ExitCode,
     OutputForm,
     VerificationFailed,
@@ -58,7 +59,7 @@ BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (spec, jobs, keys, audit)
 
-app = typer.Typer(
+app = Commands(
     name=NAME,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

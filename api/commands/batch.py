@@ -14,10 +14,8 @@ import typer
 from factorize.api.commands.batch_report import GOOD, STATES, Item, check_path, write_report
 from factorize.api.terminal.output import (
     ExitCode,
-    Output,
     OutputForm,
-    ServiceUrl,
-    StoreUrl,
+    Shown,
     argument,
     describe_gap,
     emit,
@@ -53,10 +51,10 @@ def batch(
             help="Write a row per spec with the numbers of its certificate; may be given twice.",
         ),
     ] = None,
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> int:
+    service: str | None = None,
+    store: str | None = None,
+    output: OutputForm = OutputForm.TEXT,
+) -> Shown:
     """Solve a grid or a list of specs.
 
     Specs that the store, or the service, knows are skipped, so an interrupted batch goes on where it was. Bad lines and
@@ -89,13 +87,14 @@ def batch(
     for path in reports:
         _write(path, items, stored)
     interrupted = isinstance(end, KeyboardInterrupt)
-    emit(output, _summary_document(items, interrupted, cost), _summary(items))
+    shown = _summary_document(items, interrupted, cost), _summary(items)
     if isinstance(end, ServiceUnreachable):
+        emit(output, *shown)
         raise end
     if interrupted:
         remark("interrupted; what is finished is stored, and the same command goes on from there")
-        return ExitCode.INTERRUPTED
-    return ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
+        return *shown, ExitCode.INTERRUPTED
+    return *shown, ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
 
 
 def _results(store: str | None, *, create: bool) -> Store | None:

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorize.api.terminal.output import (
-    Output,
-    OutputForm,
-    ServiceUrl,
-    StoreUrl,
-    Target,
-    VerificationFailed,
-    argument,
-    emit,
-    option,
-)
+from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
 from factorize.api.terminal.sources import open_target, read_spec_text, service_url, written_whole
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import is_digest
@@ -36,12 +26,11 @@ def calibrate(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
     ] = False,
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    service: str | None = None,
+    store: str | None = None,
     *,
     fields: dict[str, Any],
-) -> None:
+) -> Shown:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
 
     It is for sums of clipped contributions; with --divisor the answer has that for means too.
@@ -56,7 +45,7 @@ def calibrate(
     """
     asked = fields | ({"method": "deterministic"} if deterministic else {})
     document = _here(target, store, asked) if service is None else _there(target, service_url(service, store), asked)
-    emit(output, document, _text(document))
+    return document, _text(document)
 
 
 def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, Any]:
@@ -147,11 +136,10 @@ def profile(
     sigma: Annotated[float, option(help="Of each entry of Z, for sums.")],
     epsilons: Annotated[str | None, option(metavar="E1,E2,...", help="Default: 0.25 to 10 in steps of 0.25.")] = None,
     plot: Annotated[Path | None, option(help="Draw both curves: .png, .pdf or .svg.")] = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    store: str | None = None,
     *,
     fields: dict[str, Any],
-) -> None:
+) -> Shown:
     """Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
@@ -179,7 +167,7 @@ def profile(
         with written_whole(plot) as part:
             draw_profile(document).savefig(part, dpi=130)
         document["file"] = str(plot)
-    emit(output, document, _profile_text(document))
+    return document, _profile_text(document)
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -214,9 +202,8 @@ def predict(
     factorization: Annotated[
         str | None, option(metavar="FILE|DIGEST", help="A factor file or a stored result, for questions about one.")
     ] = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Answer a question about a training run: exact losses on quadratics and on regression.
 
     Kinds of questions and their fields are in docs/predict.md.
@@ -225,7 +212,7 @@ def predict(
 
     document = _read(question)
     found = ask(document, None if factorization is None else open_target(factorization, store)).document()
-    emit(output, found, _prediction_text(found))
+    return found, _prediction_text(found)
 
 
 def _read(source: str) -> dict[str, Any]:

@@ -7,17 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from factorize.api.terminal.output import (
-    Output,
-    OutputForm,
-    ServiceUrl,
-    SpecText,
-    StoreUrl,
-    argument,
-    emit,
-    option,
-    remark,
-)
+from factorize.api.terminal.output import Shown, SpecText, argument, option, remark
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
     check_target,
@@ -52,12 +42,11 @@ def compare(
         ),
     ] = None,
     plot: Annotated[Path | None, option(metavar="FILE.png", help="Also draw the table.")] = None,
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    service: str | None = None,
+    store: str | None = None,
     *,
     fields: dict[str, Any],
-) -> None:
+) -> Shown:
     """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
 
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
@@ -81,7 +70,7 @@ def compare(
 
         with written_whole(plot) as part:
             draw_comparison(table).savefig(part, dpi=130)
-    emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
+    return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")
 
 
 def _memory(text: str | None) -> dict[str, Any]:
@@ -123,12 +112,11 @@ def recommend(
         option(metavar="torch|jax|numpy|federated|none", help="Whose lines are printed; default: all."),
     ] = None,
     to: Annotated[Path | None, option(metavar="FILE.json", help="Also write the spec.")] = None,
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    service: str | None = None,
+    store: str | None = None,
     *,
     fields: dict[str, Any],
-) -> None:
+) -> Shown:
     """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
 
     Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory; of a federated job, with --clients,
@@ -160,7 +148,7 @@ def recommend(
     if to is not None:
         _write(to, told["spec"])
     kept = "" if results is None else f"\nstore       {results.url} (`factorize solve` of this spec answers from there)"
-    emit(output, told, advice_text(told, shown_code, kept))
+    return told, advice_text(told, shown_code, kept)
 
 
 def _question(typed: dict[str, Any], workload: str | None) -> Job:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.output import (
-    Database,
+    Commands,
     ExitCode,
     LogFormat,
-    Output,
     OutputForm,
-    StoreUrl,
+    Shown,
     VerificationFailed,
     argument,
     emit,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     names=["host", "port", "https_certificate", "https_key", "database", "scheduler", "log_format"],
     flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
 )
-def serve(store: StoreUrl = None, output: Output = OutputForm.TEXT, *, fields: dict[str, Any]) -> None:
+def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fields: dict[str, Any]) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout.
 
     Where callers need keys and there is none yet, the command that makes one is shown.
@@ -92,8 +91,8 @@ def worker(
     tls_cert: Annotated[str | None, option(metavar="FILE", help="This worker's certificate.")] = None,
     tls_key: Annotated[str | None, option(metavar="FILE", help="Its private key.")] = None,
     log_format: LogFormat = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
+    store: str | None = None,
+    output: OutputForm = OutputForm.TEXT,
 ) -> None:
     """Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.
 
@@ -125,9 +124,8 @@ def fsck(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")
     ] = False,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> int:
+    store: str | None = None,
+) -> Shown:
     """Read every object of the store and compare it with its digest.
 
     Exits with 4 where something is damaged and was not repaired.
@@ -141,8 +139,8 @@ def fsck(
             results, repair=repair, progress=lambda done, total: shown.note(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB")
         )
         shown.finish("")
-    emit(output, {"store": results.url, **report.document()}, _report_text(report, results.url))
-    return ExitCode.OK if report.clean else ExitCode.VERIFICATION_FAILED
+    code = ExitCode.OK if report.clean else ExitCode.VERIFICATION_FAILED
+    return {"store": results.url, **report.document()}, _report_text(report, results.url), code
 
 
 def _report_text(report: StoreReport, url: str) -> str:
@@ -170,9 +168,8 @@ def gc(
     delete: Delete = None,
     retention: Annotated[float | None, option(metavar="DAYS", min=0, help="Delete results older than that.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Remove what nothing names: old temporary files and blobs; and the results that --delete and --retention name.
 
     Nothing else that a result needs is ever removed. Others may go on using the store meanwhile.
@@ -191,15 +188,14 @@ def gc(
     )
     for digest in [] if dry_run else found.deleted:
         _audited("deletion", digest, store=store)
-    emit(output, {"store": results.url, **found.document()}, _removed_text(found, results.url))
+    return {"store": results.url, **found.document()}, _removed_text(found, results.url)
 
 
 def revoke(
     digest: Annotated[str, argument(metavar="DIGEST", help="Of the result, not of its spec.")],
     reason: Annotated[str, option(metavar="TEXT", help="One line for everyone who asks for it.")],
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Take a result back: from now on everyone who asks for it is told why, and its spec is solved anew.
 
     Results that store further matrices beside the same C are taken back with it. Nothing is deleted.
@@ -211,7 +207,7 @@ def revoke(
     names = [revocation.digest for revocation in revocations]
     reason = revocations[0].reason
     text = "\n".join([*(f"revoked       {name}" for name in names), f"reason        {reason}"])
-    emit(output, {"store": results.url, "revoked": names, "reason": reason}, text)
+    return {"store": results.url, "revoked": names, "reason": reason}, text
 
 
 def _audited(event: str, subject: str, *, store: str | None, **detail: Any) -> None:
@@ -236,7 +232,7 @@ def _removed_text(found: Removed, url: str) -> str:
     return "\n".join(lines)
 
 
-audit = typer.Typer(name="audit", no_args_is_help=True, help="Check the audit log; or attack a claim of privacy.")
+audit = Commands(name="audit", no_args_is_help=True, help="Check the audit log; or attack a claim of privacy.")
 
 
 @audit.command()
@@ -245,8 +241,7 @@ def scores(
     epsilon: Annotated[float, option("--epsilon", help="Claimed.")],
     delta: Annotated[float, option("--delta", help="Claimed; default 0.")] = 0.0,
     confidence: Annotated[float, option("--confidence", help="Of the answer; default 0.95.")] = 0.95,
-    output: Output = OutputForm.TEXT,
-) -> None:
+) -> Shown:
     """Say whether an attack's scores on one trained job, anybody's, refute the privacy that is claimed for it.
 
     A fair coin for each example has to have decided whether it was trained on. Exits with 4 where the claim is refuted.
@@ -272,9 +267,7 @@ def scores(
         f"probability   at most {report.p_value:.3g} of so many, if the claim is true",
         f"epsilon       at least {report.epsilon:.4g} at this delta, with confidence {report.confidence:g}",
     ]
-    emit(output, document, "\n".join(lines))
-    if report.refutes:
-        raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+    return document, "\n".join(lines), ExitCode.VERIFICATION_FAILED if report.refutes else ExitCode.OK
 
 
 @audit.command()
@@ -286,10 +279,9 @@ def verify(
             help="A head that an earlier check printed: exit code 4 unless the log still holds it.",
         ),
     ] = None,
-    database: Database = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    database: str | None = None,
+    store: str | None = None,
+) -> Shown:
     """Check that no row was changed, moved or taken out since it was written.
 
     Rows cut off from the end leave a whole log: write the head down elsewhere now and then, and give it with
@@ -309,4 +301,4 @@ def verify(
         message = f"the audit log does not hold {expect}: rows were cut off, or it is another log"
         raise VerificationFailed(CorruptObject(message))
     document = {"rows": found.rows, "since": found.since, "head": str(found.head)}
-    emit(output, document, f"rows          {found.rows}, since {found.since or 'now'}\nhead          {found.head}")
+    return document, f"rows          {found.rows}, since {found.since or 'now'}\nhead          {found.head}"

@@ -9,20 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from factorize.api.terminal.output import (
+    Commands,
     Dtype,
     Explain,
     Matrices,
-    Output,
-    OutputForm,
-    ServiceUrl,
+    Shown,
     SpecText,
-    StoreUrl,
     argument,
     describe_manifest,
-    emit,
     explained,
     option,
     remark,
@@ -54,11 +49,10 @@ def solve(
     to: Annotated[Path | None, option(metavar="FILE", help="Also write the factor file there.")] = None,
     matrices: Matrices = None,
     dtype: Dtype = "float64",
-    store: StoreUrl = None,
-    service: ServiceUrl = None,
+    store: str | None = None,
+    service: str | None = None,
     explain: Explain = False,
-    output: Output = OutputForm.TEXT,
-) -> None:
+) -> Shown:
     """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store.
 
     With --service a running service does that, in its own store: it is warm, so that a small spec takes no second.
@@ -71,8 +65,7 @@ def solve(
         wanted = None if dtype == "float64" else dtype
         manifest = _by_service(service, spec, to, wanted, elsewhere=(store, names))
         _warn(read_spec(spec), parse_spec(manifest["spec"]))
-        _shown(output, manifest, f"service       {service}", to, explain)
-        return
+        return manifest, _text(manifest, f"service       {service}", to, explain)
     from factorize.api.local import obtain, plan
     from factorize.api.proof import prover
 
@@ -96,13 +89,13 @@ def solve(
         manifest = results.put(changed, check=partial(prove, store=results.url))
     if to is not None:
         copy_stored(results, manifest, to)
-    _shown(output, manifest, f"store         {results.url} ({origin})", to, explain)
+    return manifest, _text(manifest, f"store         {results.url} ({origin})", to, explain)
 
 
-def _shown(output: OutputForm, manifest: dict[str, Any], kept: str, to: Path | None, explain: bool) -> None:
-    """Print a result, where it is kept and, if asked for, what its terms mean."""
+def _text(manifest: dict[str, Any], kept: str, to: Path | None, explain: bool) -> str:
+    """Return a result, where it is kept and, if asked for, what its terms mean."""
     text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
-    emit(output, manifest, explained(text) if explain else text)
+    return explained(text) if explain else text
 
 
 def _warn(asked: Spec, solved: Spec) -> None:
@@ -143,7 +136,7 @@ def _label(document: dict[str, Any]) -> str:
     return f"{describe_part(document['workload'])} by {document['mechanism']['kind']}"
 
 
-def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
     from factorize.api.local import cost, plan
     from factorize.api.pace import machine_pace
@@ -173,15 +166,14 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
         f"memory        {needed.bytes / 2**20:.0f} MiB",
         f"stored        {'yes: it is not solved again' if known else 'no'}",
     ]
-    emit(output, document, "\n".join(lines))
+    return document, "\n".join(lines)
 
 
 def add(
     strategy: Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")],
     spec: Annotated[str, option(metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")],
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Certify a strategy of your own for a spec, check it exactly from the bytes, and store it.
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
@@ -194,7 +186,7 @@ def add(
     results = open_results(store, create=True)
     found = certified(array, asked, results)
     manifest = results.put(found, check=partial(prove, store=results.url, strict=True))
-    emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)")
+    return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
 
 
 def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
@@ -237,30 +229,27 @@ def _structured(array: np.ndarray) -> Matrix:
     return DenseMatrix(checked)
 
 
-spec = typer.Typer(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")
+spec = Commands(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")
 PARTS = ("workload", "optimize_for", "participation", "objective", "mechanism", "sampling")
 
 
 @spec.command(cls=SpecCommand)
-def show(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def show(spec: SpecText, store: str | None = None) -> Shown:
     """Show a spec in its canonical form: defaults written out, schedules as lists, `auto` by its name."""
-    _ = store
     document = _chosen(spec).document()
-    emit(output, document, json.dumps(document, indent=2))
+    return document, json.dumps(document, indent=2)
 
 
 @spec.command(cls=SpecCommand)
-def digest(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def digest(spec: SpecText, store: str | None = None) -> Shown:
     """Print the digest of a spec, which names its answer in every store."""
-    _ = store
     found = _chosen(spec).digest
-    emit(output, {"spec_digest": found}, found)
+    return {"spec_digest": found}, found
 
 
 @spec.command(cls=SpecCommand)
-def explain(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def explain(spec: SpecText, store: str | None = None) -> Shown:
     """Say what a spec asks for, part by part, in words."""
-    _ = store
     asked = read_spec(spec)
     chosen = _chosen(spec)
     parts = {name: getattr(chosen, name) for name in PARTS if getattr(chosen, name) is not None}
@@ -273,7 +262,7 @@ def explain(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.
     lines = [f"{one['part']:<15}{one['is']}\n{'':15}{one['meaning']}" for one in told]
     if asked.mechanism.kind != chosen.mechanism.kind:
         lines.append(f"{asked.mechanism.kind:<15}stands for {chosen.mechanism.kind} here")
-    emit(output, document, "\n".join([*lines, f"{'digest':<15}{chosen.digest}"]))
+    return document, "\n".join([*lines, f"{'digest':<15}{chosen.digest}"])
 
 
 @spec.command()
@@ -281,16 +270,14 @@ def fields(
     kind: Annotated[
         str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")
     ] = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """List the kinds of each part of a spec and what each takes, or the fields of one kind."""
-    _ = store
     found = [one for one in _kinds() if kind in (None, one["kind"])]
     if not found:
         raise InvalidParameter(f"no part of a spec has the kind {kind!r}; leave KIND out to see all", field="KIND")
     text = "\n".join(f"{one['part']:<16}{one['takes']}\n{'':16}{one['about']}" for one in found)
-    emit(output, {"kinds": found}, text)
+    return {"kinds": found}, text
 
 
 def _kinds() -> list[dict[str, Any]]:

@@ -13,18 +13,14 @@ import typer
 
 from factorize.api.terminal.output import (
     Explain,
-    Output,
-    OutputForm,
     PublicKey,
-    ServiceUrl,
+    Shown,
     SignatureFile,
-    StoreUrl,
     Target,
     ToFile,
     argument,
     describe_gap,
     describe_manifest,
-    emit,
     explained,
     option,
 )
@@ -61,9 +57,8 @@ def ls(
     workload: Annotated[str | None, option(metavar="KIND", help="Only this kind of workload.")] = None,
     n: Annotated[int | None, option(help="Only those with so many steps.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Results to list at most.")] = 50,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """List the results of the store, newest first; every command takes a digest by its first characters."""
     results = open_results(store, create=False)
     count, found = _newest(results, workload, n, limit)
@@ -72,7 +67,7 @@ def ls(
     if count > len(items):
         lines.append(f"and {count - len(items)} more; --limit shows more")
     document = {"store": results.url, "count": count, "items": items}
-    emit(output, document, "\n".join(lines) or f"the store {results.url} is empty")
+    return document, "\n".join(lines) or f"the store {results.url} is empty"
 
 
 def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[dict[str, Any]]]:
@@ -115,11 +110,11 @@ def _item(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(target: Target, store: StoreUrl = None, explain: Explain = False, output: Output = OutputForm.TEXT) -> None:
+def show(target: Target, store: str | None = None, explain: Explain = False) -> Shown:
     """Show a result: its spec, its digests, its certificate and what is stored of it."""
     manifest, size = _manifest_and_size(target, store)
     text = "\n".join([describe_manifest(manifest), *_about_solve(manifest, size)])
-    emit(output, manifest, explained(text) if explain else text)
+    return manifest, explained(text) if explain else text
 
 
 def _manifest_and_size(target: str, store: str | None) -> tuple[dict[str, Any], int]:
@@ -147,7 +142,7 @@ def get(
         str, argument(metavar="SPEC|DIGEST", help="A path, '-', inline JSON, or the digest or spec digest of a result.")
     ],
     to: ToFile,
-    service: ServiceUrl = None,
+    service: str | None = None,
     dtype: Annotated[
         str | None,
         option(
@@ -157,9 +152,8 @@ def get(
     ] = None,
     signature: SignatureFile = None,
     public_key: PublicKey = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Write a factor file: downloaded from a service, resumed where it was cut, and checked before it gets its name.
 
     A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
@@ -174,7 +168,7 @@ def get(
     signed = accept(to)
     if signed is not None:
         manifest, text = {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
-    emit(output, manifest, text)
+    return manifest, text
 
 
 def _from_service(
@@ -211,9 +205,8 @@ def sign(
     target: Annotated[str, argument(metavar="FILE|DIGEST", help="A file, or the digest of a stored result.")],
     private_key: Annotated[Path, option(metavar="KEY.pem", help="P-256, P-384 or P-521, no password.")],
     to: Annotated[Path | None, option(metavar="FILE.sig", help="The signature. Default: FILE.sig.")] = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline."""
     from factorize.signatures import sign as signed
 
@@ -221,7 +214,7 @@ def sign(
         raise InvalidParameter("a stored result has no file beside which its signature goes; give --to", field="to")
     with file_of(target, store) as path:
         written = signed(path, private_key=private_key, to=to)
-    emit(output, {"file": target, "signature": str(written)}, f"{written}: signature of {target}")
+    return {"file": target, "signature": str(written)}, f"{written}: signature of {target}"
 
 
 def _digest_of(source: str, results: Store) -> str:
@@ -241,10 +234,9 @@ def plot(
     to: ToFile,
     view: Annotated[str, typer.Option(help="overview, matrices, coefficients or memory.")] = "overview",
     matrices: Annotated[str, typer.Option(metavar="C,C_inv,B", help="Matrices that --view matrices shows.")] = "C,B",
-    service: ServiceUrl = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    service: str | None = None,
+    store: str | None = None,
+) -> Shown:
     """Draw results (.png, .pdf or .svg): one overview, or several beside each other.
 
     The overview has C, C^-1 and the error of each query against the bound; `matrices` heatmaps, `coefficients` the
@@ -264,7 +256,7 @@ def plot(
         figure.savefig(part, dpi=130)
     digests = [factorization.digest for factorization in factorizations]
     document = {"file": str(to), "digest": digests[0], "digests": digests, "view": view}
-    emit(output, document, f"{to}: picture of {', '.join(digests)}")
+    return document, f"{to}: picture of {', '.join(digests)}"
 
 
 def _downloaded(url: str, digest: str) -> Factorization:

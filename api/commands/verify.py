@@ -10,15 +10,12 @@ import typer
 from factorize.api.terminal.output import (
     ExitCode,
     Explain,
-    Output,
-    OutputForm,
     PublicKey,
+    Shown,
     SignatureFile,
-    StoreUrl,
     VerificationFailed,
     argument,
     describe_certificate,
-    emit,
     explained,
     option,
 )
@@ -58,9 +55,8 @@ def verify(
     explain: Explain = False,
     signature: SignatureFile = None,
     public_key: PublicKey = None,
-    store: StoreUrl = None,
-    output: Output = OutputForm.TEXT,
-) -> None:
+    store: str | None = None,
+) -> Shown:
     """Prove every claim of a result from its bytes, and list those that were not looked at.
 
     With --strategy: answer whether a matrix of your own has the sensitivity that you believe. With --calibration:
@@ -76,10 +72,10 @@ def verify(
     if (signature or public_key) and (target is None or calibration is not None):
         raise InvalidParameter("--signature is for the claims of a FILE or DIGEST alone", field="signature")
     if strategy is not None:
-        return verify_strategy(strategy, participation, claim, output)
+        return verify_strategy(strategy, participation, claim)
     assert target is not None
     if calibration is not None:
-        return verify_calibration(target, store, calibration, seed == "fresh", output)
+        return verify_calibration(target, store, calibration, seed == "fresh")
     try:
         signed = _signature(target, store, signature, public_key)
         factorization = open_target(target, store)
@@ -92,7 +88,7 @@ def verify(
             confirm_sensitivity(report, factorization)
     except (CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None
-    finish(report, head, output, explain=explain)
+    return _shown_report(report, head, explain=explain)
 
 
 def _signature(target: str, store: str | None, signature: Path | None, public_key: Path | None) -> Signature | None:
@@ -136,13 +132,12 @@ def _bytes(target: str, store: str | None) -> bytes:
     return b"".join(results.blob(manifest["files"][0]["sha256"]).read())
 
 
-def verify_strategy(path: Path, participation: str | None, claim: float, output: OutputForm) -> None:
+def verify_strategy(path: Path, participation: str | None, claim: float) -> Shown:
     """Answer whether a matrix of anybody's has sensitivity at most `claim` under a participation.
 
     Raises:
         VerificationFailed: it is no strategy matrix, or the file is damaged.
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
-        typer.Exit: with 4 where the claim is not supported, after the report.
     """
     from factorize.checker.check import check_strategy
     from factorize.checker.file import read_array
@@ -158,7 +153,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float, output:
         report = check_strategy(array, document, claim=claim)
     except (InvalidStrategy, CorruptObject) as error:
         raise VerificationFailed(error) from None
-    finish(report, {"strategy": str(path), "shape": list(array.shape), "participation": document}, output)
+    return _shown_report(report, {"strategy": str(path), "shape": list(array.shape), "participation": document})
 
 
 def _participation(text: str, n: int) -> dict[str, Any]:
@@ -176,19 +171,13 @@ def _participation(text: str, n: int) -> dict[str, Any]:
     return dict(spec.document()["participation"])
 
 
-def finish(report: Report, head: dict[str, Any], output: OutputForm, *, explain: bool = False) -> None:
-    """Write a report, and end with 4 where a claim is not supported, else with 6 where one was not looked at.
-
-    Raises:
-        typer.Exit: see above.
-    """
+def _shown_report(report: Report, head: dict[str, Any], *, explain: bool = False) -> Shown:
+    """Return a report; the exit code is 4 where a claim is not supported, else 6 where one was not looked at."""
     document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
     text = "\n".join(_report_lines(report, document))
-    emit(output, document, explained(text) if explain else text)
-    if not report.supported:
-        raise typer.Exit(ExitCode.VERIFICATION_FAILED)
-    if report.unseen:
-        raise typer.Exit(ExitCode.NOT_LOOKED_AT)
+    unseen = ExitCode.NOT_LOOKED_AT if report.unseen else ExitCode.OK
+    code = unseen if report.supported else ExitCode.VERIFICATION_FAILED
+    return document, explained(text) if explain else text, code
 
 
 def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
@@ -230,7 +219,7 @@ MOST_BYTES = 1 << 20
 _DIRECTIONS = {"pq": "removal", "qp": "addition"}
 
 
-def verify_calibration(target: str, store: str | None, path: Path, fresh: bool, output: OutputForm) -> None:
+def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) -> Shown:
     """Check a claim of amplified privacy against the bytes of a factor file.
 
     Args:
@@ -238,12 +227,10 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool, 
         store: what `--store` says.
         path: the claim, or a calibration that holds it under `claim`.
         fresh: whether to draw with a seed of this run.
-        output: text or JSON.
 
     Raises:
         VerificationFailed: the factor file is damaged.
         InvalidParameter: the claim's file is no JSON object.
-        typer.Exit: with 4 where the claim is refused, after the report.
     """
     from factorize.checker.sampling.calibrations import check_calibration
     from factorize.encoding import read_json
@@ -257,9 +244,8 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool, 
         raise VerificationFailed(error) from None
     document = {"verified": report.supported, "factors": target, **report.document()}
     del document["sensitivity"]
-    emit(output, document, "\n".join(_calibration_lines(report, target)))
-    if not report.supported:
-        raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+    code = ExitCode.OK if report.supported else ExitCode.VERIFICATION_FAILED
+    return document, "\n".join(_calibration_lines(report, target)), code
 
 
 def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:

@@ -8,11 +8,13 @@ looked at, 130 interrupted.
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import sys
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -234,6 +236,40 @@ LogFormat = Annotated[
         help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
     ),
 ]
+SHARED: Mapping[str, Any] = {"service": ServiceUrl, "database": Database, "store": StoreUrl, "output": Output}
+"""Options that mean the same everywhere: all commands have the last two, and others those that they name."""
+Shown = tuple[Any, str] | tuple[Any, str, int]
+"""What a command has to say, as plain data and as text; and its exit code, where it may not be 0."""
+
+
+class Commands(typer.Typer):
+    """Commands that have the shared options, and return what is printed."""
+
+    def command(self, *rest: Any, **named: Any) -> Any:
+        """Register one."""
+        return lambda function: super(Commands, self).command(*rest, **named)(_with_shared(function))
+
+
+def _with_shared(function: Any) -> Any:
+    signature = inspect.signature(function, eval_str=True)
+    own = [one for name, one in signature.parameters.items() if name not in SHARED]
+    defaults = {"output": OutputForm.TEXT}
+    names = [name for name in SHARED if name in signature.parameters or name in ("store", "output")]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter(one, keyword, default=defaults.get(one), annotation=SHARED[one]) for one in names]
+
+    @wraps(function)
+    def command(**values: Any) -> Any:
+        shown = function(**{name: values[name] for name in values if name in (*signature.parameters, "fields")})
+        if not isinstance(shown, tuple):
+            return shown
+        emit(values["output"], *shown[:2])
+        return shown[2] if len(shown) > 2 else None
+
+    command.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    return command
+
+
 Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]
 
 
