@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from factorize.api.calls import bar_of, fields_in, remembered
+from factorize.api.calls import Document, bar_of, fields_in, remembered
 from factorize.api.questions.advice import advice_text
 from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.terminal.progress import python_display
@@ -17,15 +17,8 @@ from factorize.errors import InvalidParameter, extras_named
 from factorize.keywords import WorkloadKind
 
 
-class Advice:
-    """One mechanism for a training job, with all that a job needs to use it.
-
-    Attributes:
-        document: the whole as plain data (docs/cli.md has its fields).
-    """
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.document = document
+class Advice(Document):
+    """One mechanism for a training job, with all that a job needs to use it."""
 
     @property
     def mechanism(self) -> str:

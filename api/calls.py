@@ -33,15 +33,23 @@ Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
 
 
-class ComparisonTable:
-    """Every mechanism that fits a spec side by side, best first; the document is that of the command line and of HTTP.
+class Document:
+    """An answer as plain data, shown as the command line prints it.
 
     Attributes:
-        document: the whole as plain data (docs/cli.md has its fields).
+        document: the whole (docs/cli.md has its fields).
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+class ComparisonTable(Document):
+    """Every mechanism that fits a spec side by side, best first; HTTP and the command line have the same document."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -71,10 +79,6 @@ class ComparisonTable:
     def __repr__(self) -> str:
         """The table as the command line prints it."""
         return text(self.document)
-
-    def _repr_html_(self) -> str:
-        """The same table in a notebook."""
-        return f"<pre>{escape(text(self.document))}</pre>"
 
 
 def solve(

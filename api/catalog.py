@@ -10,9 +10,8 @@ import json
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -140,71 +139,53 @@ class Catalog:
             return
         try:
             began = time.monotonic()
-            left = 1 << 62 if whole else READS
-            revoked = _by_digit(self._store.objects.names(REVOCATIONS))
-            stored = _by_digit(self._store.objects.names(MANIFESTS))
-            for digit in "0123456789abcdef":
-                left -= self._renew(digit, stored[digit], revoked[digit], left)
-            self.whole = left > 0
+            self.whole = self._renew(None if whole else READS)
             now = time.monotonic()
             self._next = now + LOOK_SECONDS * max(1.0, 2 * (now - began)) if self.whole else now
         finally:
             self._looking.release()
 
-    def _renew(self, digit: str, stored: set[str], revoked: set[str], reads: int) -> int:
-        """Write what has come, gone or been revoked among the digests that begin with a digit; how many came."""
-        column = results.c
-        query = sa.select(column.digest, column.spec_digest, column.standing).where(column.digest.startswith(digit))
+    def _renew(self, most: int | None) -> bool:
+        """Write what has come, gone or been revoked, and say whether all that came was read."""
+        column, now = results.c, time.monotonic()
+        revoked = set(map(name_in, self._store.objects.names(REVOCATIONS)))
+        stored = set(map(name_in, self._store.objects.names(MANIFESTS)))
         with reading(self._engine) as connection:
-            known = {row.digest: row for row in connection.execute(query)}
+            found = connection.execute(sa.select(column.digest, column.spec_digest, column.standing))
+            known = {row.digest: row for row in found}
         gone = {row.spec_digest for name, row in known.items() if name not in stored}
         ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
-        now = time.monotonic()
-        come = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)[: max(reads, 0)]
-        rows = [row for digest in come if (row := self._row(digest)) is not None]
-        if not gone and not ended and not rows:
-            return len(come)
-        with writing(self._engine) as connection:
-            for part in _parts(gone):  # other answers of these specs too: one may be listed now, and is read again
-                connection.execute(results.delete().where(column.spec_digest.in_(part)))
-            for part in _parts(ended):
-                connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
-            for at in range(0, len(rows), _BATCH):
-                connection.execute(self._insert(results).on_conflict_do_nothing(), rows[at : at + _BATCH])
-        return len(come)
+        new = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)
+        come = [row for digest in new[:most] if (row := self._row(digest)) is not None]
+        if gone or ended or come:
+            with writing(self._engine) as connection:
+                for part in _parts(gone):  # other answers of these specs too: one may be listed now, and is read again
+                    connection.execute(results.delete().where(column.spec_digest.in_(part)))
+                for part in _parts(ended):
+                    connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
+                for rows in _parts(come):
+                    connection.execute(self._insert(results).on_conflict_do_nothing(), rows)
+        return most is None or len(new) <= most
 
     def _row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
-        with suppress(NotFound), self._noted(digest):
+        try:
             manifest = json.loads(self._store.index.manifest(digest).text)
             row = _row_of(manifest)
             if self._store.revocations.find(digest) is not None:
                 return row | {"standing": REVOKED}
             if self._store.digest_of(row["spec_digest"]) == digest:
                 return row | {"standing": LISTED}
-            young = datetime.now(UTC) - datetime.fromisoformat(manifest["created"]) < YOUNG
-            return None if row["form"] is None and young else row | {"standing": KEPT}
-        return None
-
-    @contextmanager
-    def _noted(self, digest: str) -> Iterator[None]:
-        """Note that a manifest is damaged, so that it is not read again at each look."""
-        try:
-            yield
-        except (CorruptObject, InvalidParameter):
+        except NotFound:
+            return None
+        except (CorruptObject, InvalidParameter):  # so that it is not read again at each look
             self._damaged[digest] = time.monotonic() + DAMAGED_SECONDS
+            return None
+        young = datetime.now(UTC) - datetime.fromisoformat(manifest["created"]) < YOUNG
+        return None if row["form"] is None and young else row | {"standing": KEPT}
 
 
-def _by_digit(keys: Iterable[str]) -> Mapping[str, set[str]]:
-    """Return digests by their first digit, so that the rows in memory are those of a sixteenth of the store."""
-    names: dict[str, set[str]] = defaultdict(set)
-    for key in keys:
-        name = name_in(key)
-        names[name[:1]].add(name)
-    return names
-
-
-def _parts(values: Iterable[str]) -> Iterator[list[str]]:
+def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
     """Cut values into parts that one statement takes."""
     listed = list(values)
     return (listed[at : at + _BATCH] for at in range(0, len(listed), _BATCH))

@@ -58,12 +58,8 @@ KINDS: dict[str, Kind] = {
         401, "No valid key", "Send a key of this service as Authorization: Bearer; the detail says more."
     ),
     "forbidden": Kind(403, "Scope is missing", "The key is valid and does not have the scope that the detail names."),
-    "keys-closed": Kind(
-        403, "Keys are closed", "Keys are not looked after over HTTP here; the detail says where they are."
-    ),
-    "untrusted-peer": Kind(
-        403, "Not from the proxy", "This service is reached through its proxy, or from its own machine."
-    ),
+    "keys-closed": Kind(403, "Keys are closed", "Keys are not kept over HTTP here; the detail says where they are."),
+    "untrusted-peer": Kind(403, "Not from the proxy", "This service is reached through its proxy, or locally."),
     "foreign-origin": Kind(403, "Foreign origin", "A page of another site sent this request; it is not carried out."),
     "not-found": Kind(404, "Not found", "Nothing has that address."),
     "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
@@ -71,9 +67,7 @@ KINDS: dict[str, Kind] = {
     "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
     "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
-    "precondition-failed": Kind(
-        412, "Precondition failed", "What this route changes has no versions; leave If-Match out."
-    ),
+    "precondition-failed": Kind(412, "Precondition failed", "What changes has no versions; leave If-Match out."),
     "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
     "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
     "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),
@@ -82,9 +76,7 @@ KINDS: dict[str, Kind] = {
     "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
     "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),
     "busy": Kind(429, "Too much at work", "All places for this work are taken; try again after Retry-After seconds."),
-    "quota-exhausted": Kind(
-        429, "Quota is used up", "The key has used a quota up; try again after Retry-After seconds."
-    ),
+    "quota-exhausted": Kind(429, "Quota is used up", "The key has used it up; try again after Retry-After seconds."),
     "too-many-headers": Kind(431, "Header block too large", "The header block has too many bytes or fields."),
     "internal": Kind(500, "Internal error", "A fault of the service; report it with the request id."),
     "corrupt-object": Kind(503, "Corrupt object", "Stored bytes do not hash to their name. They are not served."),

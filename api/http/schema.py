@@ -30,28 +30,29 @@ _ANY_REQUEST = (
 )
 """Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
 _TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 0}
 _REQUEST_ID = "0f" * 8
 _HEADERS: dict[str, dict[str, Any]] = {
-    "X-Request-Id": {"description": "Of this request, as in logs and problem documents.", "schema": _TEXT},
-    "Retry-After": {"description": "Seconds after which to ask again.", "schema": _COUNT},
-    "Location": {
-        "description": "Where the answer will be, or is.",
-        "schema": {"type": "string", "format": "uri-reference"},
-    },
-    "Preference-Applied": {"description": "`wait=N`, where Prefer was followed.", "schema": _TEXT},
-    "ETag": {"description": "The digest of the bytes, strong.", "schema": _TEXT},
-    "Cache-Control": {"description": "`immutable` where the address names the bytes.", "schema": _TEXT},
-    "Repr-Digest": {"description": "sha256 of the whole representation (RFC 9530).", "schema": _TEXT},
-    "Accept-Ranges": {"description": "bytes", "schema": _TEXT},
-    "Content-Range": {"description": "The range of the file that follows.", "schema": _TEXT},
-    "Allow": {"description": "Methods that this path has.", "schema": _TEXT},
-    "X-Factorize-Shape": {"description": "Rows and columns that follow.", "schema": _TEXT},
-    "X-Factorize-Dtype": {"description": "Type of each number.", "schema": _TEXT},
-    "X-Factorize-Digest": {"description": "Digest of the factorization.", "schema": _TEXT},
-    "X-Factorize-Crc32": {"description": "CRC-32 of the rows, where they are one block.", "schema": _TEXT},
-    "X-Factorize-Exact": {"description": "Whether every entry was looked at.", "schema": _TEXT},
+    name: {"description": meaning, "schema": _TEXT}
+    for name, meaning in {
+        "X-Request-Id": "Of this request, as in logs and problem documents.",
+        "Retry-After": "Seconds after which to ask again.",
+        "Location": "Where the answer will be, or is.",
+        "Preference-Applied": "`wait=N`, where Prefer was followed.",
+        "ETag": "The digest of the bytes, strong.",
+        "Cache-Control": "`immutable` where the address names the bytes.",
+        "Repr-Digest": "sha256 of the whole representation (RFC 9530).",
+        "Accept-Ranges": "bytes",
+        "Content-Range": "The range of the file that follows.",
+        "Allow": "Methods that this path has.",
+        "X-Factorize-Shape": "Rows and columns that follow.",
+        "X-Factorize-Dtype": "Type of each number.",
+        "X-Factorize-Digest": "Digest of the factorization.",
+        "X-Factorize-Crc32": "CRC-32 of the rows, where they are one block.",
+        "X-Factorize-Exact": "Whether every entry was looked at.",
+    }.items()
 }
+_HEADERS["Retry-After"]["schema"] = {"type": "integer", "minimum": 0}
+_HEADERS["Location"]["schema"] = {"type": "string", "format": "uri-reference"}
 _BY_STATUS = {
     "201": ("Location",),
     "202": ("Location", "Retry-After", "Preference-Applied"),

@@ -52,15 +52,8 @@ def request_of(asked: Job) -> CompareRequest:
     }
     if asked.objective:
         spec["objective"] = asked.objective
-    more: dict[str, Any] = {
-        "epsilon": asked.epsilon,
-        "delta": asked.delta,
-        **asked.sampled,
-        "seconds": asked.seconds,
-        "parameters": asked.parameters,
-    }
-    several = len(asked.memory) > 1
-    more |= {"budgets": asked.memory} if several else {"buffers": asked.memory[0]}
+    more = {name: getattr(asked, name) for name in ("epsilon", "delta", "seconds", "parameters")} | asked.sampled
+    more |= {"budgets": asked.memory} if len(asked.memory) > 1 else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}
     return read_request({"spec": spec, **given})
 
@@ -83,8 +76,7 @@ def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         "budgets": [_within(table, one) for one in chosen_of(dict(table))],
         "seconds_per_step": row["seconds_per_step"],
         "sampling": sampling,
-        "loader": scheme["loader"],
-        "secret": scheme["secret"],
+        **{name: scheme[name] for name in ("loader", "secret")},
         "sigma": {
             "sums": row["sigma_of_sums"],
             "means": row["sigma_of_sums"] / asked.divisor,
@@ -92,10 +84,7 @@ def advice_of(asked: Job, table: Mapping[str, Any]) -> dict[str, Any]:
             "divisor": asked.divisor,
             "rests_on": row["method"],
         },
-        "rmse_at_privacy": row["rmse_at_privacy"],
-        "rmse_without_secrecy": row["rmse_without_secrecy"],
-        "noise_vectors": row["noise_vectors"],
-        "converged": row["converged"],
+        **{name: row[name] for name in ("rmse_at_privacy", "rmse_without_secrecy", "noise_vectors", "converged")},
         "spec": spec,
         "spec_digest": row["spec_digest"],
         "next_command": _command(spec, row["next_command"]),
@@ -121,12 +110,8 @@ def _command(spec: Mapping[str, Any], command: str) -> str:
 def _job(asked: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **asked.numbers(),
-        "steps": asked.steps,
-        "epsilon": asked.epsilon,
-        "delta": asked.delta,
+        **{name: getattr(asked, name) for name in ("steps", "epsilon", "delta", "memory", "parameters")},
         "adjacency": "zero_out",
-        "memory": asked.memory,
-        "parameters": asked.parameters,
         "workload": spec["workload"]["kind"],
     }
 
@@ -163,8 +148,7 @@ def _within(table: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "memory": one["budget"],
         "mechanism": name_of(row),
-        **{name: row[name] for name in ("sampling", *numbers, "loader", "spec_digest", "spec")},
-        "next_command": row["next_command"],
+        **{name: row[name] for name in ("sampling", *numbers, "loader", "spec_digest", "spec", "next_command")},
     }
 
 

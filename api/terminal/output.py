@@ -12,11 +12,11 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -236,6 +236,7 @@ LogFormat = Annotated[
         help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
     ),
 ]
+Function = TypeVar("Function", bound=Callable[..., Any])
 SHARED: Mapping[str, Any] = {"service": ServiceUrl, "database": Database, "store": StoreUrl, "output": Output}
 """Options that mean the same everywhere: all commands have the last two, and others those that they name."""
 Shown = tuple[Any, str] | tuple[Any, str, int]
@@ -245,7 +246,7 @@ Shown = tuple[Any, str] | tuple[Any, str, int]
 class Commands(typer.Typer):
     """Commands that have the shared options, and return what is printed."""
 
-    def command(self, *rest: Any, **named: Any) -> Any:
+    def command(self, *rest: Any, **named: Any) -> Callable[[Function], Function]:
         """Register one."""
         return lambda function: super(Commands, self).command(*rest, **named)(_with_shared(function))
 

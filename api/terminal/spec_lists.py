@@ -7,9 +7,12 @@ combinations, the last field varying fastest, less those in which an `[[exclude]
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +94,9 @@ def _read_grid(path: Path) -> Iterator[ListedSpec]:
     axes = _axes(_table(document, "grid", path), path)
     excluded = [_flat(table) for table in _excludes(document, path)]
     _check_exclude_fields(excluded, axes, base, path)
-    _check_count(_product(axes), path)
-    for values in _combinations(axes):
+    _check_count(math.prod(map(len, axes.values())), path)
+    for chosen in itertools.product(*axes.values()):
+        values = dict(zip(axes, chosen, strict=True))
         if not any(_matches(base, values, rule) for rule in excluded):
             yield _entry(_label(values), _as_json(base, values))
 
@@ -141,12 +145,9 @@ def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
 
 
 def _check_twice(field: str, values: list[Any], path: Path) -> None:
-    seen: list[str] = []
-    for value in values:
-        text = repr(value)
-        if text in seen:
-            raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
-        seen.append(text)
+    text, count = Counter(map(repr, values)).most_common(1)[0]
+    if count > 1:
+        raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
 
 
 def _check_nesting(fields: list[str], path: Path) -> None:
@@ -173,18 +174,6 @@ def _check_exclude_fields(
                 )
 
 
-def _product(axes: Mapping[str, list[Any]]) -> int:
-    count = 1
-    for values in axes.values():
-        count *= len(values)
-    return count
-
-
-def _combinations(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
-
-
 def _matches(base: Mapping[str, Any], values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
     leaves = _flat(_merged(base, values))
     return all(field in leaves and _same(leaves[field], wanted) for field, wanted in rule.items())
@@ -196,7 +185,7 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    merged = _copy(base)
+    merged = copy.deepcopy(dict(base))
     for field, value in values.items():
         *folders, last = field.split(".")
         table = merged
@@ -208,19 +197,13 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
-
-
 def _as_json(base: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """The spec as JSON text, so that it is read by the one strict reader; a TOML date becomes a refused string."""
     return json.dumps(_merged(base, values), default=str)
 
 
 def _label(values: Mapping[str, Any]) -> str:
-    if not values:
-        return "the spec"
-    return " ".join(f"{field}={_short_text(value)}" for field, value in values.items())
+    return " ".join(f"{field}={_short_text(value)}" for field, value in values.items()) or "the spec"
 
 
 def _short_text(value: Any) -> str:
