@@ -102,7 +102,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(1, "hash") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
         # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
         hashing = beside.submit(sha256, data)
-        report = _exactly(data, user, strict)
+        report = examined(data, user, strict=strict)
     if report.supported:
         confirm_sensitivity(report, from_bytes(data, matrices=user))
     return {
@@ -132,8 +132,8 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
         report.checked.append("the rows of C give the same sensitivity in plain doubles, by a second program")
 
 
-def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
-    """Run the checker."""
+def examined(data: bytes, user: dict[str, np.ndarray], *, strict: bool = False) -> Report:
+    """Run the checker over the bytes of a factor file; see `prove`."""
     from factorize.checker.check import check_factor_file, undecided
 
     try:

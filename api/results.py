@@ -235,16 +235,12 @@ class Results:
         matrices = result.manifest()["matrices"]
         names = names or list(matrices)
         if dtype is not None and dtype != matrices["C"]["dtype"]:
-            narrow = self._narrowed(result, dtype, limit_mb, paying)
+            narrow = self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb, paying)
             return self.expanded(narrow, names, limit_mb=limit_mb, paying=paying)
         wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
         if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
             return result
         return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, limit_mb, paying)
-
-    def _narrowed(self, result: Result, dtype: str, limit_mb: int | None, paying: Paying) -> Result:
-        """Return the result with C in another type."""
-        return self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb, paying)
 
     def _made(
         self,

@@ -20,7 +20,7 @@ from factorize.api.terminal.output import (
     option,
 )
 from factorize.api.terminal.sources import file_of, full_digest, is_name, open_results, open_target, read_spec_text
-from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
@@ -113,15 +113,11 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
     Raises:
         CorruptObject: the bytes are not accounted for.
     """
-    from factorize.checker.check import check_factor_file, undecided
+    from factorize.api.proof import examined
 
     own = factorization.spec.user_matrices().get("workload")
     user = {} if own is None else {str(own.sha256): own.array}
-    data = _bytes(target, store)
-    try:
-        return check_factor_file(data, user=user)
-    except TooLarge as reason:
-        return undecided(data, str(reason))
+    return examined(_bytes(target, store), user)
 
 
 def _bytes(target: str, store: str | None) -> bytes:

@@ -69,9 +69,7 @@ async def get_rows(
 
     Up to 4 MiB come with the digest of these rows (Repr-Digest) and a checksum that is quicker to compare.
     """
-    wanted = next((known for known in MATRIX_NAMES if known == matrix), None)
-    if wanted is None:
-        raise ProblemAnswer("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
+    wanted = _matrix(matrix)
     start, stop = _bounds(rows)
 
     def prepare() -> tuple[Result, RowBlocks, Block | None]:
@@ -82,18 +80,33 @@ async def get_rows(
     async with working(request, "rows"):
         result, found, block = await run_sync(prepare, limiter=heavy)
     shape = found.shape
-    headers = {
-        "Content-Length": str(8 * shape[0] * shape[1]),
-        "X-Factorize-Shape": f"{shape[0]},{shape[1]}",
-        "X-Factorize-Dtype": "float64",
-        "X-Factorize-Digest": result.digest,
-        "Cache-Control": FOREVER if result.digest == name else "no-cache",
-    }
+    headers = {"Content-Length": str(8 * shape[0] * shape[1]), **_about(result, name, shape, "float64")}
     if block is None:
         return await stream(request, service, found.blocks(), status=200, headers=headers, limiter=heavy)
     headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(block.sha256).decode('ascii')}:"
     headers["X-Factorize-Crc32"] = f"{block.crc32:08x}"
     return await stream(request, service, iter([block.data]), status=200, headers=headers, made=True)
+
+
+def _matrix(name: str) -> MatrixName:
+    found = next((known for known in MATRIX_NAMES if known == name), None)
+    if found is None:
+        raise ProblemAnswer("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
+    return found
+
+
+def _about(result: Result, name: str, shape: tuple[int, int], dtype: str) -> dict[str, str]:
+    """Return the headers of numbers of a result that an address has named."""
+    return {
+        "X-Factorize-Shape": f"{shape[0]},{shape[1]}",
+        "X-Factorize-Dtype": dtype,
+        "X-Factorize-Digest": result.digest,
+        "Cache-Control": _kept(result, name),
+    }
+
+
+def _kept(result: Result, name: str) -> str:
+    return FOREVER if result.digest == name else "no-cache"
 
 
 def _bounds(text: str | None) -> tuple[int | None, int | None]:
@@ -158,9 +171,7 @@ async def get_cells(
     Each cell has its entry of largest size, sign kept, and NaN where all of it is above the diagonal. X-Factorize-Exact
     says whether every entry was looked at, or the first and the last row of each cell.
     """
-    wanted = next((known for known in MATRIX_NAMES if known == matrix), None)
-    if wanted is None:
-        raise ProblemAnswer("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
+    wanted = _matrix(matrix)
     asked = _pair("rows", rows), _pair("columns", columns), _pair("cells", cells)
 
     def make() -> tuple[Result, CellGrid, bytes]:
@@ -170,13 +181,7 @@ async def get_cells(
 
     async with working(request, "rows"):
         result, grid, body = await run_sync(make, limiter=heavy)
-    headers = {
-        "X-Factorize-Shape": f"{grid.cells[0]},{grid.cells[1]}",
-        "X-Factorize-Dtype": "float32",
-        "X-Factorize-Exact": "true" if grid.exact else "false",
-        "X-Factorize-Digest": result.digest,
-        "Cache-Control": FOREVER if result.digest == name else "no-cache",
-    }
+    headers = {"X-Factorize-Exact": str(grid.exact).lower(), **_about(result, name, grid.cells, "float32")}
     return Response(body, 200, headers, "application/octet-stream")
 
 
@@ -235,8 +240,7 @@ async def get_errors(request: Request, service: RunningService, caller: AskingCa
 
     async with working(request, "rows"):
         result, document = await run_sync(make, limiter=heavy)
-    kept = FOREVER if result.digest == name else "no-cache"
-    return json_response(document, headers={"Cache-Control": kept})
+    return json_response(document, headers={"Cache-Control": _kept(result, name)})
 
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)

@@ -7,7 +7,7 @@ routes of keys are closed: everyone on the machine could make one there, of a le
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -188,10 +188,6 @@ class _Counts(Collector):
         yield CounterMetricFamily("factorize_solves", "Solver processes started.", value=service.engine.solves_total)
         yield CounterMetricFamily("factorize_known", "Specs answered from the store.", value=service.known_total)
         yield CounterMetricFamily("factorize_sent_bytes", "Bytes of files and rows.", value=service.sent_bytes)
-        states = GaugeMetricFamily("factorize_jobs", "Jobs by state.", labels=["state"])
-        for state, count in service.ledger.counts().items():
-            states.add_metric([state], count)
-        yield states
         oldest, memory_mb = service.ledger.load()
         age = 0.0 if oldest is None else (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds()
         yield GaugeMetricFamily(
@@ -200,19 +196,11 @@ class _Counts(Collector):
         yield GaugeMetricFamily(
             "factorize_memory_admitted_bytes", "Memory that running solves were admitted with.", value=memory_mb << 20
         )
-        yield from self._workers()
-        yield from self._work()
-
-    def _workers(self) -> Iterator[Metric]:
-        solves = GaugeMetricFamily("factorize_worker_solves", "Solves that a worker runs.", labels=["worker"])
-        memory = GaugeMetricFamily("factorize_worker_memory_bytes", "Memory that a worker offers.", labels=["worker"])
-        for load in self._service.engine.solves.worker_loads():
-            solves.add_metric([load.address], load.solves)
-            memory.add_metric([load.address], load.memory_mb << 20)
-        yield solves
-        yield memory
-
-    def _work(self) -> Iterator[Metric]:
+        yield _gauge("factorize_jobs", "Jobs by state.", "state", service.ledger.counts())
+        loads = service.engine.solves.worker_loads()
+        solves, memory = {one.address: one.solves for one in loads}, {one.address: one.memory_mb << 20 for one in loads}
+        yield _gauge("factorize_worker_solves", "Solves that a worker runs.", "worker", solves)
+        yield _gauge("factorize_worker_memory_bytes", "Memory that a worker offers.", "worker", memory)
         work = GaugeMetricFamily(
             "factorize_work", "Requests that compute, or wait for a place.", labels=["kind", "state"]
         )
@@ -223,6 +211,13 @@ class _Counts(Collector):
             refused.add_metric([kind], self._gate.refused[kind])
         yield work
         yield refused
+
+
+def _gauge(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
 
 
 @probes.get("/openapi.json", include_in_schema=False, dependencies=READ)

@@ -93,21 +93,10 @@ def read_spec(source: str) -> Spec:
 
 
 def parse_matrices(text: str | None) -> list[MatrixName]:
-    """Return the names in a `--matrices` list.
+    """Return the names in a `--matrices` list, C where there is none; see `read_names`."""
+    from factorize.api.workers.publishing import read_names
 
-    Raises:
-        InvalidParameter: one is not C, C_inv or B.
-    """
-    from factorize.format.names import MATRIX_NAMES
-
-    names = [name.strip() for name in (text or "C").split(",")]
-    for name in names:
-        if name not in MATRIX_NAMES:
-            raise InvalidParameter(
-                f"matrix {name[:20]!r} is not one of {', '.join(MATRIX_NAMES)}; write --matrices C,C_inv",
-                field="matrices",
-            )
-    return [name for name in MATRIX_NAMES if name in names]
+    return list(read_names((text or "C").replace(" ", "")))
 
 
 def is_name(text: str) -> bool:

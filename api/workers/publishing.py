@@ -157,9 +157,11 @@ def read_names(text: str | None) -> tuple[MatrixName, ...]:
         InvalidParameter: an unknown name.
     """
     names = [] if text is None else text.split(",")
-    if not set(names) <= set(MATRIX_NAMES):
-        known = ", ".join(MATRIX_NAMES)
-        raise InvalidParameter(f"matrices is a list of {known} with commas between, such as C,C_inv", field="matrices")
+    for name in names:
+        if name not in MATRIX_NAMES:
+            known = ", ".join(MATRIX_NAMES)
+            message = f"matrix {name[:20]!r} is not one of {known}; write them with commas between, such as C,C_inv"
+            raise InvalidParameter(message, field="matrices")
     return tuple(name for name in MATRIX_NAMES if name in names)
 
 

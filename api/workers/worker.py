@@ -98,9 +98,6 @@ class Worker:
             process = self._running()
             try:
                 event = self._asked(process, document, seconds, progress, cancelled, dict(about or {}))
-            except WorkerEnded:
-                self._end()
-                raise
             except BaseException:
                 self._end()
                 raise
