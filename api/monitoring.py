@@ -172,26 +172,16 @@ class SolveCounts:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
+        meaning = "Wall time of solve, certificate, proof and publication."
+        of_end = ["mechanism", "end"]
         self._seconds = Histogram(
-            "factorize_solve_duration_seconds",
-            "Wall time of solve, certificate, proof and publication.",
-            ["mechanism", "end"],
-            buckets=_SOLVE_SECONDS,
-            registry=self.registry,
+            "factorize_solve_duration_seconds", meaning, of_end, buckets=_SOLVE_SECONDS, registry=registry
         )
-        self._gaps = Histogram(
-            "factorize_relative_gap",
-            "Gap to the lower bound over all matrices that a solve has last reported.",
-            ["mechanism"],
-            buckets=_GAPS,
-            registry=self.registry,
-        )
-        self._retries = Counter(
-            "factorize_retries",
-            "Solves whose process was killed or lost; all but the last of a job are queued again.",
-            registry=self.registry,
-        )
+        meaning = "Gap to the lower bound over all matrices that a solve has last reported."
+        self._gaps = Histogram("factorize_relative_gap", meaning, ["mechanism"], buckets=_GAPS, registry=registry)
+        meaning = "Solves whose process was killed or lost; all but the last of a job are queued again."
+        self._retries = Counter("factorize_retries", meaning, registry=registry)
 
     def settled(self, spec: str, end: str, seconds: float, progress: dict[str, Any] | None) -> None:
         """Count a solve that is over.
@@ -220,20 +210,13 @@ class HttpCounts:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=self.registry)
-        self._requests = Counter(
-            "factorize_http_requests",
-            "Requests by route and status; what no route has is `none`.",
-            ["method", "route", "status"],
-            registry=self.registry,
-        )
+        self.registry = registry = CollectorRegistry()
+        self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=registry)
+        meaning = "Requests by route and status; what no route has is `none`."
+        self._requests = Counter("factorize_http_requests", meaning, ["method", "route", "status"], registry=registry)
+        meaning, labels = "From a request to the head of its answer.", ["method", "route"]
         self._seconds = Histogram(
-            "factorize_http_seconds",
-            "From a request to the head of its answer.",
-            ["method", "route"],
-            buckets=_REQUEST_SECONDS,
-            registry=self.registry,
+            "factorize_http_seconds", meaning, labels, buckets=_REQUEST_SECONDS, registry=registry
         )
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:

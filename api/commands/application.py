@@ -49,12 +49,8 @@ COMMANDS = (
     calibrate,
     profile,
     predict,
-    serve,
-    worker,
-    fsck,
-    gc,
-    revoke,
 )
+COMMANDS += (serve, worker, fsck, gc, revoke)
 BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (spec, jobs, keys, audit)

@@ -130,47 +130,47 @@ OUTAGES = 10
 """Starts after which a job whose child finds no store is failed, though the service finds it."""
 
 
+@dataclass(frozen=True)
 class Settlement:
-    """Writes the ends of solves into the ledger."""
+    """Writes the ends of solves into the ledger.
 
-    def __init__(
-        self, ledger: Ledger, find: Callable[[str], str | None], settled: Callable[[Job, SolveEnding], None] | None
-    ) -> None:
-        """Take the ledger, who knows what is stored, and who is told of each end (api/jobs/engine.py)."""
-        self._ledger = ledger
-        self._find = find
-        self._settled = settled
+    Args:
+        ledger: the ledger.
+        find: knows what is stored (api/jobs/engine.py).
+        settled: told of each end.
+    """
+
+    ledger: Ledger
+    find: Callable[[str], str | None]
+    settled: Callable[[Job, SolveEnding], None] | None
 
     def settle(self, job: Job, outcome: SolveEnding) -> None:
         """Write the end of a solve."""
-        self._count(job, outcome)
-        stored = self._find(job.spec_digest)
+        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
+        if self.settled is not None:
+            self.settled(job, outcome)
+        stored = self.find(job.spec_digest)
         if stored is not None:
-            self._ledger.finish(job.spec_digest, stored, outcome.progress)
+            self.ledger.finish(job.spec_digest, stored, outcome.progress)
         elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
-            self._ledger.died(job, deaths=0)
+            self.ledger.died(job, deaths=0)
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             self._bury(job, outcome)
         elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
-            self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
+            self.ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
         else:
-            self._ledger.fail(job, outcome.error or _not_stored(outcome))
-
-    def _count(self, job: Job, outcome: SolveEnding) -> None:
-        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
-        if self._settled is not None:
-            self._settled(job, outcome)
+            self.ledger.fail(job, outcome.error or _not_stored(outcome))
 
     def give_up(self, job: Job, last: dict[str, str] | None = None) -> None:
         """Fail a job that has ended its process too often; ``last`` is the error of the last time, if it left one."""
-        self._ledger.fail(job, _given_up(last))
+        self.ledger.fail(job, _given_up(last))
 
     def _bury(self, job: Job, outcome: SolveEnding) -> None:
         """Count the death of a child; one that was lost with its workers is only suspected, until it runs alone."""
         if job.suspect:
             self.give_up(job, outcome.error)
         else:
-            self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
+            self.ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
 
 
 def _given_up(last: dict[str, str] | None) -> dict[str, str]:

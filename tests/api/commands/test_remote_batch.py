@@ -33,15 +33,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
         yield live
 
 
-def run(live: LiveService, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str], **more: Any) -> Any:
+def run(live: LiveService, lines: list[str], folder: Path, **more: Any) -> Any:
     (folder / "list.jsonl").write_text("\n".join(lines))
-    code = batch(folder / "list.jsonl", service=live.url, output=OutputForm.JSON, **more)
-    return code, json.loads(capsys.readouterr().out)
+    document, _, *code = batch(folder / "list.jsonl", service=live.url, **more)
+    return code[0], json.loads(json.dumps(document))
 
 
-def test_a_list_is_solved_once_and_the_rest_is_said(
-    live: LiveService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_is_solved_once_and_the_rest_is_said(live: LiveService, tmp_path: Path) -> None:
     values = [[2.0, 0.0], [1.0, 3.0]]
     own = {"workload": {"kind": "matrix", "rows": values}, "mechanism": {"kind": "identity"}}
     lines = [json.dumps(one) for one in (small(5), small(6), small(5), own)] + [
@@ -49,10 +47,10 @@ def test_a_list_is_solved_once_and_the_rest_is_said(
         json.dumps({"workload": {"kind": "x"}}),
     ]
     before = live.solves()
-    code, said = run(live, lines, tmp_path, capsys, dry_run=True)
+    code, said = run(live, lines, tmp_path, dry_run=True)
     assert said["counts"]["to_solve"] == 3 and said["estimate"]["seconds"] > 0 and live.solves() == before
     table = tmp_path / "table.csv"
-    code, said = run(live, lines, tmp_path, capsys, report=[table])
+    code, said = run(live, lines, tmp_path, report=[table])
     assert code == 3
     assert [item["state"] for item in said["items"]] == ["solved", "solved", "duplicate", "solved", "bad", "bad"]
     assert live.solves() == before + 3
@@ -60,7 +58,7 @@ def test_a_list_is_solved_once_and_the_rest_is_said(
     assert [bool(row["rmse"]) for row in rows] == [True, True, True, True, False, False]
     squares = [1, 1 / 4, 9 / 64, 25 / 256, 1225 / 16384]  # of binomial(-1/2, j)
     assert float(rows[0]["sensitivity"]) == pytest.approx(sum(squares) ** 0.5)
-    code, said = run(live, lines, tmp_path, capsys)  # once more, as after a kill
+    code, said = run(live, lines, tmp_path)  # once more, as after a kill
     assert [item["state"] for item in said["items"]][:4] == ["cached", "cached", "duplicate", "cached"]
     assert live.solves() == before + 3
 
