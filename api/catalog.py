@@ -259,18 +259,17 @@ def listed(
     It has the caller's jobs, and stored results that no job has made.
 
     Raises:
-        InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
+        InvalidParameter: a cursor that is not ours.
     """
     holder = None if caller.sees_all else caller.owner
-    query: dict[str, Any] = {"workload": workload, "search": search}
-    jobs, following = ledger.page(state=state, cursor=cursor, limit=limit, holder=holder, **query)
+    before = None if cursor is None else read_cursor(cursor)
+    query: dict[str, Any] = {"workload": workload, "search": search, "before": before, "limit": limit + 1}
+    jobs = ledger.page(state=state, holder=holder, **query)
     aged = [((job.submitted, job.spec_digest), _entry_of_job(job)) for job in jobs]
-    if state in (None, "done"):
-        before = None if cursor is None else read_cursor(cursor)
-        aged += catalog.page(before=before, limit=limit + 1, **query)
+    aged += catalog.page(**query) if state in (None, "done") else []
     aged.sort(key=lambda one: one[0], reverse=True)
-    more = following is not None or len(aged) > limit
-    return [entry for _, entry in aged[:limit]], write_cursor(*aged[limit - 1][0]) if more else None
+    following = write_cursor(*aged[limit - 1][0]) if len(aged) > limit else None
+    return [entry for _, entry in aged[:limit]], following
 
 
 def _entry_of_job(job: Job) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -260,13 +259,8 @@ def plot(
 
 
 def _downloaded(url: str, digest: str) -> Factorization:
-    """Download a result and open it; the file goes at once, its matrices are read."""
-    from factorize.client import fetch
-    from factorize.factor_file import load
+    from factorize.client import load
 
     if not is_digest(digest):
         raise InvalidParameter(f"{digest!r} is no digest, by which a service knows results", field="service")
-    with TemporaryDirectory(prefix="factorize.plot.") as folder:
-        path = Path(folder) / "factors.safetensors"
-        fetch(digest, url=url, to=path)
-        return load(path)
+    return load(digest, url=url).opened()
