@@ -29,7 +29,7 @@ from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.solving import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
-from factorize.errors import StoreUnavailable, TooLarge
+from factorize.errors import StoreUnavailable
 
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.02, 0.5, 1.25
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
@@ -143,13 +143,8 @@ class JobEngine:
         Args:
             order: what is asked.
             within: what goes with it in the ledger's transaction; see `Ledger.claim`.
-
-        Raises:
-            TooLarge: no worker has the memory that the order asks for.
         """
         job = self._ledger.get(order.spec_digest)
-        if job is None or job.finished:
-            self._check_size(order)
         stale = job is not None and job.state == "done" and self._find(order.spec_digest) is None
         with self._dispatch.lock:
             job, mine = self._ledger.claim(order, owner=self.id, stale=stale, within=within)
@@ -203,16 +198,6 @@ class JobEngine:
                 async for job in changes:
                     seen = job
         return seen if seen is not None and seen.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
-
-    # Submitting
-
-    def _check_size(self, order: JobOrder) -> None:
-        limit = self.capacity_mb
-        if limit is not None and order.memory_mb > limit:
-            raise TooLarge(
-                f"the solve needs about {order.memory_mb} MB and the largest worker has {limit} MB; use a "
-                "smaller n, a structured mechanism, or a larger worker"
-            )
 
     # The engine's thread
 

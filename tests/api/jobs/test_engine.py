@@ -33,7 +33,7 @@ from factorize.api.jobs.job import EngineRow, Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
-from factorize.errors import StoreUnavailable, TooLarge
+from factorize.errors import StoreUnavailable
 
 ROOT = str(Path(engine_module.__file__).parents[3])
 SUPPORT = str(Path(toy_solver.__file__).parent)
@@ -278,14 +278,6 @@ def test_wall_and_memory_limits_are_named(place):
     for number, kind in [(0, "timeout"), (1, "out_of_memory")]:
         job = place.ended(digest(number))
         assert job.state == "failed" and job.error is not None and job.error["type"] == kind
-
-
-def test_an_order_larger_than_the_largest_worker_is_refused_at_once(place):
-    engine = place.engine(capacity_mb=500)
-    assert engine.capacity_mb == 500
-    with pytest.raises(TooLarge, match=r"501 MB .* 500 MB"):
-        engine.submit(order(memory_mb=501))
-    assert place.state(digest(0)) == "none"
 
 
 def test_memory_is_admitted_and_not_overcommitted(place):
