@@ -33,24 +33,8 @@ from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
-COMMANDS = (
-    solve,
-    estimate,
-    batch,
-    compare,
-    recommend,
-    add,
-    ls,
-    show,
-    get,
-    sign,
-    verify,
-    plot,
-    calibrate,
-    profile,
-    predict,
-)
-COMMANDS += (serve, worker, fsck, gc, revoke)
+COMMANDS: tuple[Any, ...] = (solve, estimate, batch, compare, recommend, add, ls, show, get, sign, verify, plot)
+COMMANDS += (calibrate, profile, predict, serve, worker, fsck, gc, revoke)
 BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (spec, jobs, keys, audit)
