@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         audit_requests: write every answered request into the audit log, reads too; else changes and refusals alone.
         scheduler: address of a dask scheduler; by default solves run in workers on this machine.
         tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
-        tls_cert: this service's own certificate.
+        tls_cert: this process's own certificate.
         tls_key: its private key.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.

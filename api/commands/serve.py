@@ -12,7 +12,6 @@ import typer
 from factorize.api.terminal.output import (
     Commands,
     ExitCode,
-    LogFormat,
     OutputForm,
     Shown,
     VerificationFailed,
@@ -34,8 +33,11 @@ if TYPE_CHECKING:
     from factorize.storage.gc import Removed
 
 
+_SETTINGS = "factorize.api.settings:Settings"
+
+
 @options_of(
-    "factorize.api.settings:Settings",
+    _SETTINGS,
     names=["host", "port", "https_certificate", "https_key", "database", "scheduler", "log_format"],
     flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
 )
@@ -83,16 +85,17 @@ def _opened(settings: Settings) -> tuple[uvicorn.Server, bool]:
         raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None
 
 
+@options_of(
+    _SETTINGS,
+    names=["capacity_mb", "processors", "tls_ca", "tls_cert", "tls_key", "log_format"],
+    flags={"capacity_mb": "--memory-mb"},
+)
 def worker(
     scheduler: Annotated[str, option(metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.")],
-    memory_mb: Annotated[int | None, option(min=1, help="Memory for solves. Default: 80 %.")] = None,
-    processors: Annotated[int | None, option(min=1, help="Threads for solves. Default: all.")] = None,
-    tls_ca: Annotated[str | None, option(metavar="FILE", help="Authority's certificate.")] = None,
-    tls_cert: Annotated[str | None, option(metavar="FILE", help="This worker's certificate.")] = None,
-    tls_key: Annotated[str | None, option(metavar="FILE", help="Its private key.")] = None,
-    log_format: LogFormat = None,
     store: str | None = None,
     output: OutputForm = OutputForm.TEXT,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.
 
@@ -103,9 +106,9 @@ def worker(
     from factorize.api.settings import load_settings
     from factorize.api.telemetry import log_to_stderr
 
-    form = load_settings(log_format=log_format).log_format
+    form = load_settings(**fields).log_format
     log_to_stderr(form)
-    secure(scheduler, tls_of(tls_ca, tls_cert, tls_key))
+    secure(scheduler, tls_of(*(fields.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))))
     results = open_results(store, create=True)
     results.objects.probe()
 
@@ -114,7 +117,8 @@ def worker(
         if form == "text":
             remark(f"results in {results.url}; Ctrl-C ends")
 
-    run_worker(scheduler, store=results.url, memory_mb=memory_mb, processors=processors, ready=ready)
+    room = {"memory_mb": fields.get("capacity_mb"), "processors": fields.get("processors")}
+    run_worker(scheduler, store=results.url, **room, ready=ready)
 
 
 MAX_LINES = 200

@@ -228,14 +228,6 @@ ServiceUrl = Annotated[
         help="A running service does it, with the store and the jobs of its own. Not with --store.",
     ),
 ]
-LogFormat = Annotated[
-    str | None,
-    option(
-        "--log-format",
-        metavar="text|json",
-        help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
-    ),
-]
 Function = TypeVar("Function", bound=Callable[..., Any])
 SHARED: Mapping[str, Any] = {"service": ServiceUrl, "database": Database, "store": StoreUrl, "output": Output}
 """Options that mean the same everywhere: all commands have the last two, and others those that they name."""
