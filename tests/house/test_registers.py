@@ -31,7 +31,7 @@ from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
 from factorize.format.tensors import TENSORS, VALUES
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.mechanisms import AnyMechanism
-from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
+from factorize.objective import AnyObjective
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
 from factorize.plain_data.words import words_of
@@ -119,32 +119,6 @@ class TestParticipations:
 
 
 class TestObjectives:
-    @pytest.mark.parametrize(
-        "objective",
-        [
-            Mean(),
-            LambdaTau(kind="lambda_tau", tau=3),
-            LambdaTau(kind="lambda_tau", tau=N),
-            MaxError(kind="max"),
-            Weighted(kind="weighted", weights=[1.0] * N),
-        ],
-        ids=str,
-    )
-    def test_what_a_kind_says_of_itself_is_what_it_answers(self, objective: Objective) -> None:
-        decoder = np.random.default_rng(3).normal(size=(N, N))
-        errors = (decoder**2).sum(axis=1)
-        if objective.quadratic:
-            of_the_whole = objective.scale(N) * (objective.weigh(decoder) ** 2).sum()
-            assert not objective.by_row_errors(N) or objective.of_row_errors(errors) == pytest.approx(of_the_whole)
-        else:
-            with pytest.raises(UnsupportedProblem, match="no squared norm"):
-                objective.weigh(decoder)
-        if not objective.by_row_errors(N):
-            with pytest.raises(UnsupportedProblem, match="the whole decoder"):
-                objective.of_row_errors(errors)
-        assert objective.remark(N) is None
-        assert (objective.remark(N + 1) is None) == objective.by_row_errors(N + 1)
-
     def test_the_exact_checker_reads_each(self) -> None:
         kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyObjective)[0])}
         assert set(OBJECTIVES) == kinds == rows_of("docs/spec.md", "Objectives")
@@ -184,10 +158,6 @@ class TestStructures:
         assert len(set(READINGS.values())) == len(READINGS)
         for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
             assert reading.__module__ == f"factorize.checker.structures.{PAIRED.get(name, name)}"
-
-    def test_each_makes_its_noise_in_the_file_of_its_name(self) -> None:
-        for name, maker in [*_RECURRENCES.items(), *_ROWS.items()]:
-            assert maker.__module__ == f"factorize.client.recurrences.{PAIRED.get(name, name)}"
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
     def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:

@@ -187,15 +187,6 @@ class TestTheResult:
         assert solver["iterations"] >= 1
         assert {"python", "numpy", "machine", "system"} == set(solver["environment"])
 
-    def test_it_verifies_and_survives_a_file(self, tmp_path):
-        for mechanism in ("dense", "nu_toeplitz", "square_root", "identity"):
-            extra = {"nu": 0.1} if mechanism == "nu_toeplitz" else {}
-            found = solved(16, {"kind": mechanism, **extra})
-            assert found.verify().document() == found.certificate.document()
-            path = tmp_path / f"{mechanism}.safetensors"
-            found.save(path)
-            assert factorize.load(path).verify().document() == found.certificate.document()
-
     def test_progress_is_passed_on(self):
         seen = []
         found = solved(16, progress=seen.append)

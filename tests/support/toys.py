@@ -61,12 +61,6 @@ class Toy:
         """How many files, new ones and those that more than an entry is written into, and how many entries."""
         return len({*self.files, *(change.path for change in self.written)}), len(self.entries)
 
-    @property
-    def touched(self) -> set[str]:
-        """Every path."""
-        entries = {change.path for entry in self.entries for change in entry}
-        return {*self.files, *(change.path for change in self.written)} | entries
-
 
 WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/checker/spec/workloads.py"
 RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/checker/participation.py"
@@ -249,14 +243,3 @@ def copy_packages(tree: Path) -> None:
     """Copy our packages with their compiled code, which is valid as long as times of files are kept."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tree / package, symlinks=True, ignore=UNFINISHED)
-
-
-def changed(tree: Path) -> set[str]:
-    """Return the paths of modules that differ from ours, or that we have not."""
-    found = set()
-    for package in PACKAGES:
-        for path in (tree / package).rglob("*.py"):
-            name = path.relative_to(tree)
-            if not (ROOT / name).is_file() or (ROOT / name).read_bytes() != path.read_bytes():
-                found.add(str(name))
-    return {name for name in found if not name.startswith(("factorize/solvers/", "factorize/api/"))}

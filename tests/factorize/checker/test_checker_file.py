@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import file_of, parts, random_result, sealed
+from checker_files import parts, random_result, sealed
 from safetensors.numpy import save
 
 from factorize.checker.check import check_factor_file
 from factorize.checker.file import read_array, read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.manifest import manifest_digest
 
 
 def small(structure: str = "dense") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -30,43 +28,6 @@ def test_matrices_are_read_by_the_parts_of_their_names() -> None:
     assert {name: sorted(part) for name, part in found.matrices.items()} == {"C": ["bands"], "B": [""], "C_inv": [""]}
     assert (found.matrices["C"]["bands"] == tensors["C.bands"]).all() and found.dual == {}
     assert found.manifest == manifest
-
-
-def test_evidence_is_read_by_name() -> None:
-    manifest, tensors = small()
-    tensors["dual.weights"] = np.ones(4)
-    manifest["dual"] = {"tensors": ["dual.weights"], "sha256": hashlib.sha256(np.ones(4).tobytes()).hexdigest()}
-    assert read_factor_file(sealed(manifest, tensors)).dual["weights"].tolist() == [1.0] * 4
-
-
-@pytest.mark.parametrize("name", ["C", "B", "C_inv"])
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_matrices_that_are_not_finite(name: str, number: float) -> None:
-    manifest, tensors = small()
-    tensors[name] = tensors[name].copy()
-    tensors[name][3, 1] = number
-    with pytest.raises(CorruptObject, match=f"{name} holds NaN or infinity"):
-        read_factor_file(sealed(manifest, tensors))
-
-
-def test_a_manifest_that_is_not_its_digest() -> None:
-    manifest, tensors = small()
-    sealed(manifest, tensors)
-    manifest["certificate"]["converged"] = not manifest["certificate"]["converged"]
-    with pytest.raises(CorruptObject, match="does not hash to its own digest"):
-        read_factor_file(file_of(manifest, tensors))
-    manifest["digest"] = manifest_digest(manifest)
-    manifest |= {"created": "now", "files": []}  # which the digest leaves out
-    manifest["solver"]["seconds"] = 1e9
-    assert read_factor_file(file_of(manifest, tensors)).manifest == manifest
-
-
-def test_bytes_that_are_not_their_digest() -> None:
-    manifest, tensors = small()
-    sealed(manifest, tensors)
-    tensors["C"][0, 0] += 1
-    with pytest.raises(CorruptObject, match="the bytes of C do not hash"):
-        read_factor_file(file_of(manifest, tensors))
 
 
 @pytest.mark.parametrize(

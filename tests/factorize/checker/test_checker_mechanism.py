@@ -15,7 +15,6 @@ from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
 from factorize.errors import CorruptObject
 from factorize.factorization import Factorization
-from factorize.mechanisms import Mechanism
 from factorize.rounded import cast
 
 N = 12
@@ -201,8 +200,3 @@ def test_where_the_sensitivity_is_undecided_no_claim_is_looked_at(answers: dict[
     report = undecided(sealed(*parts(answers["dense"])), "it is too large")
     assert report.supported and report.unseen == list(report.stated) and len(report.stated) > 5
     assert report.not_checked == ["the sensitivity: it is too large"]
-
-
-def test_every_mechanism_has_a_rule() -> None:
-    kinds = {kind.model_fields["kind"].annotation.__args__[0] for kind in Mechanism.__subclasses__()}
-    assert kinds - {"auto"} == set(_RULES)

@@ -16,7 +16,6 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.tree import TreeReading
-from factorize.errors import TooLarge
 from factorize.structures.tree import TreeMatrix
 
 
@@ -70,15 +69,6 @@ def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: p
     long = Strategy("tree", tensors, n)
     assert long.reading.array is None and long.reading.signed == bool((matrix.nodes < 0).any())
     assert [squared_sensitivity(long, participation) for participation in asked] == whole
-
-
-def test_overlapping_columns_of_a_long_tree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 4)
-    monkeypatch.setattr("factorize.checker.sensitivity.LARGEST", 4)
-    nodes = np.array([[1.0] * 8, [0.0, 1] * 4, [0, 0, 1, 1] * 2, [0] * 4 + [1] * 4])
-    long = Strategy("tree", {"tree.nodes": nodes, "tree.restart": np.array([8.0])}, 8)
-    with pytest.raises(TooLarge, match="up to n=4"):
-        squared_sensitivity(long, {"kind": "min_sep", "min_sep": 2})
 
 
 @pytest.mark.parametrize("restart", [None, 40])

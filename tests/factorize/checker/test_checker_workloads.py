@@ -13,7 +13,6 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.spec import balls_of, objectives, program_of, toeplitz_column, weighing_of, workloads
-from factorize.checker.spec.programs import Program, X
 from factorize.errors import CertificateError
 
 N = 5
@@ -170,28 +169,3 @@ class TestObjectives:
         for weights in ([1.0], [1.0] * 3):
             with pytest.raises(CertificateError, match=f"states {len(weights)} weights for 2 rows"):
                 weighing_of({"kind": "weighted", "weights": weights}, 2)
-
-
-def run(program: Program, g: Vector, states: int = 9) -> Vector:
-    """The output at each step for an input."""
-    held, found = dict.fromkeys(range(states), Fraction(0)), []
-    for i, held[X] in enumerate(g):
-        for target, terms in program.statements:
-            held[target] = sum(((f[i] if isinstance(f, list) else f) * held[s] for s, f in terms.items()), Fraction(0))
-        found.append(held[program.output])
-    return found
-
-
-class TestPrograms:
-    G = [Fraction(k) for k in (1, -2, 4, 8, 16)]
-
-    @pytest.mark.parametrize("tau", [1, 2, 3, 5, 7])
-    def test_since_the_last_restart(self, tau: int) -> None:
-        for document in ({"kind": "prefix", "n": N}, {"kind": "mu2", "n": N, "output": "w"}):
-            program = program_of(document)
-            assert program is not None
-            plain = run(program, self.G)
-            wanted = [x - (plain[i // tau * tau - 1] if i >= tau else 0) for i, x in enumerate(plain)]
-            found = program.since_reference(N, tau)
-            assert run(found, self.G) == wanted
-            assert sorted(target for target, _ in found.statements) == list(range(len(found.statements)))

@@ -18,7 +18,6 @@ from factorize.certificate.stated_claims import compare
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sensitivity import squared_limit
-from factorize.checker.structures.nu_toeplitz import EndlessNuReading
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -53,12 +52,6 @@ def min_sep(separation: int, most: int) -> MinSep:
 
 
 class TestLimits:
-    def test_one_buffer_by_hand(self):
-        # c = 1, 1/2, 1/4, ...: norm 4/3; two columns 1 apart: r_1 = 1/2 r_0, so 2 (4/3) + 2 (2/3) = 4
-        found = EndlessBlt(np.array([0.5]), np.array([0.5]))
-        assert found.squared_limit(1, 1) == pytest.approx(4 / 3, rel=1e-15)
-        assert found.squared_limit(1, 2) == pytest.approx(4, rel=1e-15)
-
     @pytest.mark.parametrize(("separation", "most"), [(1, 2), (1, 9), (3, 4), (50, 4), (1000, 3), (5, 1)])
     def test_long_finite_strategies_approach_it_from_below(self, separation, most):
         endless = EndlessBlt(np.array([0.9, 0.997]), np.array([0.3, 0.05]))
@@ -80,16 +73,6 @@ class TestLimits:
         assert found.kind == "upper_bound"
         assert found.value == pytest.approx(sensitivity_of(endless.until(2000), min_sep(2, 3)).value, rel=1e-12)
         assert sensitivity_of(endless, Single()).kind == "exact"
-
-    @pytest.mark.parametrize("nu", [5e-324, 1e-12, 1e-3, 0.5, 1 - 2.0**-53])
-    def test_the_elliptic_integral_is_enclosed(self, nu):
-        from scipy.special import ellipkm1
-
-        # scipy's K(m) at 1 - m = nu (2 - nu), to a few units in the last place
-        expected = 2 / math.pi * ellipkm1(nu * (2 - nu))
-        assert EndlessNuToeplitz(np.array([nu])).squared_limit(1, 1) == pytest.approx(expected, rel=1e-14)
-        low, high = EndlessNuReading(nu).squared_sensitivity(1, 1)
-        assert low < high < low * (1 + Fraction(1, 1 << 200)) and float(low) == pytest.approx(expected, rel=1e-14)
 
     def test_columns_of_nu_toeplitz_approach_it(self):
         endless = EndlessNuToeplitz(np.array([0.01]))

@@ -14,11 +14,10 @@ from factorize.checker.check import check_factor_file
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factorization import Factorization
-from factorize.format.names import BESIDE, COLUMN_SCALE, WRAPPED
-from factorize.format.tensors import TENSORS
+from factorize.format.names import COLUMN_SCALE, WRAPPED
 from factorize.solution import Outcome, Solution
 from factorize.structures.base import Matrix
-from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
+from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
 N = 12
@@ -41,18 +40,6 @@ def result(inner: Matrix, participation: dict[str, Any]) -> Factorization:
     spec = parse_spec({**document, "mechanism": {"kind": "dense"}})
     claim = Solution(ColumnScaled(inner, SCALE), Outcome.CLOSED_FORM, 0)
     return Factorization.from_solution(spec, claim, solver=SOLVER)
-
-
-def test_every_structure_is_one_of_the_pairs() -> None:
-    assert set(INNER) == set(BUILDERS)
-    assert set(TENSORS) == (set(BUILDERS) | set(ENDLESS_BUILDERS)) - {"scaled"}
-    assert set(WRAPPED) <= set(BUILDERS) - {"scaled"}
-
-
-@pytest.mark.parametrize("structure", sorted(set(INNER) - {"scaled"}))
-def test_the_table_names_the_tensors_that_are_written(structure: str) -> None:
-    written = set(INNER[structure].tensors())
-    assert set(TENSORS[structure]) <= written <= {*TENSORS[structure], *BESIDE.get(structure, ())}
 
 
 @pytest.mark.parametrize("structure", REFUSED)
