@@ -79,6 +79,44 @@ class _Sweep:
     squares: Array
 
 
+class _Recursion:
+    """A recursion from step to step, y_i = read_i s_i + through_i x_i and s_{i+1} = follow_i s_i + feed_i x_i.
+
+    With y_i (or x_i) and s_{i+1} as the unknowns of step i, it is a triangular system with few diagonals.
+    """
+
+    def __init__(self, system: Coefficients) -> None:
+        follow, self._feed, read, self._through = system
+        n, q = self._feed.shape
+        self._bands = np.zeros((2 * q + 1, n, q + 1))
+        self._bands[0] = 1.0
+        for c in range(q):
+            for r in range(q + 1):
+                self._bands[q + r - c, :-1, c + 1] = -(follow[1:, r - 1, c] if r else read[1:, c])
+        self._inverse = self._bands.copy()
+        self._inverse[0, :, 0] = self._through
+        for c in range(q):
+            self._inverse[q - c, :-1, c + 1] *= -1.0
+            self._inverse[c + 1, :, 0] = -self._feed[:, c]
+
+    def apply(self, x: Array) -> Array:
+        """``y = A x``."""
+        return self._solved(
+            self._bands, np.concatenate([(self._through * x)[:, None], self._feed * x[:, None]], axis=1)
+        )
+
+    def solve(self, y: Array) -> Array:
+        """``x = A^-1 y``, no `through` being zero."""
+        return self._solved(self._inverse, np.concatenate([y[:, None], np.zeros_like(self._feed)], axis=1))
+
+    def _solved(self, bands: Array, right: Array) -> Array:
+        from scipy.linalg.lapack import dtbtrs
+
+        return np.asarray(dtbtrs(bands.reshape(len(bands), -1), right.reshape(-1, 1), uplo="L")[0]).reshape(
+            right.shape
+        )[:, 0]
+
+
 class RecursionRing:
     """A recursion folded by epochs, as `factorize.solvers.epochs.blocks.maximise` wants it.
 
@@ -100,7 +138,8 @@ class RecursionRing:
         read, through = read / scale, through / scale
         through[through == 0] = floor
         self._system: Coefficients = (follow, feed, read, through)
-        self._adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
+        adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
+        self._forth, self._back = _Recursion(self._system), _Recursion(adjoint)
         self._folded = _of_each(lambda part: part.reshape(epochs, -1, *part.shape[1:]).swapaxes(0, 1), self._system)
         self._work: list[_Work] = []
         self._largest, self._smallest = np.random.default_rng(0).standard_normal((2, self.size))
@@ -141,29 +180,24 @@ class RecursionRing:
 
     def _power(self, factors: Array) -> float:
         """The largest eigenvalue of F^T M F from below."""
-        x, y = self._largest, np.empty(self.size)
-        value = 0.0
+        x, value = self._largest, 0.0
         for _ in range(_UPWARD_STEPS):
             x = self._times(factors, x / np.linalg.norm(x))
-            kernels.apply(*self._system, x, y)
+            y = self._forth.apply(x)
             value = float(y @ y)
-            kernels.apply(*self._adjoint, y[::-1].copy(), y)
-            x = self._times(factors.transpose(0, 2, 1), y[::-1])
+            x = self._times(factors.transpose(0, 2, 1), self._back.apply(y[::-1])[::-1])
         self._largest = x
         return value
 
     def _inverse_power(self, factors: Array) -> float:
         """The largest eigenvalue of (F^T M F)^-1 from below."""
         inverse = np.asarray(np.linalg.inv(factors), dtype=np.float64)
-        x, y = self._smallest, np.empty(self.size)
-        value = 0.0
+        x, value = self._smallest, 0.0
         for _ in range(_DOWNWARD_STEPS):
             x = self._times(inverse.transpose(0, 2, 1), x / np.linalg.norm(x))
-            kernels.solve(*self._adjoint, x[::-1].copy(), y)
-            x = y[::-1].copy()
+            x = self._back.solve(x[::-1])[::-1]
             value = float(x @ x)
-            kernels.solve(*self._system, x, y)
-            x = self._times(inverse, y)
+            x = self._times(inverse, self._forth.solve(x))
         self._smallest = x
         return value
 

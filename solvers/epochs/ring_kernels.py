@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign, plain
+from factorize.numbers.compiling import plain
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
@@ -285,37 +285,3 @@ def spread_out(
                         at = (e * q + r) * k + d
                         value = load(adjoints[x], at) - spread(feed[c, e, r]) * load(block, e * k + d)
                         store(adjoints[x], at, value)
-
-
-@compiled
-def apply(follow: Array, feed: Array, read: Array, through: Array, x: Array, y: Array) -> None:
-    """``y = A x``; coefficients by step."""
-    n, q = feed.shape
-    state, new = np.zeros(q), np.zeros(q)
-    for i in range(n):
-        value = through[i] * x[i]
-        for r in range(q):
-            value += read[i, r] * state[r]
-            new[r] = feed[i, r] * x[i]
-            for s in range(q):
-                new[r] += follow[i, r, s] * state[s]
-        assign(state, new)
-        y[i] = value
-
-
-@compiled
-def solve(follow: Array, feed: Array, read: Array, through: Array, y: Array, x: Array) -> None:
-    """``x = A^-1 y``; coefficients by step, none of ``through`` zero."""
-    n, q = feed.shape
-    state, new = np.zeros(q), np.zeros(q)
-    for i in range(n):
-        value = y[i]
-        for r in range(q):
-            value -= read[i, r] * state[r]
-        value /= through[i]
-        for r in range(q):
-            new[r] = feed[i, r] * value
-            for s in range(q):
-                new[r] += follow[i, r, s] * state[s]
-        assign(state, new)
-        x[i] = value
