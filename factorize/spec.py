@@ -141,6 +141,10 @@ class Spec(Frozen):
         parts = {"workload": self.workload, "optimize_for": self.optimize_for}
         return {name: part for name, part in parts.items() if isinstance(part, UserMatrix)}
 
+    def user_arrays(self) -> dict[str, np.ndarray]:
+        """Return the numbers of these by sha256."""
+        return {str(matrix.sha256): matrix.array for matrix in self.user_matrices().values()}
+
     def bind(self, matrices: Mapping[str, np.ndarray]) -> Spec:
         """Return the spec with the numbers of users' matrices that it names and has none of.
 

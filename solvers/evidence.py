@@ -107,9 +107,8 @@ def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, di
     from factorize.checker.utility import lower_bound
 
     dual = evidence(spec, report)
-    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
     try:
-        bound = lower_bound(spec.document(), dual, user) if dual else None
+        bound = lower_bound(spec.document(), dual, spec.user_arrays()) if dual else None
     except NotEnclosed:
         return None, dual
     return (bound if bound is not None and bound.objective > 0 else None), dual

@@ -81,9 +81,8 @@ def _single_bin(
     largest = np.sqrt(np.einsum("jik,jik->ji", dual["factors"], dual["factors"]).max(axis=1))
     if not largest.all():
         return None
-    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
     try:
-        bound = lower_bound(spec.document(), {"factors": dual["factors"] / largest[:, None, None]}, user)
+        bound = lower_bound(spec.document(), {"factors": dual["factors"] / largest[:, None, None]}, spec.user_arrays())
     except NotEnclosed:
         return None
     return BinsLowerBound(bound.objective / _mu_above(level, delta) ** 2, "single bin")

@@ -32,10 +32,9 @@ def claim_of_encoder(spec: Spec, matrix: Matrix, stored: np.ndarray, sensitivity
     """
     if stored.ndim == 2 and max(stored.shape) > LARGEST:
         return None
-    user = {str(own.sha256): own.array for own in spec.user_matrices().values()}
     strategy = Strategy(matrix.structure, matrix.tensors(), matrix.n)
     try:
-        encoder = decoded(spec.document(), strategy, stored, Fraction(sensitivity) ** 2, user)[2]
+        encoder = decoded(spec.document(), strategy, stored, Fraction(sensitivity) ** 2, spec.user_arrays())[2]
     except (NotEnclosed, CertificateError):
         return None
     if isinstance(encoder, str):

@@ -143,9 +143,8 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
     sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec, strategy)
-    user = {str(matrix.sha256): matrix.array for matrix in spec.user_matrices().values()}
     parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
-    utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, user)
+    utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
     with one_blas_thread(strategy.n):
         ends = _ends(utility, strategy.n)
         bound = _bound(utility.lower_bound) if dual else None
