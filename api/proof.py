@@ -160,7 +160,7 @@ def make_ready() -> None:
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
-    for name in ("bounds.determinant_kernels", "check", "losses.check_endless", "noising", "utility"):
+    for name in ("bounds.determinant_kernels", "check", "utility"):
         import_module(f"factorize.checker.{name}")
     for name in ("factor_file", "storage.records"):
         import_module(f"factorize.{name}")

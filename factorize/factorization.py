@@ -7,8 +7,10 @@ solver's time and environment; the manifest names every tensor by its own sha256
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import numpy as np
 from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.sensitivity import Sensitivity
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json, tensor_digest
 from factorize.errors import (
     CertificateError,
@@ -39,6 +43,8 @@ from factorize.structures.layouts import describe
 
 LARGEST_COVERED = 2048
 """Longest n for which a stored C_inv without structure is enlarged by its rounding, as the checker can prove it."""
+LARGEST_ENCODER = 2048
+"""Longest n for which a B without structure gets a claim."""
 _EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
 
 
@@ -236,11 +242,26 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """The claim for A G + B Z as a manifest has it, from the stored bytes; None where B has none."""
-    from factorize.certificate.added_noise import claim_of_encoder
+    """The claim for adding noise to exact results, as a manifest has it; None where none is proved of the stored B.
+
+    A G + B Z is B (E G + Z) with the encoder E = B^-1 A, and not C. The claim allows for twice what is proved to be
+    added to the sensitivity of C, as another machine rounds otherwise.
+    """
+    from factorize.checker.stored import decoded
 
     stored = np.asarray(parts["" if structure == "dense" else "coefficients"], dtype=np.float64)
-    return claim_of_encoder(base.spec, base.matrix, stored, base.certificate.sensitivity.value)
+    if stored.ndim == 2 and max(stored.shape) > LARGEST_ENCODER:
+        return None
+    strategy = Strategy(base.matrix.structure, base.matrix.tensors(), base.matrix.n)
+    squared = Fraction(base.certificate.sensitivity.value) ** 2
+    try:
+        encoder = decoded(base.spec.document(), strategy, stored, squared, base.spec.user_arrays())[2]
+    except (NotEnclosed, CertificateError):
+        return None
+    if isinstance(encoder, str):
+        return None
+    value = float(encoder[0] + encoder[1])
+    return {"value": value, "hex": value.hex(), "kind": "upper_bound"} if math.isfinite(value) else None
 
 
 def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -145,8 +145,8 @@ def profile(
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
     from factorize.accounting.calibration_request import CalibrationRequest
-    from factorize.accounting.privacy_profile import privacy_profile
     from factorize.accounting.sampling_scheme import SamplingOptions
+    from factorize.accounting.schemes import privacy_profile
     from factorize.plain_data import read_union
 
     if plot is not None:

@@ -82,7 +82,7 @@ def solve(
     origin = "solved now" if planned.known is None else "known before"
     if names != ["C"] or dtype != "float64":
         from factorize.api.proof import prove
-        from factorize.rounded import cast
+        from factorize.factor_file import cast
 
         stored = cast(results.load(manifest["digest"]), dtype)
         changed = stored if names == ["C"] else stored.with_matrices(names)

@@ -193,7 +193,7 @@ def _from_store(
     manifest = results.manifest(digest)
     if dtype is not None:
         from factorize.api.proof import prove
-        from factorize.rounded import cast
+        from factorize.factor_file import cast
 
         manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
     copy_stored(results, manifest, to, accept)

@@ -268,7 +268,7 @@ def form(request: Document, _tell: Tell) -> str:
     Args:
         request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
     """
-    from factorize.rounded import cast
+    from factorize.factor_file import cast
 
     base = _store(request["store"]).load(request["digest"])
     dtype = request["dtype"]

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from factorize.checker.receipt_text import card, questions, text
-from factorize.checker.registry_entry import entry
+from factorize.checker.receipt_text import card, entry, questions, text
 from factorize.checker.report import Report
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.signatures import check_signature

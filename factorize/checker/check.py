@@ -1,4 +1,7 @@
-"""Every claim of a factor file against its bytes; and a matrix of anybody's against a participation."""
+"""Every claim of a factor file against its bytes; and a matrix of anybody's against a participation.
+
+Of prefix sums without end, the sensitivity is a limit and the losses have to be infinite.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import check_mode, require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.claims import check_bound, check_class_bound, check_losses, check_mechanism, check_sensitivity
-from factorize.checker.convergence import check_convergence
+from factorize.checker.claims import (
+    check_bound,
+    check_class_bound,
+    check_convergence,
+    check_losses,
+    check_mechanism,
+    check_sensitivity,
+)
 from factorize.checker.file import FactorFile, read_factor_file
-from factorize.checker.losses.check_endless import check_endless
-from factorize.checker.mechanism import Named, belongs
+from factorize.checker.mechanism import Named, belongs, belongs_endless
 from factorize.checker.participation import allowed
 from factorize.checker.report import (
     ADDED_NOISE,
@@ -28,6 +36,7 @@ from factorize.checker.report import (
 )
 from factorize.checker.sensitivity import (
     exactly,
+    squared_limit,
     squared_sensitivity,
 )
 from factorize.checker.spec import check_known, check_known_objective
@@ -198,3 +207,40 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
         found.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
     return found
+
+
+def check_endless(
+    report: Report, entry: Mapping[str, Any], parts: Mapping[str, np.ndarray], manifest: Mapping[str, Any]
+) -> None:
+    """Check the claims of a file whose workload has no last step.
+
+    Args:
+        report: receives the findings.
+        entry: of C in the manifest.
+        parts: tensors of C by suffix.
+        manifest: the whole.
+
+    Raises:
+        CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: it is none, or claims what cannot be.
+        TooLarge: the sensitivity cannot be enclosed at this size.
+    """
+    spec, claims = manifest["spec"], manifest["certificate"]
+    if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
+        raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
+    bracket = squared_limit(entry["structure"], parts, spec["participation"])
+    check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
+    report.require(
+        all(loss is None for loss in claims["loss"].values()),
+        "the losses are stated as infinite, which prefix sums without end have under every strategy",
+        "a loss is stated as finite, and prefix sums without end have none",
+        of=LOSS,
+    )
+    if [claims["lower_bound"], claims.get("class_lower_bound"), claims["relative_gap"]] != [None] * 3:
+        raise CertificateError("a bound is claimed, and nothing supports one")
+    report.prove("no bound is claimed")
+    report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
+    mechanism = spec["mechanism"]
+    check_mechanism(report, mechanism["kind"], lambda: belongs_endless(mechanism, entry["structure"], parts))
+    check_convergence(report, spec, claims)
+    report.leave("the residual: there is no last row")
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")

@@ -22,10 +22,11 @@ from factorize.checker.bounds import block_resolvents, determinants
 from factorize.checker.bounds.classes import toeplitz_bound
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
 from factorize.checker.doubles import whole
-from factorize.checker.doubles.band_bound import band_evidence, cost_in_band
 from factorize.checker.doubles.nuclear_norms import (
     LARGEST_VECTORS,
     WeightedTarget,
+    band_evidence,
+    cost_in_band,
     guess_by_strategy,
     norm_below,
     norm_by_vectors,

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from factorize.errors import InvalidParameter
-from factorize.numbers.error_free import rest_of_product
 from factorize.numbers.scalars import double_above, finite_real, root_above
 
 MAX_NOISE_MULTIPLIER = 1e8
@@ -32,6 +31,7 @@ so with the inflation a computed delta or epsilon is never below the true one.
 
 _SQRT_2 = math.sqrt(2)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
+_SPLIT = 134_217_729.0  # 2^27 + 1
 _TAIL = 2.0
 _TERMS = 120  # 100 leave less than a rounding at t = 2
 _LOG_SQRT_2PI = math.log(2 * math.pi) / 2
@@ -253,7 +253,9 @@ def _mills(t: float) -> float:
             tail = t + k / tail
         return 1 / tail
     square = t * t
-    error = rest_of_product(t, t, square)
+    moved = _SPLIT * t  # the square in halves of 26 bits, each product exact (Dekker 1971)
+    high = moved - (moved - t)
+    error = (high * high - square) + 2 * high * (t - high) + (t - high) * (t - high)
     return _SQRT_HALF_PI * math.exp(square / 2) * (1 + error / 2) * math.erfc(t / _SQRT_2)
 
 

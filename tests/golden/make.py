@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from factorize import __version__, solvers
-from factorize.factor_file import load
+from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
-from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
 from factorize.structures.redrawn import RedrawnMatrix

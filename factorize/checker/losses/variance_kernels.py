@@ -4,6 +4,8 @@ A statement x_a <- sum_k c_k x_k + y replaces row and column a of the covariance
 -d I and d I, which moves on as P does: the same statements on R, with d I added each time, bound everything that was
 lost, in the order of positive semidefinite matrices. R is in double precision; its own roundings must stay below a
 quarter of the d I of their statement, so that twice R covers them.
+
+The compiled series of an inverse with few diagonals. Imported on first use, since numba is heavy.
 """
 
 from __future__ import annotations
@@ -122,3 +124,14 @@ def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, readi
         if not fine:
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def renewal(weights, column):
+    """Write c_0 = 1, c_t = sum_d weights[d] c_{t-d}, the furthest first: a term of d steps meets d + 1 roundings."""
+    column[0] = 1.0
+    for t in range(1, len(column)):
+        total = 0.0
+        for d in range(min(t, len(weights) - 1), 0, -1):
+            total += weights[d] * column[t - d]
+        column[t] = total

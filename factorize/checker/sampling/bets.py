@@ -7,6 +7,13 @@ prod (1 + lambda (delta - w_i)), which is never negative and does not grow on av
 With K = R + t^2 1 1^T the likelihood ratio is L0 e^(t g - t^2 / 2), g a standard normal of its own and L0 that of R;
 the mean over g is `call`. Many candidates are dropped by a coin once their tuple is drawn. Theorems 5 and 7 of
 docs/notes/amplification-proofs.md have the weights and their bound.
+
+The call: the mean of (L - T)_+ given the part of L that is drawn, and its largest value over y (theorem 5 a).
+
+With L = e^(y + t g - t^2 / 2), g standard normal, it is e^y Phi(d) - T Phi(d - t), d = (y - log T) / t + t / 2; with
+t = 0 it is (e^y - T)_+ itself. Its logarithm is concave in y, so that a tangent bounds it.
+
+Tuples of bins that weigh by how much they share: a centre and picks beside it, and the chance to keep a tuple.
 """
 
 from __future__ import annotations
@@ -21,11 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb, ctx
 
-from factorize.checker.arithmetic.balls import PLACES, ball
+from factorize.checker.arithmetic.balls import PLACES, ball, normal
 from factorize.checker.arithmetic.near import UNIT, double_below
-from factorize.checker.sampling.call import DEEPEST, LEAST_SPREAD, MOST_SPREAD, log_call, log_most
-from factorize.checker.sampling.star import log_moment
-from factorize.checker.sampling.tuples import log_chances, log_mean_exp, picked, sums_of_rows, tables_of
+from factorize.checker.sampling.star import log_moment, log_row_means
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 8192
@@ -298,3 +303,123 @@ def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.n
         for first in range(0, count, workers):
             together = [Stream(key, chunk) for chunk in range(first, min(first + workers, count))]
             yield from list(pool.map(weights.draw, together))
+
+
+LEAST_SPREAD, MOST_SPREAD = 2.0**-5, 30.0
+"""Of t, where it is not 0."""
+DEEPEST = 30.0
+"""Standard deviations that d is below 0 at most: y is raised to there."""
+
+
+def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
+    """Return log call(y), -inf for nothing; below the money by two Mills ratios, whose difference loses no digits."""
+    from scipy.special import erfcx, ndtr
+
+    with np.errstate(divide="ignore"):
+        if spread == 0:
+            return np.asarray(y + np.log(-np.expm1(np.minimum(near - y, 0.0))))
+        d = (y - near) / spread + spread / 2
+        z, inside = np.maximum(-d, 0.0) / math.sqrt(2), np.maximum(d, 0.0)
+        mills = math.sqrt(math.pi / 2) * (erfcx(z) - erfcx(z + spread / math.sqrt(2)))
+        out = y - z * z - 0.5 * math.log(2 * math.pi) + np.log(mills)
+        left = ndtr(inside) - np.exp(np.minimum(near - y, spread**2 / 2)) * ndtr(inside - spread)
+        return np.where(d > 0, y + np.log(left), out)
+
+
+@ctx.workprec(PLACES)
+def log_most(near: arb, shared: float, order: arb) -> arb:
+    """Return at least the largest log call(y) - m y: a tangent at the left end of a bracket of the maximum.
+
+    Raises:
+        InvalidParameter: the maximum is farther out than y may be raised, or m is 1.
+    """
+    spread = arb(shared).sqrt()
+    if not order > 1:
+        raise InvalidParameter(f"order {order} is 1 in balls of {PLACES} places; it has to be above", field="order")
+    if not shared:
+        return (order - 1) * ((order - 1).log() - near) - order * order.log()
+    low, high = near - spread * (DEEPEST + spread / 2), near + 1
+    if not _tangent(low, near, spread, order)[1] >= 0:
+        raise InvalidParameter(f"order {order} is too large for the shared part {shared!r}", field="order")
+    while _tangent(high, near, spread, order)[1] > 0:
+        high = near + 2 * (high - near)
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        slope = _tangent(middle, near, spread, order)[1]
+        if slope > 0:
+            low = middle
+        elif slope < 0:
+            high = middle
+        else:
+            break
+    value, slope = _tangent(low, near, spread, order)
+    return value + slope * (high - low)  # at low the slope is not below 0
+
+
+def _tangent(y: arb, near: arb, spread: arb, order: arb) -> tuple[arb, arb]:
+    """Return log call(y) - m y, and its slope."""
+    d = (y - near) / spread + spread / 2
+    first = normal(d)
+    call = first - (near - y).exp() * normal(d - spread)
+    if not call > 0:
+        raise InvalidParameter(f"the call is too small for balls of {PLACES} places", field="shared")
+    return y + call.log() - order * y, first / call - order
+
+
+_FEW = 24  # picks, up to which pairs of them are looked up one by one
+
+
+def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cumulative probabilities of the centre, shape (1, bins), and of a pick for each centre, shape (bins, bins)."""
+    rows = [float((order - 1) * row) for row in log_row_means(kernel, order)]
+    centres = np.exp(np.array(rows) - max(rows))
+    exponents = 0.5 * order * kernel
+    others = np.exp(exponents - exponents.max(axis=1)[:, None])
+    return np.cumsum(centres / centres.sum())[None], np.cumsum(others / others.sum(axis=1)[:, None], axis=1)
+
+
+def picked(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The centre and the other picks of each sample, shape (samples, order)."""
+    first = _places(centres, np.zeros((len(uniforms), 1), dtype=np.int64), uniforms[:, :1])
+    return np.hstack([first, _places(others, first, uniforms[:, 1:])])
+
+
+def _places(sums: np.ndarray, rows: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    """Return how many of a row of running sums are at most u, the last index at most, by bisection of all at once."""
+    bins = sums.shape[1]
+    step = width = 1 << (bins - 1).bit_length()
+    table = np.pad(sums, ((0, 0), (0, width - bins)), constant_values=2.0).ravel()
+    places = np.broadcast_to(rows * width, uniforms.shape).copy()
+    while step := step // 2:
+        places += step * (table.take(places + (step - 1)) <= uniforms)
+    return np.minimum(places - rows * width, bins - 1)
+
+
+def log_chances(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return mean A - log mean exp A of each tuple, A_i = (m / 2) sum over the other picks of K; shape (samples,)."""
+    order, bins = picks.shape[1], len(kernel)
+    if order > _FEW:
+        sums = np.take_along_axis(sums_of_rows(kernel, picks), picks, axis=1) - np.diagonal(kernel)[picks]
+    else:
+        columns, entries, sums = picks.T.copy(), kernel.ravel(), np.zeros(picks.shape).T
+        for i in range(order - 1):
+            pairs = entries.take(columns[i] * bins + columns[i + 1 :])
+            sums[i] += pairs.sum(axis=0)
+            sums[i + 1 :] += pairs
+        sums = sums.T
+    exponents = 0.5 * order * sums
+    return np.asarray(exponents.mean(axis=1) - log_mean_exp(exponents))
+
+
+def sums_of_rows(matrix: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return for each tuple the sum of the rows that it names, shape (samples, bins)."""
+    from scipy.sparse import csr_array
+
+    ends = np.arange(0, picks.size + 1, picks.shape[1])
+    return np.asarray(csr_array((np.ones(picks.size), picks.ravel(), ends), shape=(len(picks), len(matrix))) @ matrix)
+
+
+def log_mean_exp(values: np.ndarray) -> np.ndarray:
+    """Return log mean exp of each row."""
+    most = values.max(axis=1)
+    return np.asarray(most + np.log(np.exp(values - most[:, None]).mean(axis=1)))

@@ -58,7 +58,7 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     @cached_property
     def near_series(self) -> Near:
         """The first column: sums of positive terms, which meet two roundings at most for each step that they reach."""
-        from factorize.checker.structures.kernels import renewal
+        from factorize.checker.losses.variance_kernels import renewal
 
         renewal(self._weights, column := np.empty(self.n))
         return Near(column, share(roundings=2 * self.n + 2) if self._weights.any() else 0.0)

@@ -11,8 +11,7 @@ import pytest
 from checker_files import parts, sealed
 
 from factorize import parse_spec, solvers
-from factorize.checker.check import check_factor_file
-from factorize.checker.losses.check_endless import check_endless
+from factorize.checker.check import check_endless, check_factor_file
 from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
 from factorize.checker.sensitivity import squared_limit
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation

@@ -17,7 +17,7 @@ from factorize import parse_spec, solvers
 from factorize.checker import check, claims
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LowerBound
-from factorize.checker.convergence import check_convergence
+from factorize.checker.claims import check_convergence
 from factorize.checker.doubles import whole
 from factorize.checker.file import FactorFile
 from factorize.checker.losses.variances import Ends

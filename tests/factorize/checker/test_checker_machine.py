@@ -12,7 +12,7 @@ import pytest
 from checker_files import parts, random_result, sealed
 from flushing import flushed
 
-from factorize.checker import noising
+from factorize.checker import stored as stored_matrices
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_strategy
@@ -61,11 +61,11 @@ def test_nothing_is_proved_in_a_thread_that_flushes() -> None:
 
 def test_a_long_inverse_is_not_multiplied_by_products_that_nobody_relies_on(monkeypatch: pytest.MonkeyPatch) -> None:
     eye = Strategy("dense", {"": np.eye(3)}, 3)
-    assert noising.in_doubles(eye, np.eye(3), Fraction(1)).distance > 0
+    assert stored_matrices.noising_of_array(eye, np.eye(3), Fraction(1)).distance > 0
     machine._fault.cache_clear()
     monkeypatch.setattr(machine, "_product", lambda left, right: left @ right * (1 + 2.0**-52))
     with pytest.raises(NotEnclosed, match="loses bits"):
-        noising.in_doubles(eye, np.eye(3), Fraction(1))
+        stored_matrices.noising_of_array(eye, np.eye(3), Fraction(1))
 
 
 def test_what_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

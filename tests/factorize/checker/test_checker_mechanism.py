@@ -14,8 +14,8 @@ from factorize.checker.check import check_factor_file, undecided
 from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
 from factorize.errors import CorruptObject
+from factorize.factor_file import cast
 from factorize.factorization import Factorization
-from factorize.rounded import cast
 
 N = 12
 MECHANISMS: dict[str, dict[str, Any]] = {

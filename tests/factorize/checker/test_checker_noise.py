@@ -11,14 +11,13 @@ from checker_files import parts, sealed
 from specs import solved
 
 from factorize import parse_spec, solvers
-from factorize.certificate.added_noise import claim_of_encoder
 from factorize.checker.arithmetic import series
 from factorize.checker.check import check_factor_file
 from factorize.checker.spec import weighing_of
 from factorize.errors import CorruptObject
-from factorize.factorization import Factorization
+from factorize.factor_file import cast
+from factorize.factorization import Factorization, _encoder_claim
 from factorize.numbers.series import toeplitz_rows
-from factorize.rounded import cast
 
 N = 24
 TOEPLITZ: list[dict[str, Any]] = [
@@ -53,8 +52,8 @@ def test_long_and_whole_agree_on_what_rests_on_b(
     """The claim for a long matrix holds for a short one, too, and both ways of checking accept it."""
     file = made(document, dtype)
     column, sensitivity = file.tensors()["B.coefficients"].astype(np.float64), file.certificate.sensitivity.value
-    claim = claim_of_encoder(file.spec, file.strategy, column, sensitivity)
-    whole = claim_of_encoder(file.spec, file.strategy, toeplitz_rows(column, 0, N), sensitivity)
+    claim = _encoder_claim(file, "toeplitz", {"coefficients": column})
+    whole = _encoder_claim(file, "dense", {"": toeplitz_rows(column, 0, N)})
     assert claim is not None and whole is not None
     for value in (claim["value"], whole["value"]):
         assert sensitivity < value <= sensitivity * (1 + (1e-10 if dtype == "float64" else 1e-4))
@@ -122,8 +121,9 @@ def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch)
 
 def test_decoders_that_have_no_claim() -> None:
     ones = solved(4, "identity")
-    for stored in (np.array([0.0, 1, 1, 1]), np.zeros((4, 4)), np.ones((2049, 1))):
-        assert claim_of_encoder(ones.spec, ones.strategy, stored, 1.0) is None
+    assert _encoder_claim(ones, "toeplitz", {"coefficients": np.array([0.0, 1, 1, 1])}) is None
+    for stored in (np.zeros((4, 4)), np.ones((2049, 1))):
+        assert _encoder_claim(ones, "dense", {"": stored}) is None
 
 
 def test_the_claim_is_not_of_the_recursion_that_made_b() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import spec_of
 
-from factorize.checker import noising
+from factorize.checker import stored as stored_matrices
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
@@ -140,28 +140,31 @@ def test_what_is_too_ill_conditioned_is_refused_with_a_remedy() -> None:
         covered_inverse(growing)
 
 
-def said(found: noising.Noising | str, claim: float = 2.0, dtype: str = "float64") -> Report:
+def said(found: stored_matrices.Noising | str, claim: float = 2.0, dtype: str = "float64") -> Report:
     report = Report()
     file: Any = type("File", (), {})()
     file.manifest = {
         "certificate": {"sensitivity": {"hex": claim.hex()}},
         "matrices": {"C_inv": {"dtype": dtype}},
     }
-    noising.check_noising(report, file, found)
+    stored_matrices.check_noising(report, file, found)
     return report
 
 
 def test_what_is_said_of_a_stored_inverse() -> None:
-    covered = said(noising.Noising(Fraction(4), Fraction(0)))
+    covered = said(stored_matrices.Noising(Fraction(4), Fraction(0)))
     assert not covered.failed and not covered.not_checked and "N^-1 has sensitivity at most 2.0" in covered.checked[1]
-    assert "is covered by the claim" in said(noising.Noising(Fraction(9), Fraction(0)), claim=3.0).checked[1]
-    above = said(noising.Noising(Fraction(4) + Fraction(1, 10**30), Fraction(0)))
+    assert "is covered by the claim" in said(stored_matrices.Noising(Fraction(9), Fraction(0)), claim=3.0).checked[1]
+    above = said(stored_matrices.Noising(Fraction(4) + Fraction(1, 10**30), Fraction(0)))
     assert not above.failed and "which the claim 2.0 does not cover; draw it from C" in above.not_checked[0]
-    assert "no sensitivity" in said(noising.Noising(None, Fraction(0))).failed[0]
+    assert "no sensitivity" in said(stored_matrices.Noising(None, Fraction(0))).failed[0]
     assert "too long; draw it from C" in said("too long").not_checked[0]
     for dtype, most in (("float64", Fraction(1, 2**26)), ("float32", Fraction(1, 2**10))):
-        assert not said(noising.Noising(Fraction(1), most), dtype=dtype).failed
-        assert "is not C^-1" in said(noising.Noising(Fraction(1), most * Fraction(1001, 1000)), dtype=dtype).failed[0]
+        assert not said(stored_matrices.Noising(Fraction(1), most), dtype=dtype).failed
+        assert (
+            "is not C^-1"
+            in said(stored_matrices.Noising(Fraction(1), most * Fraction(1001, 1000)), dtype=dtype).failed[0]
+        )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -171,7 +174,7 @@ def test_a_toeplitz_inverse_is_enclosed_by_fractions(seed: int) -> None:
     stored = np.linalg.inv(toeplitz_rows(c, 0, n))[:, 0] + 1e-4 * rng.standard_normal(n)
     image = [sum((Fraction(stored[s]) * Fraction(c[t - s]) for s in range(t + 1)), Fraction(0)) for t in range(n)]
     upper = sum((Fraction(x) ** 2 for x in c), Fraction(0))
-    found = noising.toeplitz(of_doubles(c), stored, upper)
+    found = stored_matrices.noising_of_column(of_doubles(c), stored, upper)
     below = sum(map(abs, image[1:]), Fraction(0))
     distance, squared = abs(image[0] - 1) + below, upper / (image[0] - below) ** 2
     assert distance <= found.distance <= distance * (1 + Fraction(1, 2**20))
@@ -184,6 +187,6 @@ def test_the_bound_for_whole_matrices_is_above_the_truth_in_fractions() -> None:
         array = strategy_array(6, seed)
         stored = np.tril(np.linalg.inv(array) * (1 + 1e-3 * np.random.default_rng(seed).standard_normal((6, 6))))
         upper = max(sum((Fraction(float(x)) ** 2 for x in column), Fraction(0)) for column in array.T)
-        found = noising.in_doubles(Strategy("dense", {"": array}, 6), stored, upper)
+        found = stored_matrices.noising_of_array(Strategy("dense", {"": array}, 6), stored, upper)
         assert found.squared is not None
         assert squared_in_fractions(stored) <= found.squared <= upper * Fraction(102, 100)

@@ -43,8 +43,8 @@ from factorize.checker.spec import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.errors import CertificateError
+from factorize.factor_file import cast
 from factorize.factorization import Factorization
-from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
 from factorize.structures.dense import DenseMatrix
 

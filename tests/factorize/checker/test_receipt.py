@@ -26,7 +26,7 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
-from factorize.checker.registry_entry import UNKNOWN
+from factorize.checker.receipt_text import UNKNOWN
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.numbers.gaussian import gaussian_delta

@@ -16,8 +16,8 @@ from specs import spec_of
 from store_cases import factorization, failing, flip, path_of, recording, toeplitz
 
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
+from factorize.factor_file import cast
 from factorize.format.manifest import StoredFile
-from factorize.rounded import cast
 from factorize.storage.blobs import blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc

@@ -20,8 +20,8 @@ from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
+from factorize.factor_file import cast
 from factorize.format.manifest import StoredFile, manifest_digest
-from factorize.rounded import cast
 from factorize.storage.fsck import fsck
 from factorize.storage.medium.files import Files
 from factorize.storage.records import manifest_key, seal

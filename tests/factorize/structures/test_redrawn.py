@@ -13,10 +13,9 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, InvalidStrategy
-from factorize.factor_file import load
+from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
 from factorize.structures.redrawn import RedrawnMatrix
 
