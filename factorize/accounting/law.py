@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter
-from factorize.numbers.falling import descend
+from factorize.numbers.falling import descend, descend_near
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
 from factorize.structures.endless import AnyStrategy
@@ -37,7 +37,90 @@ class Bound(NamedTuple):
     tilt: float | None = None
 
 
-class Law(ABC):
+class Curve(ABC):
+    """Delta of a run as a falling function of the noise and of epsilon, and one search for whichever is not given.
+
+    Args:
+        sensitivity: of C under the law, if the draws become known.
+    """
+
+    tolerance: ClassVar[float] = 1e-7
+    """Of the logarithm of a multiplier that is searched for."""
+
+    def __init__(self, sensitivity: float) -> None:
+        self.sensitivity = sensitivity
+
+    @abstractmethod
+    def log_delta(self, multiplier: float, epsilon: float) -> float:
+        """Return the logarithm of delta of both directions, at most 0."""
+
+    def guess(self, epsilon: float, delta: float) -> float | None:
+        """Return an s near the one that gives (epsilon, delta), where one is known."""
+        return None
+
+    def delta(self, multiplier: float, epsilon: float) -> float:
+        """Return a delta that the run has at epsilon, never 0.
+
+        Args:
+            multiplier: s = sigma / clip_norm, for sums of contributions.
+            epsilon: at least 0.
+        """
+        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
+        level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
+        return min(math.nextafter(math.exp(self.log_delta(noise, level)), 1.0), 1.0)
+
+    def epsilon(self, multiplier: float, delta: float) -> float:
+        """Return an epsilon that the run has at delta, within the tolerance of the smallest.
+
+        Raises:
+            InvalidParameter: a value outside its range, or so little noise that no epsilon up to 10^6 holds.
+        """
+        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
+        excess = _excess(lambda epsilon: self.log_delta(noise, epsilon), delta)
+        if excess(0.0) <= 0:
+            return 0.0
+        high = 1.0
+        while excess(high) > 0:
+            high *= 2
+            if high > LARGEST_EPSILON:
+                raise InvalidParameter(
+                    f"no epsilon up to {LARGEST_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
+                    "more noise",
+                    field="sigma",
+                )
+        return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=min(self.tolerance, 1e-7))
+
+    def sigma(
+        self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float | None = None
+    ) -> float:
+        """Return an s = sigma / clip_norm that gives (epsilon, delta), near the smallest.
+
+        It is at most that of the Gaussian mechanism without amplification.
+
+        Args:
+            epsilon: of (epsilon, delta)-DP.
+            delta: of (epsilon, delta)-DP.
+            near: a guess that is searched from first; by default `guess`.
+            tolerance: relative, of s; by default that of the class.
+
+        Raises:
+            InvalidParameter: a value outside its range.
+        """
+        level, close = finite_real("epsilon", epsilon, remedy="give an epsilon above 0"), tolerance or self.tolerance
+        excess = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
+        high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
+        start = near or self.guess(level, delta)
+        # a Gaussian tail e^(-s^2 c), as delta is, has this slope
+        found = start and descend_near(excess, math.log(start), 2 * math.log(delta), tolerance=close, reach=1.0)
+        if found:
+            return math.exp(found[0])
+        low = high - 0.5
+        while excess(low) <= 0:
+            low, high = low - 1.0, low
+        return math.exp(descend(excess, low, high, tolerance=close))
+
+
+class Law(Curve):
     """A law of participation on one C.
 
     Args:
@@ -48,11 +131,10 @@ class Law(ABC):
     """
 
     name: ClassVar[str]
-    tolerance: ClassVar[float] = 1e-7
-    """Of the logarithm of a multiplier that is searched for."""
 
     def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
-        self.steps, self.bins, self.sensitivity, self.signed = steps, bins, sensitivity, signed
+        super().__init__(sensitivity)
+        self.steps, self.bins, self.signed = steps, bins, signed
 
     @property
     def epochs(self) -> int:
@@ -80,54 +162,6 @@ class Law(ABC):
     def log_delta(self, multiplier: float, epsilon: float) -> float:
         """Return the larger bound of both directions, at most 0."""
         return min(max(bound.log_delta for bound in self.bounds(multiplier, epsilon)), 0.0)
-
-    def delta(self, multiplier: float, epsilon: float) -> float:
-        """Return a delta that the run has at epsilon, never 0.
-
-        Args:
-            multiplier: s = sigma / clip_norm, for sums of contributions.
-            epsilon: at least 0.
-        """
-        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
-        level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
-        return min(math.nextafter(math.exp(self.log_delta(noise, level)), 1.0), 1.0)
-
-    def epsilon(self, multiplier: float, delta: float) -> float:
-        """Return an epsilon that the run has at delta, within 1e-7 of the smallest that the bounds give.
-
-        Raises:
-            InvalidParameter: a value outside its range, or so little noise that no epsilon up to 10^6 holds.
-        """
-        noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
-        excess = _excess(lambda epsilon: self.log_delta(noise, epsilon), delta)
-        if excess(0.0) <= 0:
-            return 0.0
-        high = 1.0
-        while excess(high) > 0:
-            high *= 2
-            if high > LARGEST_EPSILON:
-                raise InvalidParameter(
-                    f"no epsilon up to {LARGEST_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
-                    "more noise",
-                    field="sigma",
-                )
-        return descend(excess, 0.0, high)
-
-    def sigma(self, epsilon: float, delta: float) -> float:
-        """Return an s = sigma / clip_norm that gives (epsilon, delta), near the smallest that the bounds give.
-
-        It is at most that of the Gaussian mechanism without amplification.
-
-        Raises:
-            InvalidParameter: a value outside its range.
-        """
-        level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
-        excess = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
-        high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
-        low = high - 0.5
-        while excess(low) <= 0:
-            low, high = low - 1.0, low
-        return math.exp(descend(excess, low, high, tolerance=self.tolerance))
 
     def _log_gaussian(self, multiplier: float, epsilon: float) -> float:
         """Return the log of the delta if the draws become known: a mixture is as far from Q as its farthest part."""

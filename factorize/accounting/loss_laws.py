@@ -23,7 +23,6 @@ from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.numbers.falling import descend_near
 from factorize.numbers.scalars import double_above
 from factorize.participation import MinSep, Single
 from factorize.structures.base import Matrix
@@ -69,16 +68,9 @@ class LossLaw(Law):
         """Return the bound by the losses where the example is left out."""
         return self._bound(multiplier, lambda losses: losses.addition(epsilon))
 
-    def sigma(self, epsilon: float, delta: float) -> float:
-        """Return an s that gives (epsilon, delta); see `Law.sigma`."""
-        about = math.sqrt(self.square) * multiplier_about(epsilon, delta, self.epochs, self._chance)
-        target = math.log(delta)
-
-        def excess(x: float) -> float:
-            return self.log_delta(math.exp(x), epsilon) - target
-
-        found = descend_near(excess, math.log(about), 2 * target, tolerance=self.tolerance, reach=1.0)
-        return super().sigma(epsilon, delta) if found is None else math.exp(found[0])
+    def guess(self, epsilon: float, delta: float) -> float:
+        """Return that of a run whose losses were as those of one Gaussian mechanism."""
+        return math.sqrt(self.square) * multiplier_about(epsilon, delta, self.epochs, self._chance)
 
     def _losses(self, multiplier: float) -> Losses | None:
         try:

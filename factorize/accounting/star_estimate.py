@@ -20,6 +20,7 @@ import numpy as np
 
 from factorize.accounting.bins_law import BinsLaw, best_order_from
 from factorize.accounting.gram_matrix import BinGram, shared_part
+from factorize.accounting.law import Curve
 from factorize.accounting.payoff import (
     LARGEST_LEVEL,
     LARGEST_SPREAD,
@@ -31,7 +32,6 @@ from factorize.accounting.payoff import (
     log_reverse_ceiling,
     raised,
 )
-from factorize.numbers.falling import descend, descend_near
 
 CHUNK = 4096
 _NUMBERS = 1 << 23  # of normals kept
@@ -39,7 +39,7 @@ _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
 _TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
 _SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
-_NEAR = 0.3  # relative, of sigma: around a guess
+_LESS = 0.9  # of the star bound's sigma, from which the search starts
 
 
 class Sampled(NamedTuple):
@@ -107,7 +107,7 @@ def usual_samples(bins: int) -> int:
     return max(CHUNK, min(4 * CHUNK, _NUMBERS // bins // CHUNK * CHUNK))
 
 
-class StarEstimate:
+class StarEstimate(Curve):
     """Weights at any multiplier and epsilon on one set of normals and picks.
 
     Args:
@@ -116,7 +116,10 @@ class StarEstimate:
         samples: their number; from 4096 to 16384 by default, fewer for many bins.
     """
 
+    tolerance = _CLOSE
+
     def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
+        super().__init__(gram.sensitivity)
         self.gram = gram
         self.samples = samples or usual_samples(gram.bins)
         self.law = BinsLaw(gram)
@@ -254,51 +257,17 @@ class StarEstimate:
             total += rows.T @ rows
         return (total + total.T) / 2
 
-    def sigma(self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float = _CLOSE) -> float:
-        """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4 by default.
+    def log_delta(self, multiplier: float, epsilon: float) -> float:
+        """Return the estimate of (P, Q), between the single-bin lower bound and the star bound whatever samples say.
 
-        It lies between that of the single-bin lower bound and that of the star bound, or within 30 % of `near`,
-        whatever the samples say: a proposal that never meets the event it is for would report a mean of 0, and a
-        sigma of 0 with it.
-
-        Args:
-            epsilon: of (epsilon, delta)-DP.
-            delta: of (epsilon, delta)-DP.
-            near: another estimate of it; searched from first, 30 % of it to either side.
-            tolerance: relative, of sigma.
+        A proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
         """
-        target = math.log(delta)
+        seen = math.log(max(self.forward(multiplier, epsilon).delta, 1e-320))
+        return min(max(seen, log_single_bin(self.gram, multiplier, epsilon)), self.law.log_delta(multiplier, epsilon))
 
-        def excess(log_multiplier: float) -> float:
-            return math.log(max(self.forward(math.exp(log_multiplier), epsilon).delta, 1e-320)) - target
-
-        def lower(log_multiplier: float) -> float:
-            return log_single_bin(self.gram, math.exp(log_multiplier), epsilon) - target
-
-        if near is not None:
-            # a Gaussian tail e^(-s^2 c), as delta is, has this slope
-            found = descend_near(excess, math.log(near), 2 * target, tolerance=tolerance, reach=_NEAR)
-            if found is not None:
-                return math.exp(found[0])
-        high = math.log(self.law.sigma(epsilon, delta))
-        low = high - 0.25
-        while lower(low) <= 0:
-            low -= 0.25
-        floor = descend(lower, low, high, tolerance=_CLOSE) if lower(high) <= 0 else high
-        return math.exp(descend(excess, floor, high, tolerance=tolerance))
-
-    def epsilon(self, multiplier: float, delta: float) -> float:
-        """Return the epsilon at which the estimated delta of (P, Q) is `delta`, to 2e-4; 0 where it is below that."""
-
-        def excess(epsilon: float) -> float:
-            return math.log(max(self.forward(multiplier, epsilon).delta, 1e-320) / delta)
-
-        if excess(0.0) <= 0:
-            return 0.0
-        high = 1.0
-        while excess(high) > 0:
-            high *= 2
-        return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=_CLOSE)
+    def guess(self, epsilon: float, delta: float) -> float:
+        """Return a little less than the star bound needs."""
+        return _LESS * self.law.sigma(epsilon, delta)
 
 
 def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:

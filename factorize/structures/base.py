@@ -101,18 +101,9 @@ class Matrix(ABC):
         column = self.coefficients()
         return None if column is None else series_product(series, column)
 
-    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
-        """Return the matrix whose columns are scaled, and the scales, shape (n,): itself and ones, but for `scaled`."""
-        return self, np.ones(self.n)
-
     def bandwidth(self) -> int:
         """Return the number of diagonals that may be non-zero, the main one included."""
         return self.n
-
-    @property
-    def multiplied_by_recurrence(self) -> bool:
-        """Whether many rows are multiplied in less time by a recurrence than by an array."""
-        return False
 
     def dense(self) -> np.ndarray:
         """Return the whole matrix.

@@ -57,11 +57,6 @@ class BufferedMatrix(RecursiveMatrix):
         return "buffered" if self.transition.ndim == 2 else "state_space"
 
     @property
-    def multiplied_by_recurrence(self) -> bool:
-        """Where buffers do not mix: full transitions take as many multiplications as an array."""
-        return self.transition.ndim == 2
-
-    @property
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()

@@ -61,10 +61,6 @@ class ColumnScaled(Matrix):
         """Scales are positive."""
         return self.inner.signed
 
-    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
-        """The inner matrix and the scales."""
-        return self.inner, self.scale
-
     def bandwidth(self) -> int:
         """Scaling leaves zeros zero."""
         return self.inner.bandwidth()
