@@ -22,6 +22,8 @@ from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
+from factorize.workloads.base import Workload
+from factorize.workloads.prefix import Prefix
 
 if TYPE_CHECKING:
     from factorize.checker.losses.variances import Ends
@@ -142,7 +144,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec, strategy)
+    sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
     parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
     utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
     with one_blas_thread(strategy.n):
@@ -181,14 +183,14 @@ def _bound(road: Callable[[], LowerBound]) -> LowerBound | None:
     return bound if bound.objective > 0 else None
 
 
-def _residual(spec: Spec, strategy: Matrix) -> float:
+def _residual(workload: Workload, strategy: Matrix) -> float:
     """The residual of some rows, as a job would make them."""
-    m = spec.workload.m
+    m = workload.m
     places = sorted({0, m - 1, *(2**k for k in range(m.bit_length()) if 2**k < m)})
-    rows = np.concatenate([spec.workload.row_block(i, i + 1) for i in places])
+    rows = np.concatenate([workload.row_block(i, i + 1) for i in places])
     with np.errstate(over="ignore", invalid="ignore"):
         residual = float(np.abs(strategy.left_multiply(strategy.right_solve(rows)) - rows).max())
-    largest = float(np.abs(spec.workload.adjoint(np.ones((m, 1)))).max())
+    largest = float(np.abs(workload.adjoint(np.ones((m, 1)))).max())
     if not residual <= RESIDUAL_LIMIT * max(largest, 1.0):
         raise CertificateError(
             f"B C differs from A by {residual:.3g}, above {RESIDUAL_LIMIT:.1e} of the workload's largest column sum "
@@ -218,22 +220,10 @@ def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> C
         lower_bound=None,
         class_lower_bound=None,
         relative_gap=None,
-        residual=_endless_residual(strategy),
+        residual=_residual(Prefix(kind="prefix", n=_ENDLESS_CHECK), strategy.until(_ENDLESS_CHECK)),
         converged=converged,
         warnings=_warnings(spec, sensitivity, None, converged, outcome) + remarks,
     )
-
-
-def _endless_residual(strategy: EndlessMatrix) -> float:
-    ones = np.ones(_ENDLESS_CHECK)
-    first = strategy.until(_ENDLESS_CHECK)
-    quotient = first.divide(ones)
-    product = None if quotient is None else first.times(quotient)
-    assert product is not None  # Toeplitz matrices divide and multiply series
-    residual = float(np.abs(product - ones).max())
-    if not residual <= RESIDUAL_LIMIT * _ENDLESS_CHECK:
-        raise CertificateError(f"B C differs from A by {residual:.3g} within the first {_ENDLESS_CHECK} steps")
-    return residual
 
 
 def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:

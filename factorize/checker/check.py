@@ -42,6 +42,7 @@ from factorize.checker.sensitivity import (
 from factorize.checker.spec import check_known, check_known_objective
 from factorize.checker.stored import check_decoder, check_inverse
 from factorize.checker.strategy import Strategy
+from factorize.checker.structures.toeplitz import falls
 from factorize.checker.utility import Utility
 from factorize.errors import (
     CertificateError,
@@ -200,7 +201,7 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
             f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
             "overlap, and sums of column norms are no bound"
         )
-    if strategy.toeplitz is not None and several and not strategy.reading.monotone:
+    if strategy.toeplitz is not None and several and not falls(array[:, 0]):
         found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
     scaled = array / np.abs(array).max()  # its squares do not overflow
     columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))

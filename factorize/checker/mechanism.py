@@ -165,13 +165,12 @@ def _blt(named: Named) -> str:
 
 
 def _buffered(named: Named) -> str:
-    redraws = named.mechanism.get("redraws")
-    memory = named.strategy.reading.memory
-    if memory is None:
+    redraws, parts = named.mechanism.get("redraws"), named.parts
+    if "output" not in parts:
         raise Contradiction(f"it is stored as {named.strategy.structure}, not by buffers")
-    if redraws is not None and memory.redraws > redraws:
+    if redraws is not None and len(parts.get("direct", "C")) - 1 > redraws:
         raise Contradiction(f"it makes more earlier draws again than the mechanism's {redraws}")
-    return _states(named, memory.buffers)
+    return _states(named, parts["output"].shape[1])
 
 
 def _states(named: Named, found: int) -> str:
@@ -221,9 +220,24 @@ def _compared(named: Named, wanted: np.ndarray, formula: str) -> str:
 
 
 def _banded_square_root(named: Named) -> str:
-    few, wanted = named.ratios[: named.bands], named.workload[: named.bands]
-    _same(named, series.approximate_product(few, few), wanted / wanted[0])
+    _check_power(named, named.ratios[: named.bands], 0.5)
     return f"{_banded(named)}, and their square is the workload's series"
+
+
+def _check_power(named: Named, few: np.ndarray, power: float | None = None) -> float:
+    """Compare first coefficients with those of the workload's series to a power, which the second one tells.
+
+    The power m = a^p has m_0 = a_0 = 1 and a m' = p a' m, and no other series has.
+    """
+    workload = named.workload[: len(few)] / named.workload[0]
+    if power is None:
+        power = float(few[1] / workload[1]) if len(few) > 1 and workload[1] else 0.0
+    if len(few) > 1:
+        t = np.arange(1, len(few))
+        slopes = series.approximate_product(workload[:-1], t * few[1:])
+        others = series.approximate_product(t * workload[1:], few[:-1])
+        _same(named, slopes / t, power * others / t)
+    return power
 
 
 def _few_of_inverse(named: Named) -> np.ndarray:
@@ -238,26 +252,16 @@ def _few_of_inverse(named: Named) -> np.ndarray:
 
 
 def _banded_inverse_square_root(named: Named) -> str:
-    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
-    square = series.approximate_product(series.approximate_product(few, few), wanted / wanted[0])
-    _same(named, square, np.eye(1, len(few))[0])
+    _check_power(named, _few_of_inverse(named), -0.5)
     return f"C^-1 has at most {named.bands} diagonals, and their square is the inverse of the workload's series"
 
 
 def _banded_inverse_fractional_root(named: Named) -> str:
-    """The power m = a^(-gamma) has m_0 = a_0 = 1 and a m' = -gamma a' m, and no other series has."""
-    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
-    wanted, gamma = wanted / wanted[0], named.mechanism["gamma"]
-    if isinstance(gamma, str):
-        gamma = -float(few[1] / wanted[1]) if len(few) > 1 and wanted[1] else 0.0
-    if not -named.near <= gamma <= 1 + named.near:
-        raise Contradiction(f"its power is {gamma!r}, outside [0, 1]")
-    if len(few) > 1:
-        t = np.arange(1, len(few))
-        slopes = series.approximate_product(wanted[:-1], t * few[1:])
-        others = series.approximate_product(t * wanted[1:], few[:-1])
-        _same(named, slopes / t, -gamma * others / t)
-    return f"C^-1 has at most {named.bands} diagonals, those of the workload's series to the power {-gamma:.6g}"
+    gamma = named.mechanism["gamma"]
+    power = _check_power(named, _few_of_inverse(named), None if isinstance(gamma, str) else -gamma)
+    if not -named.near <= -power <= 1 + named.near:
+        raise Contradiction(f"its power is {-power!r}, outside [0, 1]")
+    return f"C^-1 has at most {named.bands} diagonals, those of the workload's series to the power {power:.6g}"
 
 
 def _banded_inverse_toeplitz(named: Named) -> str:
@@ -283,10 +287,11 @@ def _tree(named: Named) -> str:
     if mechanism["decoder"] != "honaker_full":
         wanted = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
         off = float(np.abs(named.parts["tree.nodes"] - wanted).max())
-    elif named.strategy.reading.array is None:
+    elif n > LARGEST_WHOLE:
         raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
     else:
-        gram = named.strategy.reading.array.T @ named.strategy.reading.array
+        array = named.strategy.near_columns(np.arange(n)).values
+        gram = array.T @ array
         off = float(np.abs(gram - _all_nodes(restart, n)).max())
     if not off <= named.near * 64:
         raise Contradiction(f"it differs from the decoder {mechanism['decoder']} by {off:.3g}")

@@ -261,10 +261,11 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
     """
     if np.triu(stored, 1).any():
         raise CertificateError("the stored C_inv is not lower-triangular")
-    n, array, errors, right = len(stored), strategy.reading.array, 0.0, stored
+    n, errors, right = len(stored), 0.0, stored
+    array = strategy.reading.doubles if n <= whole.LARGEST else None
     check_products()
     with np.errstate(over="ignore", invalid="ignore"):
-        if array is None or n > whole.LARGEST:
+        if array is None:
             entries = whole.entries_of(strategy)
             array, errors = entries.values, norm_of(entries.errors) * whole.norm_above(stored)
         elif strategy.scale is not None:

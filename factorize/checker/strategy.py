@@ -10,14 +10,14 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
-from factorize.checker.structures.base import LARGEST_WHOLE
 from factorize.format.names import COLUMN_SCALE
 from factorize.format.shapes import check_strategy
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
 
-__all__ = ["LARGEST_WHOLE", "Strategy"]
+LARGEST_WHOLE = 2048
+"""Longest n of a whole matrix whose entries are computed."""
 _ROOT_TINY = 2.0**-1000  # more than what underflows where columns have factors
 
 

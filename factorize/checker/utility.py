@@ -133,7 +133,7 @@ class Utility:
             NotEnclosed: the class, or this size of it, is not evaluated here.
         """
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
-        if kind == "banded" and strategy.reading.by_diagonals:
+        if kind == "banded" and strategy.structure == "banded":
             return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
         column = strategy.reading.column if strategy.n <= series.LARGEST else None
         if kind in ("toeplitz", "banded_toeplitz") and column is not None:

@@ -26,7 +26,7 @@ from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import sum_above, weights_of
 from factorize.checker.spec import Weighing, program_of, weighing_of
-from factorize.checker.spec.programs import Coefficient, Program, Statement, X
+from factorize.checker.spec.programs import Program, X
 
 LARGEST = 1 << 14
 """Longest n of a recursion of several states."""
@@ -74,7 +74,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         raise NotEnclosed(f"log-determinants of several states are evaluated up to n={LARGEST}; got n={n}")
     weights, divisor = rows
     if weighing.tau is not None:
-        program = _restarted(program, n, weighing.tau)
+        program = program.since_reference(n, weighing.tau)
     columns = weights_of(dual, "weights", n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
@@ -95,35 +95,8 @@ def _rows(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarra
     return weights, sum_above(weights)
 
 
-def _restarted(program: Program, n: int, tau: int) -> Program:
-    """The output less what it was at the last multiple of tau before, with that difference and that value as states.
-
-    Not as a difference of two states, as `Program.since_reference` has it: of long sums little would be left.
-    """
-    output = program.output
-    if output == X:
-        return program.since_reference(n, tau)
-    reference, one = len(program.statements), Fraction(1)
-    taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
-    kept = [one - each for each in taken]
-    found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
-    for target, terms in program.statements:
-        moved = dict(terms)
-        if output in terms:
-            moved[reference] = terms[output]
-        if target == output:
-            moved[reference] = _less_one(moved.get(reference, Fraction(0)))
-        found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
-    read = any(reference in terms for _, terms in found[1:])
-    return Program(found if read else found[1:], output)
-
-
 def _states(program: Program) -> int:
     return max((target for target, _ in program.statements), default=X) + 1
-
-
-def _less_one(factor: Coefficient) -> Coefficient:
-    return [each - 1 for each in factor] if isinstance(factor, list) else factor - 1
 
 
 def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:

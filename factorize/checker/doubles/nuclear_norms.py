@@ -35,7 +35,6 @@ LARGEST_VECTORS = 2048
 _FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
 _NEAR = 1e-10  # of its square over the columns: what another step would win is below that
 _MOST_STEPS = 6
-_SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
 _FLATTEST = 1e-10  # ratio of eigenvalues of M^T M below which M (M^T M)^-1/2 is no guess that a step or two mends
 _COLUMNS = 2048  # of W A F that are made at one time
 
@@ -179,30 +178,14 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
 
 
 def _nearer(guess: np.ndarray) -> np.ndarray:
-    """Return P after steps in single precision, of half the work, as long as it is not near and they bring it nearer.
-
-    Whatever they return is a guess: the step in doubles proves what there is to prove of it, and mends their roundings.
-    """
-    columns, away = guess.shape[1], _estimate(guess)
+    """Return P after steps of Newton and Schulz, as long as it is not near."""
     for _ in range(_MOST_STEPS):
-        if not _NEAR * columns < away < _FARTHEST**2:
+        near = gram(guess)
+        near[np.diag_indices(len(near))] -= 1.0
+        if not _NEAR * len(near) < float(np.einsum("ij,ij->", near, near)) < _FARTHEST**2:
             break
-        single = guess.astype(np.float32)
-        near = single.T @ single
-        near[np.diag_indices(columns)] -= 1
-        moved = guess - 0.5 * (single @ near)
-        left = _estimate(moved)
-        if not left < away:
-            break
-        guess, away = moved, left
+        guess = guess - 0.5 * (guess @ near)
     return guess
-
-
-def _estimate(guess: np.ndarray) -> float:
-    """The square of the norm of P^T P - I, about: that of its products with a few vectors of random signs."""
-    signs = np.random.default_rng(0).choice((-1.0, 1.0), (guess.shape[1], _SAMPLES))
-    away = guess.T @ (guess @ signs) - signs
-    return float(np.einsum("ij,ij->", away, away)) / _SAMPLES
 
 
 _ADDED = (0.0, 1e-15, 1e-13, 1e-11)

@@ -98,12 +98,26 @@ class Program(NamedTuple):
         return held[self.output]
 
     def since_reference(self, n: int, tau: int) -> Program:
-        """Return the output less what it was at the last multiple of tau before, 0 before the first."""
-        difference, reference = len(self.statements), len(self.statements) + 1
-        taken = [Fraction(int((i + 1) % tau == 0)) for i in range(n)]
-        follow: dict[int, Coefficient] = {reference: [1 - each for each in taken], self.output: taken}
-        last: Statement = (difference, {self.output: Fraction(1), reference: Fraction(-1)})
-        return Program([*self.statements, last, (reference, follow)], difference)
+        """Return the output less what it was at the last multiple of tau before, 0 before the first.
+
+        That difference and that value are states, not differences of two: of long sums little would be left.
+        """
+        one = Fraction(1)
+        if self.output == X:
+            return Program([(0, {X: one})], 0).since_reference(n, tau)
+        output, reference = self.output, len(self.statements)
+        taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
+        kept = [one - each for each in taken]
+        found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
+        for target, terms in self.statements:
+            moved = dict(terms)
+            if output in terms:
+                moved[reference] = terms[output]
+            if target == output:
+                moved[reference] = _less_one(moved.get(reference, Fraction(0)))
+            found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
+        read = any(reference in terms for _, terms in found[1:])
+        return Program(found if read else found[1:], output)
 
     def fed(self, before: list[Statement], state: int) -> Program:
         """Return the same of another input: a state that statements make of x before all others."""
@@ -140,3 +154,7 @@ def _numbers(factor: Coefficient, number: Callable[[Fraction], Any]) -> Any:
 
 def _at(factor: Coefficient, i: int) -> Fraction:
     return factor[i] if isinstance(factor, list) else factor
+
+
+def _less_one(factor: Coefficient) -> Coefficient:
+    return [each - 1 for each in factor] if isinstance(factor, list) else factor - 1

@@ -20,8 +20,6 @@ class BandedReading(StoredReading):
         bands: shape (bands, n).
     """
 
-    by_diagonals = True
-
     def __init__(self, bands: np.ndarray) -> None:
         self.n, self._bands, self.diagonal = bands.shape[1], bands, bands[0]
         self.signed, self.bandwidth = bool((bands < 0).any()), width_of(np.asarray(bands.any(axis=1)))

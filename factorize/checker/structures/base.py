@@ -20,8 +20,6 @@ from factorize.checker.spec.programs import Program, pair
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
 
-LARGEST_WHOLE = 2048
-
 
 class Buffers(NamedTuple):
     """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
@@ -54,13 +52,6 @@ class Buffers(NamedTuple):
         return self._replace(inputs=inputs, outputs=outputs, transition=transition) if same else self
 
 
-class KeptNumbers(NamedTuple):
-    """What a matrix with buffers keeps: numbers from step to step, and how many earlier draws it makes again."""
-
-    buffers: int
-    redraws: int
-
-
 class Reading(ABC):
     """C by its structure.
 
@@ -70,10 +61,7 @@ class Reading(ABC):
         signed: whether an entry is negative (or may be: what is computed is not multiplied out for this).
         bandwidth: diagonals up to the last that is not all zero, the main one included, as far as numbers tell.
         computed: whether the entries are computed from what is stored, and so enclosed.
-        by_diagonals: whether C is stored by its diagonals.
-        monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
         column: the first column of a Toeplitz matrix, where it is stored.
-        memory: what C keeps, where it is stored as buffers.
     """
 
     n: int
@@ -81,10 +69,7 @@ class Reading(ABC):
     signed: bool
     bandwidth: int
     computed: ClassVar[bool] = True
-    by_diagonals: ClassVar[bool] = False
-    monotone: bool = False
     column: np.ndarray | None = None
-    memory: KeptNumbers | None = None
 
     @classmethod
     @abstractmethod
@@ -94,11 +79,6 @@ class Reading(ABC):
     @property
     def series(self) -> Balls | None:
         """The first column of a Toeplitz matrix."""
-        return None
-
-    @property
-    def array(self) -> np.ndarray | None:
-        """All of C as doubles, where it is stored so, or is a tree not longer than the limit."""
         return None
 
     @property
@@ -176,7 +156,7 @@ class StoredReading(Reading):
     @property
     def doubles(self) -> np.ndarray:
         """All of C."""
-        return self.entries_of(np.arange(self.n)) if self.array is None else self.array
+        return self.entries_of(np.arange(self.n))
 
     def near_columns(self, indices: np.ndarray) -> Columns:
         """Return some columns as they are."""

@@ -70,7 +70,6 @@ class BltReading(ComputedToeplitzReading):
 
     def __init__(self, decays: Decays, n: int) -> None:
         self.n, self._decays, self.diagonal = n, decays, np.ones(1)
-        self.monotone = decays.monotone
         last = n if decays.scale[decays.decay != 0].any() else 2
         self.bandwidth = min(last, n) if decays.scale.any() else 1
 

@@ -15,7 +15,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Statement, variances
 from factorize.checker.structures.base import Buffers as Buffers
-from factorize.checker.structures.base import KeptNumbers, Reading
+from factorize.checker.structures.base import Reading
 
 _LOOSE = 2.0**-40  # share of a column norm that may be left open
 _ROOT_TINY = 1e-150  # more than what underflows; its square does not
@@ -111,7 +111,6 @@ class BufferedReading(Reading):
     def __init__(self, buffers: Buffers) -> None:
         self.n = self.bandwidth = len(buffers.diagonal)
         self._numbers, self.diagonal, self.signed = buffers, buffers.diagonal, not buffers.nonnegative
-        self.memory = KeptNumbers(buffers.outputs[0].size, 0)
 
     @classmethod
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:

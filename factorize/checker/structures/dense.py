@@ -10,7 +10,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import StoredReading
-from factorize.checker.structures.toeplitz import diagonals_of, falls
+from factorize.checker.structures.toeplitz import diagonals_of
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
@@ -29,7 +29,6 @@ class DenseReading(StoredReading):
         self.bandwidth = 1 + next((d for d in range(self.n - 1, 0, -1) if np.diagonal(array, -d).any()), 0)
         constant = all((array[i, 1:] == array[i - 1, :-1]).all() for i in range(1, len(array)))
         self.column = array[:, 0].copy() if constant else None
-        self.monotone = self.column is not None and falls(self.column)
 
     @classmethod
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
@@ -37,7 +36,7 @@ class DenseReading(StoredReading):
         return cls(parts[""])
 
     @property
-    def array(self) -> np.ndarray:
+    def doubles(self) -> np.ndarray:
         """All of C."""
         return self._array
 

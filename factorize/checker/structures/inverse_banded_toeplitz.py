@@ -34,7 +34,6 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     def __init__(self, weights: np.ndarray, n: int) -> None:
         self.n, self._weights, self.diagonal = n, weights, np.ones(1)
         self.bandwidth = n if weights.any() else 1
-        self.monotone = not weights.any()  # the majorant of the enclosed column tells of others
 
     @classmethod
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:

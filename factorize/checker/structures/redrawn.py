@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Around, Columns, Factor, Near, NotEnclosed, share
 from factorize.checker.spec.programs import Program
-from factorize.checker.structures.base import KeptNumbers, Reading
+from factorize.checker.structures.base import Reading
 from factorize.errors import TooLarge
 
 LARGEST = 16_384
@@ -115,7 +115,6 @@ class RedrawnReading(Reading):
     def __init__(self, inverse: RedrawnInverse) -> None:
         self.n = self.bandwidth = len(inverse.decay)
         self._inverse, self.diagonal = inverse, inverse.direct[0]
-        self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)
 
     @classmethod
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:

@@ -25,7 +25,6 @@ class ToeplitzReading(StoredReading):
     def __init__(self, column: np.ndarray) -> None:
         self.n, self.column, self._column, self.diagonal = len(column), column, column, column[:1]
         self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
-        self.monotone = falls(column)
 
     @classmethod
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:

@@ -8,14 +8,12 @@ column s has entries in the rows of the right siblings of the blocks that s is i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Self
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.losses.covariances import Factor, Statement, negative
-from factorize.checker.structures import base
 from factorize.checker.structures.base import StoredReading, solved
 
 
@@ -35,11 +33,6 @@ class TreeReading(StoredReading):
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
         """Take the tensors; see `Reading.read`."""
         return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
-
-    @cached_property
-    def array(self) -> np.ndarray | None:
-        """All of C, up to the limit."""
-        return self.entries_of(np.arange(self.n)) if self.n <= base.LARGEST_WHOLE else None
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

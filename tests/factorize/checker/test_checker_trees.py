@@ -58,17 +58,17 @@ def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_have_the_sensitivity_of_their_arrays(seed: int) -> None:
     matrix = random_tree(seed)
     n, tensors = matrix.n, {name: array for name, array in matrix.tensors().items() if name}
     epochs = next((k for k in range(2, n + 1) if n % k == 0), 1)
     asked: list[dict[str, Any]] = [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": epochs}]
     asked += [{"kind": "min_sep", "min_sep": min(n, matrix.bandwidth())}] if matrix.bandwidth() <= n else []
-    whole = [squared_sensitivity(Strategy("tree", tensors, n), participation) for participation in asked]
-    monkeypatch.setattr("factorize.checker.structures.base.LARGEST_WHOLE", 0)
-    long = Strategy("tree", tensors, n)
-    assert long.reading.array is None and long.reading.signed == bool((matrix.nodes < 0).any())
-    assert [squared_sensitivity(long, participation) for participation in asked] == whole
+    tree, array = Strategy("tree", tensors, n), Strategy("dense", {"": matrix.dense()}, n)
+    assert tree.reading.signed == bool((matrix.nodes < 0).any())
+    for participation in asked:
+        found, whole = (squared_sensitivity(one, participation) for one in (tree, array))
+        assert found.rule == whole.rule and float(found.upper) == pytest.approx(float(whole.upper), rel=1e-12)
 
 
 @pytest.mark.parametrize("restart", [None, 40])
