@@ -5,6 +5,9 @@ Everything this project releases is one Gaussian mechanism: C G + Z, with Z of s
 of clipped contributions, and `sigma` is for sums wherever it stands; dividing by a public constant comes after it.
 Adaptively chosen gradients are covered because C is lower-triangular (Denisov et al. 2022). Nothing here is
 amplified by sampling.
+
+What bounds the privacy of a run bounds how well any attack tells whether an example took part, too (Dong, Roth, Su
+2022, Gaussian differential privacy, section 2).
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from typing import Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified_value, differing
-from factorize.numbers.attacks import FALSE_POSITIVE_RATES, attack_advantage, true_positive_rate
 from factorize.numbers.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
@@ -303,3 +305,48 @@ def check_divisor(divisor: object) -> None:
             " or leave it out for sums",
             field="divisor",
         )
+
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+"""At which answers state the largest true-positive rate."""
+
+_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
+_ROUNDED = 1e-12  # relative: more than doubles lose of the rates
+
+Level = tuple[float, float]
+"""Epsilon and delta that hold beside mu."""
+
+
+def attack_advantage(mu: float, level: Level | None) -> float:
+    """Return the most by which an attack's true-positive rate exceeds its false-positive rate, from above.
+
+    By mu alone it is exact, 2 Phi(mu / 2) - 1. With a level it is what that allows, if it is less.
+    """
+    most = gaussian_delta(0.0, mu)
+    if level is not None:
+        epsilon, delta = level
+        shrunk = math.exp(-epsilon)
+        most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
+    return min(most * (1 + _ROUNDED), 1.0)
+
+
+def true_positive_rate(false_positive_rate: float, mu: float, level: Level | None) -> float:
+    """Return the largest true-positive rate of an attack at a false-positive rate in (0, 1), from above.
+
+    By mu alone it is exact, Phi(Phi^-1(rate) + mu). With a level it is what that allows, if it is less.
+
+    Raises:
+        InvalidParameter: a rate outside (0, 1).
+    """
+    from statistics import NormalDist
+
+    rate = finite_real("false_positive_rate", false_positive_rate, remedy="give a rate above 0 and below 1")
+    if rate >= 1:
+        raise InvalidParameter(f"false_positive_rate={rate!r} is not below 1; give one", field="false_positive_rate")
+    touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
+    known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
+    if level is not None and level[0] <= _LARGEST_LEVEL:
+        known.append(level)
+    below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
+    above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
+    return min(min(*below, *above) * (1 + _ROUNDED), 1.0)

@@ -31,7 +31,7 @@ from factorize.structures.endless import AnyStrategy
 if TYPE_CHECKING:
     from flint import arb
 
-    from factorize.checker.sampling.allocation import Losses
+    from factorize.checker.sampling.losses import Losses
 
 LARGEST_BLOCK = 1 << 24
 
@@ -109,7 +109,7 @@ class AllocationLaw(LossLaw):
             ConditionNotMet: C has more bands.
             InvalidParameter: bins do not divide n, or a C without end.
         """
-        from factorize.checker.sampling.allocation import largest_square
+        from factorize.checker.sampling.losses import largest_square
 
         if matrix.side is None:
             raise InvalidParameter(
@@ -135,7 +135,7 @@ class AllocationLaw(LossLaw):
 
     def losses(self, multiplier: float) -> Losses:
         """Return those of theorem 9."""
-        from factorize.checker.sampling.allocation import losses_of_blocks
+        from factorize.checker.sampling.losses import losses_of_blocks
 
         return losses_of_blocks(Fraction(self.square), multiplier, self.bins, self.epochs)
 
@@ -184,7 +184,7 @@ class PoissonLaw(LossLaw):
 
     def losses(self, multiplier: float) -> Losses:
         """Return those of theorem 10."""
-        from factorize.checker.sampling.poisson import losses_of_samples
+        from factorize.checker.sampling.losses import losses_of_samples
 
         return losses_of_samples(Fraction(self.largest) ** 2, multiplier, self.probability, self.epochs)
 

@@ -22,7 +22,7 @@ from factorize.checker.participation import allowed
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
-from factorize.checker.sampling.poisson import losses_of_samples
+from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, integer, require
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.binned_schemes import BinsScheme
 from factorize.accounting.sampling_scheme import SamplingScheme
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES, CyclicScheme, scheme_of
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from factorize.accounting.binned_schemes import BinsScheme
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
-from factorize.accounting.schemes import SCHEMES
+from factorize.accounting.schemes import SCHEMES, BinsScheme
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json

@@ -25,7 +25,7 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.report import Report
-from factorize.checker.sampling import allocation, bets, star
+from factorize.checker.sampling import bets, losses, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
 from factorize.checker.strategy import Strategy
@@ -348,12 +348,12 @@ class AllocationBounds(Bounds):
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         super().__init__(claim, strategy)
         require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
-        self._square = allocation.largest_square(strategy)
+        self._square = losses.largest_square(strategy)
         self.proved = "C has one band; its largest entry, rounded up from the bytes of C"
 
     @cached_property
-    def _losses(self) -> allocation.Losses:
-        return allocation.losses_of_blocks(self._square, self.claim.scale, self.claim.bins, self._number)
+    def _losses(self) -> losses.Losses:
+        return losses.losses_of_blocks(self._square, self.claim.scale, self.claim.bins, self._number)
 
     @property
     def _number(self) -> int:

@@ -19,8 +19,7 @@ from specs import solved
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.loss_laws import PoissonLaw, sampling_probability
-from factorize.checker.sampling.allocation import CELLS
-from factorize.checker.sampling.poisson import losses_of_samples
+from factorize.checker.sampling.losses import CELLS, losses_of_samples
 from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.factor_file import load as open_whole

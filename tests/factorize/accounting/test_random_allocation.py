@@ -18,9 +18,9 @@ from specs import solved
 
 from factorize.accounting import calibrate_bins, loss_distribution
 from factorize.accounting.loss_laws import AllocationLaw
-from factorize.checker.sampling import allocation
-from factorize.checker.sampling.allocation import losses_of_blocks
+from factorize.checker.sampling import losses as allocation
 from factorize.checker.sampling.calibrations import check_calibration
+from factorize.checker.sampling.losses import losses_of_blocks
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
