@@ -22,25 +22,16 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins
-    from factorize.accounting.bins_law import BinsLaw, renyi_divergence, renyi_epsilon
-    from factorize.accounting.gram_matrix import BinGram, bin_gram
-    from factorize.accounting.loss_distributions import loss_distribution
-    from factorize.accounting.schemes import calibrate_sampling
-    from factorize.accounting.star_estimate import StarEstimate
-
-__all__ = [
-    "BinGram",
-    "BinsCalibration",
-    "BinsLaw",
-    "StarEstimate",
-    "bin_gram",
-    "calibrate_bins",
-    "calibrate_sampling",
-    "loss_distribution",
-    "renyi_divergence",
-    "renyi_epsilon",
-]
+    from factorize.accounting.bins_calibration import BinsCalibration as BinsCalibration
+    from factorize.accounting.bins_calibration import calibrate_bins as calibrate_bins
+    from factorize.accounting.bins_law import BinsLaw as BinsLaw
+    from factorize.accounting.bins_law import renyi_divergence as renyi_divergence
+    from factorize.accounting.bins_law import renyi_epsilon as renyi_epsilon
+    from factorize.accounting.gram_matrix import BinGram as BinGram
+    from factorize.accounting.gram_matrix import bin_gram as bin_gram
+    from factorize.accounting.loss_distributions import loss_distribution as loss_distribution
+    from factorize.accounting.schemes import calibrate_sampling as calibrate_sampling
+    from factorize.accounting.star_estimate import StarEstimate as StarEstimate
 
 
 def __getattr__(name: str) -> Any:

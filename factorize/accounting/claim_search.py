@@ -261,13 +261,13 @@ class Search:
         )
 
 
-def claimable(gram: BinGram, *, epsilon: float, delta: float, seed: int = 0) -> tuple[float, bool]:
+def claimable(gram: BinGram, *, epsilon: float, delta: float) -> tuple[float, bool]:
     """Return the multiplier that a claim would have, nothing being claimed, and whether estimates see it poorly.
 
     Where the proved ceiling of the weights is high, it is some percent above the estimate: of two strategies the one
     with the smaller estimate may need the larger noise.
     """
-    search = Search(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta), seed=seed)
+    search = Search(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta))
     margin = search.least_margin()
     bounded = search.bounded.multiplier
     poorly = search.estimate.forward(search.point, epsilon).relative_error > _POOR

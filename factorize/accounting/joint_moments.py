@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified, differing
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, Sensitivity, certified, differing
 from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
@@ -32,21 +32,13 @@ _TOEPLITZ = {"toeplitz", "banded_toeplitz", "blt", "inverse_banded_toeplitz"}
 
 
 @dataclass(frozen=True)
-class MomentSensitivity:
-    """The sensitivity of a pair, in units of clip norm and of the adjacency's factor; see `CertifiedSensitivity`.
+class MomentSensitivity(Sensitivity):
+    """The sensitivity of a pair, in units of clip norm and of the adjacency's factor.
 
     Attributes:
-        value: never below the true one.
-        kind: `exact` where a contribution attains it.
-        rule: the formula.
-        participation: of both strategies.
         weight: w.
     """
 
-    value: float
-    kind: Literal["exact", "upper_bound"]
-    rule: str
-    participation: dict[str, Any]
     weight: float
 
 

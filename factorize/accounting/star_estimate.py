@@ -85,18 +85,6 @@ class Rest(NamedTuple):
     shared: float
 
 
-class Tuples(NamedTuple):
-    """Draws of the star law.
-
-    Attributes:
-        picks: shape (samples, m).
-        log_moment: log E*(m).
-    """
-
-    picks: np.ndarray
-    log_moment: float
-
-
 def candidate_work(order: int, bins: int, chance: float) -> float:
     """Return what a candidate of a bet costs, in bins of a sample: its tuple, and noise where it is kept."""
     return _TUPLE_WORK * order + chance * bins
@@ -215,8 +203,8 @@ class StarEstimate(Curve):
         base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T.astype(np.float32)
         return Rest(BinsLaw(BinGram(rest, self.gram.steps)), base, shared)
 
-    def _tuples(self, kernel: np.ndarray, order: int, samples: int | None = None) -> Tuples:
-        """Return tuples at s = 1 of a covariance."""
+    def _tuples(self, kernel: np.ndarray, order: int, samples: int | None = None) -> tuple[np.ndarray, float]:
+        """Return tuples at s = 1 of a covariance, shape (samples, m), and log E*(m)."""
         missing, half, top = order - self._uniforms.shape[1], order / 2, kernel.max(axis=1)
         if missing > 0:
             self._uniforms = np.hstack([self._uniforms, self._random.random((self.samples, missing))])
@@ -228,7 +216,7 @@ class StarEstimate(Curve):
         ends = ends / ends[:, -1:] + np.arange(bins)[:, None]  # one ascending list: a row for each centre
         others = np.searchsorted(ends.ravel(), centres + uniforms[:, 1:], side="right") - bins * centres
         picks = np.hstack([centres, np.clip(others, 0, bins - 1)])
-        return Tuples(picks, float(logs.max() + math.log(shares[-1] / bins)))
+        return picks, float(logs.max() + math.log(shares[-1] / bins))
 
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
@@ -243,7 +231,7 @@ class StarEstimate(Curve):
         """
         m = self.law.best_order(multiplier, epsilon)[0]
         kernel = self.gram.gram / multiplier**2
-        picks = self._tuples(kernel, m).picks
+        picks, _ = self._tuples(kernel, m)
         total = np.zeros_like(kernel)
         for start in range(0, self.samples, CHUNK):
             part = slice(start, start + CHUNK)

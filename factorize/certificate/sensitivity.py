@@ -8,66 +8,23 @@ file later finds it large enough. A second program works from the rows of the st
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.sensitivity import square_root_up, squared_limit, squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
+from factorize.format.claims import Kind
+from factorize.format.claims import Sensitivity as Sensitivity
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
-Kind = Literal["exact", "upper_bound"]
-
-SMALLEST = 1e-60
-"""Sensitivities below are refused: squares of the entries they come from would underflow, and understate them."""
 SERVED: tuple[type[Participation], ...] = (Single, FixedEpochs, MinSep)
 """Kinds of participation that the rules are proved for; a class derived from such a kind is another kind."""
 AGREEMENT = 1e-9
 """Share by which the two values may differ."""
 LIMITS_AGREE = 2.0**-26
 """The same of limits without end, at most, where the checker adds up millions of coefficients."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """A sensitivity that says what it is.
-
-    Attributes:
-        value: never below the true sensitivity of the matrix whose bytes were read.
-        kind: `exact` if an allowed contribution attains `value` within 1e-9; else `upper_bound`.
-        rule: the formula used.
-        participation: the pattern it holds for, in the contract's JSON form.
-    """
-
-    value: float
-    kind: Kind
-    rule: str
-    participation: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        """Refuse what is so small that double precision cannot have bounded it.
-
-        Raises:
-            CertificateError: the value is below 1e-60, infinite or NaN.
-        """
-        if not SMALLEST <= self.value < math.inf:
-            raise CertificateError(
-                f"a sensitivity of {self.value!r} is outside [{SMALLEST:g}, 1.8e308), where squares in doubles "
-                "bound it; scale C, which changes no loss"
-            )
-
-    def document(self) -> dict[str, Any]:
-        """Return the contract's JSON form."""
-        return {
-            "value": self.value,
-            "hex": self.value.hex(),
-            "kind": self.kind,
-            "rule": self.rule,
-            "participation": self.participation,
-        }
 
 
 def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensitivity:

@@ -17,7 +17,7 @@ from factorize.client.rows import received
 from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
-from factorize.format.claims import StatedSensitivity
+from factorize.format.claims import Sensitivity
 from factorize.format.names import MatrixName
 from factorize.format.reading import check_file, matrix_parts
 from factorize.signatures import Signature, check_signature
@@ -61,7 +61,7 @@ class Factors(AnyFactors):
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
         self.spec: dict[str, Any] = manifest["spec"]
-        self._sensitivity = StatedSensitivity.of(manifest)
+        self._sensitivity = Sensitivity.of(manifest)
 
     @classmethod
     def connect(
@@ -82,7 +82,7 @@ class Factors(AnyFactors):
         return cls(service.manifest(source, progress=progress), service=service, cache=cache)
 
     @property
-    def sensitivity(self) -> StatedSensitivity:
+    def sensitivity(self) -> Sensitivity:
         """Certified, with kind, rule and participation."""
         return self._sensitivity
 

@@ -9,15 +9,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from factorize.encoding import canonical_json
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 from factorize.format.certificates import check_fields
 from factorize.numbers.scalars import finite_real
 
 if TYPE_CHECKING:
     import numpy as np
+
+Kind = Literal["exact", "upper_bound"]
 
 SMALLEST_SENSITIVITY = 1e-60
 """Below, squares in doubles bound nothing."""
@@ -122,16 +124,39 @@ def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[s
 
 
 @dataclass(frozen=True)
-class StatedSensitivity:
-    """The sensitivity that a manifest's certificate states; see `factorize.certificate.sensitivity.Sensitivity`."""
+class Sensitivity:
+    """A sensitivity that says what it is.
+
+    Attributes:
+        value: never below the true sensitivity of the matrix whose bytes were read.
+        kind: `exact` if an allowed contribution attains `value` within 1e-9; else `upper_bound`.
+        rule: the formula used.
+        participation: the pattern it holds for, in the contract's JSON form.
+    """
 
     value: float
-    kind: str
+    kind: Kind
     rule: str
-    participation: Mapping[str, Any]
+    participation: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what is so small that double precision cannot have bounded it.
+
+        Raises:
+            CertificateError: the value is below 1e-60, infinite or NaN.
+        """
+        if not SMALLEST_SENSITIVITY <= self.value < math.inf:
+            raise CertificateError(
+                f"a sensitivity of {self.value!r} is outside [{SMALLEST_SENSITIVITY:g}, 1.8e308), where squares in "
+                "doubles bound it; scale C, which changes no loss"
+            )
+
+    def document(self) -> dict[str, Any]:
+        """Return the contract's JSON form."""
+        return {**vars(self), "hex": self.value.hex()}
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> StatedSensitivity:
+    def of(cls, manifest: Mapping[str, Any]) -> Sensitivity:
         """Read it from the exact hexadecimal form.
 
         Raises:

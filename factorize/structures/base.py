@@ -164,11 +164,11 @@ def rows_at_once(width: int, n: int) -> int:
     return max(1, min(n, _NUMBERS // width))
 
 
-def check_dense(n: int, *, limit: int = MAX_DENSE) -> None:
+def check_dense(n: int) -> None:
     """Refuse an n x n array above the limit.
 
     Raises:
         TooLarge: with the size in bytes.
     """
-    if n > limit:
-        raise TooLarge(f"a dense matrix with n={n} takes {8 * n * n / 2**30:.1f} GiB, above n={limit}; read rows")
+    if n > MAX_DENSE:
+        raise TooLarge(f"a dense matrix with n={n} takes {8 * n * n / 2**30:.1f} GiB, above n={MAX_DENSE}; read rows")

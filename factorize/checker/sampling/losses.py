@@ -276,7 +276,7 @@ _WIDEST = 0.25
 """Deviation above which grids get no coarser: a step with little noise is mostly far from where its moments are."""
 
 
-def losses_of_samples(square: Fraction, scale: float, probability: float, number: int, cells: int = CELLS) -> Losses:
+def losses_of_samples(square: Fraction, scale: float, probability: float, number: int) -> Losses:
     """Return the law of so many steps that sample independently.
 
     Args:
@@ -284,24 +284,23 @@ def losses_of_samples(square: Fraction, scale: float, probability: float, number
         scale: at most sigma of an entry for contributions of norm 1.
         probability: q, in (0, 1].
         number: k.
-        cells: of a standard deviation of the logarithm of L, where there are not too many.
 
     Raises:
         InvalidParameter: there is so little noise that nothing is private.
     """
     width = width_of(square, scale)
     deviation = min(math.sqrt(math.log1p(probability**2 * math.expm1(width * width))), _WIDEST)
-    one = _step_law(width, probability, deviation / cells, _MOST_CELLS * cells // CELLS)
+    one = _step_law(width, probability, deviation / CELLS)
     law = power(one, number, product, lambda m: deviation * math.sqrt(m))
     return Losses(law, 0.0, shift_of(number, 1, width))
 
 
 @ctx.workprec(128)  # chances within 2^-124, so that all masses, and the mean, are within 2^-80
-def _step_law(width: float, probability: float, finest: float, most: int) -> GridLaw:
+def _step_law(width: float, probability: float, finest: float) -> GridLaw:
     """Return the law of L on a grid; what is beyond Z = REACH + w has less than 7e-31, of the mass and of the mean."""
     top = math.log1p(probability * math.expm1(width * (REACH + width / 2)))
     low = math.log1p(-probability) if probability < 1 else -width * (REACH + width / 2)
-    step = max(finest, (top - low) / most)
+    step = max(finest, (top - low) / _MOST_CELLS)
     first, cells = math.floor(low / step) - 1, math.ceil((top - low) / step) + 3
     w, q = arb(width), arb(probability)
     place, gap = (arb(step) * first).exp(), arb(step).exp()

@@ -129,7 +129,3 @@ class BufferedReading(Reading):
     def near_columns(self, indices: np.ndarray) -> Columns:
         """Return some columns."""
         return near_columns(self._numbers, indices)
-
-
-class StateSpaceReading(BufferedReading):
-    """C by a diagonal and states that mix."""

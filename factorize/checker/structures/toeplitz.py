@@ -57,10 +57,6 @@ class ToeplitzReading(StoredReading):
         return diagonals_of(self._column, most)
 
 
-class BandedToeplitzReading(ToeplitzReading):
-    """C by the start of its first column."""
-
-
 def falls(column: np.ndarray) -> bool:
     """Return whether coefficients are non-negative and do not increase."""
     return bool((column >= 0).all() and (column[1:] <= column[:-1]).all())

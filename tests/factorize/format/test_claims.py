@@ -12,7 +12,7 @@ from factorize.client import Factors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
-from factorize.format.claims import CertifiedFactors, StatedSensitivity, certified, differing
+from factorize.format.claims import CertifiedFactors, Sensitivity, certified, differing
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
@@ -77,6 +77,6 @@ def test_factors_of_a_manifest_without_a_claim_are_refused(change: dict[str, obj
     manifest = load(FILES[0]).manifest
     stated = manifest["certificate"]["sensitivity"] | change
     forged = manifest | {"certificate": manifest["certificate"] | {"sensitivity": stated}}
-    for read in (StatedSensitivity.of, Factors):
+    for read in (Sensitivity.of, Factors):
         with pytest.raises(CorruptObject, match=says):
             read(forged)
