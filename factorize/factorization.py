@@ -169,9 +169,9 @@ class Factorization(AnyFactors):
         from factorize.checker.check import check_factor_file
 
         report = check_factor_file(save(*self._written()), user=self.spec.user_arrays())
-        wrong = [*report.failed, *(f"{claim} is not proved" for claim in report.unseen)]
-        if wrong:
-            raise CertificateError(wrong[0])
+        unseen = (claim for claim in report.claims if claim["claim"] in report.unseen)
+        for reason in (*report.failed, *(f"{claim['claim']} is not proved: {claim['why']}" for claim in unseen)):
+            raise CertificateError(reason)
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Expanded:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from factorize.accounting.law import check_zero_out
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
+from factorize.errors import InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
@@ -105,11 +106,7 @@ def calibrate_amplified(
     Reference:
         Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), theorem 4 and algorithm 2.
     """
-    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
-        raise UnsupportedAdjacency(
-            f"adjacency={str(adjacency)!r} is not covered with sampling; use zero_out, or no amplification",
-            field="adjacency",
-        )
+    check_zero_out(adjacency)
     strategy = certified(factorization).opened().strategy.finite()
     law = PoissonLaw.of(strategy, dataset_size, batch_size)
     clip = within_scale(

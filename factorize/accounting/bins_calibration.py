@@ -5,34 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
 from factorize.accounting.gram_matrix import bin_gram
-from factorize.accounting.law import Law
+from factorize.accounting.law import Law, check_zero_out
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.sampling_scheme import Method
-from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
+from factorize.errors import InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, question_of
 from factorize.structures.endless import AnyStrategy
-
-
-class OpenedFactors(CertifiedFactors, Protocol):
-    """Factors with their C in memory (`factorize.Factorization`)."""
-
-    @property
-    def strategy(self) -> AnyStrategy:
-        """C."""
-
-    @property
-    def spec(self) -> Any:
-        """What was asked, with the participation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +142,12 @@ def calibrate_bins(
     Reference:
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
     """
-    _refuse_other_adjacency(adjacency)
+    check_zero_out(adjacency)
     asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
     clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
     if method not in ("verified", "deterministic"):
         raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
-    held: OpenedFactors = certified(factorization).opened()
+    held: Any = certified(factorization).opened()
     started = time.perf_counter()
     law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
     found = Search(law, asked, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
@@ -194,17 +182,7 @@ def calibrate_bins(
     )
 
 
-def _refuse_other_adjacency(adjacency: Adjacency | str) -> None:
-    """Refuse what the proofs do not cover."""
-    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
-        raise UnsupportedAdjacency(
-            "adjacency='replace_one' is not covered under random bins: twice the sigma is not proved to suffice; use "
-            "zero_out, or calibrate without sampling",
-            field="adjacency",
-        )
-
-
-def bins_of(factorization: OpenedFactors) -> int:
+def bins_of(factorization: Any) -> int:
     """Return the steps of an epoch: n / epochs of fixed epochs, n of a single participation.
 
     Raises:
@@ -220,7 +198,7 @@ def bins_of(factorization: OpenedFactors) -> int:
     )
 
 
-def _sensitivity(held: OpenedFactors, law: Law) -> CertifiedSensitivity:
+def _sensitivity(held: Any, law: Law) -> CertifiedSensitivity:
     """Return the certificate's sensitivity where it is for these epochs, else that of the law."""
     same = held.spec.participation.passes is not None and bins_of(held) == law.bins
     return (

@@ -12,6 +12,8 @@ from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_unio
 if TYPE_CHECKING:
     from factorize.privacy_question import Question
 
+_ASKED = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
+
 
 class CalibrationRequest(Frozen):
     """A privacy target and a sampling scheme; or a noise whose privacy is asked for.
@@ -59,8 +61,7 @@ class CalibrationRequest(Frozen):
         """
         from factorize.privacy_question import question_of
 
-        names = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
-        return question_of(**{name: getattr(self, name) for name in names})
+        return question_of(**{name: getattr(self, name) for name in _ASKED})
 
 
 def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
@@ -83,17 +84,5 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
     """
     from factorize.accounting.schemes import calibrate_sampling
 
-    found = calibrate_sampling(
-        factorization,
-        request.question,
-        sampling=request.sampling,
-        clip_norm=request.clip_norm,
-        divisor=request.divisor,
-        adjacency=request.adjacency,
-        dataset_size=request.dataset_size,
-        batch_size=request.batch_size,
-        bins=request.bins,
-        method=request.method,
-        steps=request.steps,
-    )
-    return found.document()
+    options = request.model_dump(exclude=set(_ASKED))
+    return calibrate_sampling(factorization, request.question, **options).document()

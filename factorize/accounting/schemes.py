@@ -23,7 +23,7 @@ from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 
 if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import BinsCalibration, OpenedFactors  # needs python-flint
+    from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint
     from factorize.accounting.law import Law
 
 
@@ -167,7 +167,7 @@ class BinsScheme(SampledScheme):
             method=asked.method,
         )
 
-    def law(self, held: OpenedFactors, asked: SamplingOptions) -> Law:
+    def law(self, held: Any, asked: SamplingOptions) -> Law:
         """Return the law of these bins."""
         from factorize.accounting.bins_calibration import bins_of, law_of
 

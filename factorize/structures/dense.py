@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -50,11 +49,6 @@ class DenseMatrix(StoredMatrix):
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the columns."""
         return np.einsum("ij,ij->j", self.array, self.array)
-
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Those of an array that is not too large to go through."""
-        check_dense(self.n)
-        return super().bin_sums(bins)
 
     @cached_property
     def _bands(self) -> int:

@@ -7,15 +7,15 @@ from typing import Literal
 import numpy as np
 
 from factorize.plain_data import Fraction
-from factorize.workloads.base import StepWorkload, Workload
+from factorize.workloads.base import Workload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
-from factorize.workloads.schedule import Schedule
-from factorize.workloads.schedules import LearningRates, explicit, positive
+from factorize.workloads.schedule import Rated, Schedule
+from factorize.workloads.schedules import LearningRates, positive
 
 
-class Momentum(StepWorkload):
+class Momentum(Rated):
     """m_i = momentum m_{i-1} + g_i, x_{i+1} = x_i - eta_i m_i: A = S diag(eta) M, M[i, j] = momentum^(i-j).
 
     With `nesterov`: x_{i+1} = x_i - eta_i (g_i + momentum m_i), so A = S diag(eta) (I + momentum M). The order of the
@@ -27,26 +27,6 @@ class Momentum(StepWorkload):
     momentum: Fraction
     learning_rates: LearningRates | None = None
     nesterov: bool = False
-
-    def model_post_init(self, _context: object) -> None:
-        """Check the list against n."""
-        if self.learning_rates is not None:
-            explicit(self.learning_rates, self.n)
-
-    @property
-    def time_invariant(self) -> bool:
-        """Whether the learning rate is constant."""
-        return self.learning_rates is None
-
-    def rates(self) -> np.ndarray:
-        """Return the n learning rates, ones where none are given."""
-        return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
-
-    def canonical(self) -> Momentum:
-        """With the schedule as its list."""
-        if self.learning_rates is None:
-            return self
-        return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
 
     def operators(self) -> tuple[Operator, ...]:
         """Momentum, then the rates, then the sum."""

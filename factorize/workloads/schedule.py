@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -12,38 +12,51 @@ from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit, positive
 
 
-class Schedule(StepWorkload):
+class Rated(StepWorkload):
+    """A workload with a learning rate for each step, or with none."""
+
+    if TYPE_CHECKING:
+        learning_rates: LearningRates | None
+
+    def model_post_init(self, _context: object) -> None:
+        """Check the list against n."""
+        _ = self.rates()
+
+    @property
+    def time_invariant(self) -> bool:
+        """Whether the learning rate is constant."""
+        return self.learning_rates is None
+
+    def rates(self) -> np.ndarray:
+        """Return the n learning rates, ones where none are given."""
+        return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
+
+    def canonical(self) -> Self:
+        """With the schedule as its list."""
+        if self.learning_rates is None:
+            return self
+        return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
+
+
+class Schedule(Rated):
     """A = S diag(learning_rates): A[i, j] = learning_rates[j] for j <= i."""
 
     kind: Literal["schedule"]
     learning_rates: LearningRates
 
-    def model_post_init(self, _context: object) -> None:
-        """Check the list against n."""
-        explicit(self.learning_rates, self.n)
-
-    @property
-    def time_invariant(self) -> bool:
-        """No: the rate changes."""
-        return False
-
-    def canonical(self) -> Schedule:
-        """With the schedule as its list."""
-        return Schedule(kind=self.kind, n=self.n, learning_rates=explicit(self.learning_rates, self.n))
-
     def operators(self) -> tuple[Operator, ...]:
         """Scale, then sum."""
-        return (Scale(np.array(explicit(self.learning_rates, self.n))), Accumulate())
+        return (Scale(self.rates()), Accumulate())
 
     def easier(self) -> Workload | None:
         """With rates raised to a thousandth of the largest where one is zero."""
-        if all(explicit(self.learning_rates, self.n)):
+        if self.rates().all():
             return None
         return Schedule(kind=self.kind, n=self.n, learning_rates=positive(self.learning_rates, self.n))
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Row i of A^-1 is (x_i - x_{i-1}) / learning_rates_i; None where a rate is zero."""
-        rates = np.array(explicit(self.learning_rates, self.n))
+        rates = self.rates()
         if not rates.all():
             return None
         p = 1.0 / rates
@@ -51,4 +64,4 @@ class Schedule(StepWorkload):
 
     def first_order(self) -> FirstOrder:
         """The sum follows itself."""
-        return FirstOrder(np.minimum(np.arange(self.n), 1.0), np.array(explicit(self.learning_rates, self.n)))
+        return FirstOrder(np.minimum(np.arange(self.n), 1.0), self.rates())

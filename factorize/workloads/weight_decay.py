@@ -8,15 +8,16 @@ import numpy as np
 from pydantic import model_validator
 
 from factorize.plain_data import Fraction, NonNegative
-from factorize.workloads.base import StepWorkload, Workload
+from factorize.workloads.base import Workload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
+from factorize.workloads.schedule import Rated
 from factorize.workloads.schedules import LearningRates, explicit, positive
 
 _LEAST_DECAY = 1e-30
 
 
-class WeightDecay(StepWorkload):
+class WeightDecay(Rated):
     """Decoupled: x_{i+1} = (1 - eta_i rate) x_i - eta_i m_i, so A = P diag(eta) M.
 
     P[i, j] = prod_{s=j+1..i} (1 - eta_s rate). Coupled: rate x_i is added to the gradient before the momentum, so
@@ -38,21 +39,6 @@ class WeightDecay(StepWorkload):
                 "learning rates are relative to a peak of 1"
             )
         return self
-
-    @property
-    def time_invariant(self) -> bool:
-        """Whether the learning rate is constant."""
-        return self.learning_rates is None
-
-    def rates(self) -> np.ndarray:
-        """Return the n learning rates, ones where none are given."""
-        return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
-
-    def canonical(self) -> WeightDecay:
-        """With the schedule as its list."""
-        if self.learning_rates is None:
-            return self
-        return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
 
     def operators(self) -> tuple[Operator, ...]:
         """Momentum, rates, then the decaying sum; or the coupled recursion as one."""

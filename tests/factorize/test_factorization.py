@@ -14,7 +14,7 @@ from safetensors import safe_open
 from specs import spec_of
 
 from factorize.encoding import json_digest, sha256
-from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest

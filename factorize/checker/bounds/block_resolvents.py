@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.evidence import evidence_of, sum_above, weights_of
+from factorize.checker.bounds.evidence import evidence_of, row_weights
 from factorize.checker.participation import allowed
 from factorize.checker.spec import program_of, weighing_of
 
@@ -212,9 +212,5 @@ def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Chain |
         if any(k != 1 for k, _ in steps[1:]):
             return None
         follow[:: weighing.tau] = 0.0
-    if weighing.weights is not None:
-        return Chain(follow, feed, weighing.doubles, Fraction(weighing.divisor or 1))
-    if "row_weights" not in dual:
-        return None
-    rows = weights_of(dual, "row_weights", len(steps))
-    return Chain(follow, feed, rows, sum_above(rows))
+    rows = row_weights(weighing, dual)
+    return None if rows is None else Chain(follow, feed, *rows)

@@ -24,8 +24,8 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.evidence import sum_above, weights_of
-from factorize.checker.spec import Weighing, program_of, weighing_of
+from factorize.checker.bounds.evidence import row_weights, sum_above, weights_of
+from factorize.checker.spec import program_of, weighing_of
 from factorize.checker.spec.programs import Program, X
 
 LARGEST = 1 << 14
@@ -67,7 +67,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         return None
     n = spec["workload"]["n"]
     weighing = weighing_of(spec["objective"], n)
-    rows = _rows(weighing, dual)
+    rows = row_weights(weighing, dual)
     if rows is None:
         return None
     if n > LARGEST and program.steps(1) is None:
@@ -81,18 +81,6 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
     norm = max(_norm(Recursion(inputs, outputs, _states(program), *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (sum_above(columns) * divisor)
-
-
-def _rows(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
-    """Squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
-    if weighing.weights is not None:
-        times = weighing.tau or 1
-        doubles = np.array([float(weight * times) for weight in weighing.weights])
-        return doubles, Fraction((weighing.divisor or 1) * times)
-    if "row_weights" not in dual:
-        return None
-    weights = weights_of(dual, "row_weights", weighing.rows)
-    return weights, sum_above(weights)
 
 
 def _states(program: Program) -> int:

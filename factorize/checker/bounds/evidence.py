@@ -115,6 +115,18 @@ def sum_above(weights: np.ndarray) -> Fraction:
     return Fraction(math.fsum(weights)) * (1 + Fraction(1, 2**52))
 
 
+def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
+    """Return squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
+    if weighing.weights is not None:
+        times = weighing.tau or 1
+        doubles = np.array([float(weight * times) for weight in weighing.weights])
+        return doubles, Fraction((weighing.divisor or 1) * times)
+    if "row_weights" not in dual:
+        return None
+    weights = weights_of(dual, "row_weights", weighing.rows)
+    return weights, sum_above(weights)
+
+
 def rows_of(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Return row factors of W, rounded down (a smaller W has a smaller objective), and a divisor of the square."""
     if weighing.weights is not None:

@@ -5,7 +5,7 @@ A statement x_a <- sum_k c_k x_k + y replaces row and column a of the covariance
 lost, in the order of positive semidefinite matrices. R is in double precision; its own roundings must stay below a
 quarter of the d I of their statement, so that twice R covers them.
 
-The compiled series of an inverse with few diagonals. Imported on first use, since numba is heavy.
+The series of an inverse with few diagonals is compiled here, too. Imported on first use, since numba is heavy.
 """
 
 from __future__ import annotations

@@ -76,10 +76,12 @@ class Reading(ABC):
     def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
         """Take the tensors of the structure, which the format has checked."""
 
-    @property
+    @cached_property
     def series(self) -> Balls | None:
         """The first column of a Toeplitz matrix."""
-        return None
+        from factorize.checker.arithmetic.balls import of_doubles
+
+        return None if self.column is None else of_doubles(self.column)
 
     @property
     def doubles(self) -> np.ndarray | None:
@@ -94,7 +96,7 @@ class Reading(ABC):
     @property
     def near_series(self) -> Near | None:
         """The first column of a Toeplitz matrix in doubles."""
-        return None
+        return None if self.column is None else Near(self.column, 0.0)
 
     @abstractmethod
     def column_norms(self) -> Near:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ from factorize.checker.structures.base import StoredReading
 from factorize.checker.structures.toeplitz import diagonals_of
 
 if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
+    pass
 
 
 class DenseReading(StoredReading):
@@ -39,18 +38,6 @@ class DenseReading(StoredReading):
     def doubles(self) -> np.ndarray:
         """All of C."""
         return self._array
-
-    @cached_property
-    def series(self) -> Balls | None:
-        """The first column, if every diagonal is constant bit by bit."""
-        from factorize.checker.arithmetic.balls import of_doubles
-
-        return None if self.column is None else of_doubles(self.column)
-
-    @property
-    def near_series(self) -> Near | None:
-        """The first column, if every diagonal is constant bit by bit."""
-        return None if self.column is None else Near(self.column, 0.0)
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ from factorize.checker.arithmetic.near import Near
 from factorize.checker.structures.base import StoredReading, placed, prefix_norms
 
 if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
+    pass
 
 
 class ToeplitzReading(StoredReading):
@@ -22,8 +21,10 @@ class ToeplitzReading(StoredReading):
         column: shape (n,).
     """
 
+    column: np.ndarray
+
     def __init__(self, column: np.ndarray) -> None:
-        self.n, self.column, self._column, self.diagonal = len(column), column, column, column[:1]
+        self.n, self.column, self.diagonal = len(column), column, column[:1]
         self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
 
     @classmethod
@@ -32,29 +33,17 @@ class ToeplitzReading(StoredReading):
         given = parts["coefficients"]
         return cls(np.concatenate([given, np.zeros(n - len(given))]))
 
-    @cached_property
-    def series(self) -> Balls:
-        """The first column."""
-        from factorize.checker.arithmetic.balls import of_doubles
-
-        return of_doubles(self._column)
-
-    @property
-    def near_series(self) -> Near:
-        """The first column."""
-        return Near(self._column, 0.0)
-
     def column_norms(self) -> Near:
         """Squared norms of the columns."""
-        return prefix_norms(self.near_series)
+        return prefix_norms(Near(self.column, 0.0))
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""
-        return placed([self._column] * len(indices), indices, self.n)
+        return placed([self.column] * len(indices), indices, self.n)
 
     def diagonals(self, most: int) -> np.ndarray | None:
         """Return the diagonals up to the last that is not 0."""
-        return diagonals_of(self._column, most)
+        return diagonals_of(self.column, most)
 
 
 def falls(column: np.ndarray) -> bool:

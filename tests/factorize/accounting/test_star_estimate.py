@@ -61,7 +61,7 @@ def test_sigma_of_two_buffers_is_the_published_one() -> None:
 def test_tuples_have_the_star_law() -> None:
     matrix, samples = np.array(PAIRS[3][0]), 200_000
     estimate = StarEstimate(of_matrix(matrix), samples=samples)
-    tuples = estimate._tuples(matrix, 3).picks
+    tuples, _ = estimate._tuples(matrix, 3)
     grid = np.stack(np.meshgrid(*[range(3)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
     law = np.exp(1.5 * (matrix[grid[:, 0], grid[:, 1]] + matrix[grid[:, 0], grid[:, 2]]))
     counts = np.bincount(tuples @ [9, 3, 1], minlength=27)

@@ -15,7 +15,7 @@ from test_checker_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
 from factorize.accounting.gram_matrix import shared_part
 from factorize.accounting.payoff import log_call as log_call_of
 from factorize.accounting.payoff import log_call_ceiling, raised
-from factorize.checker.sampling import bets, call, tuples
+from factorize.checker.sampling import bets
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNKS = 6
@@ -101,21 +101,21 @@ def test_normals_are_quantiles_of_the_words() -> None:
 def test_many_picks_are_added_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = np.array(KNOWN[3].kernel)
     picks = np.random.default_rng(0).integers(0, 3, (50, 7))
-    few = tuples.log_chances(kernel, picks)
+    few = bets.log_chances(kernel, picks)
     sums = [3.5 * sum(kernel[picks[:, i], picks[:, j]] for j in range(7) if j != i) for i in range(7)]
     np.testing.assert_allclose(few, np.mean(sums, axis=0) - np.log(np.mean(np.exp(sums), axis=0)), rtol=1e-12)
-    monkeypatch.setattr(tuples, "_FEW", 2)
-    np.testing.assert_allclose(tuples.log_chances(kernel, picks), few, rtol=1e-12)
+    monkeypatch.setattr(bets, "_FEW", 2)
+    np.testing.assert_allclose(bets.log_chances(kernel, picks), few, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("level", "spread", "order"), [(2.0, 0.32, 11), (8.0, 0.7, 3), (0.0, 0.05, 40), (5.0, 2.0, 2), (2.0, 0.0, 11)]
 )
 def test_the_largest_call_is_that_of_the_accountant(level: float, spread: float, order: int) -> None:
-    ours = float(call.log_most(arb(level), spread * spread, arb(order)))
+    ours = float(bets.log_most(arb(level), spread * spread, arb(order)))
     assert ours == pytest.approx(log_call_ceiling(level, spread, order), abs=1e-8)
     y = raised(np.linspace(level - 40 * spread, level + 12, 20_001), level, spread)
-    assert (call.log_call(y, level, spread) - order * y).max() <= ours + 2.0**-31
+    assert (bets.log_call(y, level, spread) - order * y).max() <= ours + 2.0**-31
 
 
 def exact_log_call(y: float, level: float, spread: float) -> float:
@@ -132,7 +132,7 @@ def test_doubles_lose_less_of_the_call_than_the_slack_is_for(spread: float, leve
     deepest = level - spread * (30 + spread / 2)
     ys = np.array([deepest, deepest + 5 * spread, level - spread, level - spread**2 / 2, level, level + 0.7, level + 8])
     exact = np.array([exact_log_call(float(y), level, spread) for y in ys])
-    assert np.abs(call.log_call(ys, level, spread) - exact).max() < 2.0**-31
+    assert np.abs(bets.log_call(ys, level, spread) - exact).max() < 2.0**-31
     assert np.abs(log_call_of(ys, level, spread) - exact).max() < 2.0**-31
 
 

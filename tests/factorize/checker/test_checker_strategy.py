@@ -152,9 +152,9 @@ def test_structures(name: str, scaled: bool) -> None:
         case.signed,
     )
     assert (found.toeplitz is not None) == (case.toeplitz and not scaled)
-    assert (case.toeplitz and falls(np.array(case.whole)[:, 0])) == case.monotone
     computed = case.structure in ("buffered", "state_space", "blt", "inverse_banded_toeplitz", "redrawn")
     assert found.reading.computed == computed
+    assert computed or (case.toeplitz and falls(np.array(case.whole)[:, 0])) == case.monotone
     factors = [Fraction(s) if scaled else Fraction(1) for s in SCALE]
     whole = [[x * f for x, f in zip(row, factors, strict=True)] for row in fractions(case.whole)]
     columns = list(zip(*whole, strict=True))

@@ -414,7 +414,7 @@ WIDER: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (Utility, "lower_bound", lambda bound: bound._replace(objective=bound.objective / 2)),
     (Utility, "class_bound", lambda bound: bound._replace(objective=bound.objective / 2)),
     (stored, "_whole", lambda found: (1.0, found[1], (2 * found[2][0], found[2][1]))),
-    (stored.noising, "in_doubles", lambda found: found._replace(distance=Fraction(1, 4))),
+    (stored, "noising_of_array", lambda found: found._replace(distance=Fraction(1, 4))),
 ]
 """Where enclosures are made, and how their result is made wide."""
 
