@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from factorize.errors import Cancelled
 from factorize.solvers.comparing.own_time import own_seconds
@@ -52,55 +52,32 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         # recommendation on two cores.
         sys.setswitchinterval(_SWITCH)
         try:
-            _Run(tasks, min(workers, len(tasks))).wait(hear)
+            _run(tasks, hear, min(workers, len(tasks)))
         finally:
             sys.setswitchinterval(interval)
 
 
-class _Run(Generic[News]):
-    """Some threads and the queue that they report to."""
+def _run(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], workers: int) -> None:
+    queue: SimpleQueue[News | Future[None]] = SimpleQueue()  # news, and each task that has ended
+    stop = threading.Event()
 
-    def __init__(self, tasks: Sequence[Callable[[Tell[News]], None]], workers: int) -> None:
-        self._waiting = deque(tasks)
-        self._news: SimpleQueue[tuple[bool, News | BaseException | None]] = SimpleQueue()
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=copy_context().run, args=(self._work,), name=f"side by side {place}")
-            for place in range(workers)
-        ]
-
-    def wait(self, hear: Tell[News]) -> None:
-        running = len(self._threads)
-        try:
-            for thread in self._threads:
-                thread.start()
-            while running:
-                ended, news = self._news.get()
-                running -= ended
-                if isinstance(news, BaseException):
-                    raise news
-                if not ended:
-                    hear(news)  # type: ignore[arg-type]  # None only where a thread ended
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                if thread.ident is not None:
-                    thread.join()
-
-    def _tell(self, news: News) -> None:
-        if self._stop.is_set():
+    def tell(news: News) -> None:
+        if stop.is_set():
             raise Cancelled("another task, or who waits for it, has ended this one")
-        self._news.put((False, news))
+        queue.put(news)
 
-    def _work(self) -> None:
+    with ThreadPoolExecutor(workers, "side by side") as pool:
         try:
-            while not self._stop.is_set():
-                try:
-                    task = self._waiting.popleft()
-                except IndexError:
-                    break
-                task(self._tell)
-        except BaseException as error:  # raised again where the caller waits
-            self._news.put((True, error))
-        else:
-            self._news.put((True, None))
+            for task in tasks:
+                pool.submit(copy_context().run, task, tell).add_done_callback(queue.put)
+            left = len(tasks)
+            while left:
+                news = queue.get()
+                if isinstance(news, Future):
+                    news.result()
+                    left -= 1
+                else:
+                    hear(news)
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
