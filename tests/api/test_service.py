@@ -86,15 +86,6 @@ def test_a_solve_above_the_capacity_states_its_estimate(service: SolverService) 
     assert caught.value.estimate["bytes"] > 4000 * 2**20
 
 
-def test_limits_follow_the_estimate(service: SolverService) -> None:
-    small = service._order(service.canonical(SPEC))
-    large = service._order(service.canonical({"workload": {"kind": "prefix", "n": 4000}}))
-    assert small.memory_mb < large.memory_mb <= 4000
-    assert small.seconds_limit == 600.0
-    assert (small.threads, small.workload) == (1, "prefix")
-    assert parse_spec(small.spec).digest == small.spec_digest
-
-
 def test_a_lost_file_is_solved_again(service: SolverService) -> None:
     spec = {**SPEC, "workload": {"kind": "prefix", "n": 8}}
     result = finished(service, spec)

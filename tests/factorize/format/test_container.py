@@ -11,7 +11,7 @@ import pytest
 
 from factorize.errors import CorruptObject
 from factorize.format import container
-from factorize.format.container import Container, Extent
+from factorize.format.container import Container
 
 METADATA = {"manifest": "m"}
 
@@ -61,13 +61,6 @@ def test_tensors_of_bytes_where_they_lie(shift: int, tmp_path: Path) -> None:
     for lost in (found, view):
         with pytest.raises(CorruptObject, match="lacks the tensor 'c'"):
             lost.lying("c")
-
-
-def test_where_tensors_are() -> None:
-    data = raw(TWO, BODY)
-    start = len(data) - len(BODY)
-    extents = Container(data)._extents
-    assert extents == {"b": Extent(np.dtype("<f8"), (2,), start), "a": Extent(np.dtype("<f4"), (1, 3), start + 16)}
 
 
 def test_a_file_that_is_cut_while_it_is_held(tmp_path: Path) -> None:

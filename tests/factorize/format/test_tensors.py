@@ -10,7 +10,7 @@ import pytest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, tensor_name
 from factorize.format.shapes import check_tensors
-from factorize.format.tensors import check_triangular, fading, refuse_coinciding, wrapped_structure
+from factorize.format.tensors import check_triangular, fading, wrapped_structure
 
 N, M = 4, 2
 Parts = dict[str, np.ndarray]
@@ -312,13 +312,6 @@ class TestDerived:
 def test_fading_is_decided_exactly() -> None:
     assert fading(np.array([1.0, -0.5, 0.0, -0.5])) and fading(np.ones(1))
     assert not fading(np.array([1.0, -0.5, -0.5, -1e-300])) and not fading(np.array([1.0, 1e-300]))
-
-
-def test_decays_that_are_one() -> None:
-    refuse_coinciding(np.array([0.9]))
-    refuse_coinciding(np.array([]))
-    with pytest.raises(InvalidStrategy, match=r"decays 0\.25 and 0\.25 are closer than 1\.1e-13"):
-        refuse_coinciding(np.array([0.25, 0.9, 0.25, 0.1]))
 
 
 def test_names_of_tensors() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specs import spec_of
-from store_cases import factorization, flip, overwrite, path_of, put_checked, recording
+from store_cases import factorization, flip, overwrite, path_of, put_checked
 
 from factorize import factor_file
 from factorize.encoding import canonical_json, json_digest, sha256
@@ -211,19 +211,6 @@ def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(
     store.put(factorization())
     assert store.find(put.spec) == put.digest
     store.load(put.digest).verify()
-
-
-def test_a_manifest_is_read_once_while_nobody_touches_it(tmp_path):
-    put, files = factorization(), recording()
-    store = open_store(tmp_path, files=files)
-    made = store.put(put)
-    assert store.manifest(put.digest) == made
-    files.calls.clear()
-    assert store.manifest(put.digest)["digest"] == put.digest
-    assert "read" not in files.calls
-    path_of(store, manifest_key(put.digest)).touch()
-    store.manifest(put.digest)
-    assert files.calls.count("read") == 1
 
 
 def test_a_spec_that_lost_its_entry_is_solved_again(store):

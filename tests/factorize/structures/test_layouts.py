@@ -9,7 +9,7 @@ import pytest
 
 from factorize.encoding import raw_bytes
 from factorize.structures.endless import EndlessBlt, EndlessNuToeplitz
-from factorize.structures.layouts import build_matrix, describe, tensor_names
+from factorize.structures.layouts import build_matrix, describe
 
 N = 4
 HALF = 0.5 ** np.arange(N)
@@ -81,12 +81,6 @@ def test_rows_without_end_have_no_side(structure, parts, kind):
     matrix = build_matrix(structure, parts, None)
     assert type(matrix) is kind and matrix.side is None
     assert {name: part.tolist() for name, part in matrix.tensors().items()} == {k: v.tolist() for k, v in parts.items()}
-
-
-def test_tensors_are_named_after_their_matrix_and_those_of_a_tree_alone():
-    assert tensor_names("C", [""]) == ["C"]
-    assert tensor_names("C_inv", ["theta", "omega"]) == ["C_inv.theta", "C_inv.omega"]
-    assert tensor_names("C", ["tree.nodes", "tree.restart", ""]) == ["tree.nodes", "tree.restart", "C"]
 
 
 def test_the_entry_of_a_manifest_binds_bytes_in_their_order():
