@@ -20,8 +20,6 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
-from factorize.solvers.frequency.cone import ConeProgram, Plant
-from factorize.solvers.frequency.spectral import reference_value
 from factorize.solvers.methods.projected_gradient import Slope
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.bidiagonal import Bidiagonal
@@ -123,34 +121,6 @@ def epochs_table(sizes: tuple[int, ...]) -> None:
         print(f"{n:9d}{n * math.exp(found.value):18.6f}{bands / (n / 4):16.3f}{seconds:10.3f}", flush=True)
 
 
-def cone_table() -> list[tuple[int, float, float, float]]:
-    """Print the table; returns condition number, our seconds, the reference's, and the relative difference."""
-    rows = []
-    print("\nCone program of C24's Theorem 3.1, 1000 frequencies (501 of [0, pi]), 50 lags, white noise")
-    print(f"{'L / mu':>8}{'value':>15}{'seconds':>10}{'Clarabel':>15}{'seconds':>10}{'difference':>12}{'ratio':>8}")
-    w = np.pi * np.arange(501) / 500
-    weights = np.full(501, 1 / 500)
-    weights[[0, -1]] = 1 / 1000
-    for condition in (2, 10, 30):
-        plant, power = Plant(1.0, 1 / condition, 1.0), np.ones(501)
-        seconds = math.inf
-        for _ in range(5):
-            began = time.perf_counter()
-            value = ConeProgram(plant, w, weights, lags=50).solve(power, tolerance=2e-7).value
-            seconds = min(seconds, time.perf_counter() - began)
-        began = time.perf_counter()
-        reference = reference_value(plant, w, weights, power, lags=50)
-        other = time.perf_counter() - began
-        rows.append((condition, seconds, other, abs(value / reference - 1)))
-        print(
-            f"{condition:8d}{value:15.6f}{seconds:10.3f}{reference:15.6f}{other:10.2f}{value / reference - 1:12.1e}"
-            f"{other / seconds:8.0f}",
-            flush=True,
-        )
-
-    return rows
-
-
 def run(report: Report) -> None:
     """Print the tables."""
     times = table(SIZES[:1] if report.quick else SIZES)
@@ -159,18 +129,6 @@ def run(report: Report) -> None:
     report.heading("Toeplitz optimum, smallest of three runs")
     for n, seconds in times.items():
         report.row(f"Toeplitz optimum, n={n}", seconds=seconds, **report.dgemms(seconds), series=("all", n))
-    if report.quick:
-        return
-    rows = cone_table()
-    report.heading("Cone program, 1000 frequencies, smallest of five runs")
-    for condition, seconds, other, difference in rows:
-        report.row(
-            f"cone program, L / mu = {condition}",
-            seconds=seconds,
-            ratio=other / seconds,
-            of="x faster than Clarabel",
-            note=f"relative difference {difference:.1e}",
-        )
 
 
 def main(largest: int = SIZES[-1]) -> None:
@@ -178,7 +136,6 @@ def main(largest: int = SIZES[-1]) -> None:
     sizes = tuple(n for n in SIZES if n <= largest)
     table(sizes)
     epochs_table(sizes)
-    cone_table()
 
 
 if __name__ == "__main__":
