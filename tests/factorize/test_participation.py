@@ -82,6 +82,17 @@ def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: i
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
 
 
+@given(arrays(np.float64, st.integers(1, 9), elements=entries), st.integers(1, 6), st.integers(1, 4))
+def test_any_toeplitz_is_bounded(column: np.ndarray, separation: int, most: int) -> None:
+    separation = min(separation, len(column))
+    column[0] = abs(column[0]) + 0.1
+    matrix = ToeplitzMatrix(column, len(column))
+    stated = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
+    true = absolute_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
+    assert stated.value >= true * (1 - 1e-14) or stated.rule == "banded: best selection of columns"
+    assert stated.value >= sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most)) * (1 - 1e-15)
+
+
 @given(arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 5)), st.integers(1, 9), st.integers(1, 4))
 def test_best_selection_against_enumeration(values: np.ndarray, separation: int, most: int) -> None:
     patterns = min_sep_patterns(len(values), separation, most)
