@@ -190,7 +190,7 @@ def optimise(
         if loss.value(before.end.best.z) < start:
             z = before.end.best.z
     renewed = len(p) * z.size <= _RENEWED
-    region = TrustRegion(loss, report, hessian, tolerance=tolerance, renew=renewed)
+    region = TrustRegion(loss, loss.certified, report, hessian, tolerance=tolerance, renew=renewed)
     end = region.minimise(z, rounds=_ROUNDS if renewed else _ROUNDS_CARRIED)
     return BufferedFound(loss, end, region.hessian, optimum)
 

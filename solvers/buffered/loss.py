@@ -118,6 +118,11 @@ class BufferedLoss:
             return np.inf, np.zeros(z.size)
         return loss / self._bound - 1.0, gradient / self._bound
 
+    def certified(self, z: Array) -> tuple[float, Array]:
+        """Return the same, the distance infinite also where states grow by so much that rounding would, too."""
+        value, gradient = self(z)
+        return (value if value < np.inf and self._moderate() else np.inf), gradient
+
     def strategy(self, z: Array) -> BufferedMatrix:
         """Return C, its columns scaled to norms just below 1.
 
@@ -131,7 +136,7 @@ class BufferedLoss:
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     def _build(self, z: Array) -> bool:
-        """Fill the arrays of the strategy; return whether pivots are positive and states moderate."""
+        """Fill the arrays of the strategy; return whether all pivots are positive."""
         tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
         m = self.shape[2]
@@ -148,12 +153,14 @@ class BufferedLoss:
         kernels.sweep(self._p2, self._q2, self._root, tau, scale, self._extra, above, held, ratio, inputs, targets, own)
         ratio[:, m], inputs[:, m] = self._follow, self._feed
         gram, _ = self._clean()
-        if kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) >= 0:
-            return False
-        # Of a size at which they are read as they are fed, states may grow: by so much that rounding does, too.
+        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) < 0
+
+    def _moderate(self) -> bool:
+        """Return whether the states of the strategy, of a size at which they are read as they are fed, hardly grow."""
+        ratio, inputs, outputs = (self._arrays[at][:, : self.shape[2]] for at in (4, 5, 7))
         with np.errstate(all="ignore"):
-            size = 0.5 * np.log(np.abs(outputs[:, :m] / inputs[:, :m]))
-            path = size + np.cumsum(np.log(np.maximum(ratio[:, :m], _LEAST)), axis=0)
+            size = 0.5 * np.log(np.abs(outputs / inputs))
+            path = size + np.cumsum(np.log(np.maximum(ratio, _LEAST)), axis=0)
             return not (path - np.minimum.accumulate(path, axis=0) > _GROWTH).any()
 
     def _clean(self) -> tuple[Array, Array]:

@@ -88,33 +88,35 @@ class _Recursion:
     def __init__(self, system: Coefficients) -> None:
         follow, self._feed, read, self._through = system
         n, q = self._feed.shape
-        self._bands = np.zeros((2 * q + 1, n, q + 1))
-        self._bands[0] = 1.0
+        forth = np.zeros((2 * q + 1, n, q + 1))
+        forth[0] = 1.0
         for c in range(q):
             for r in range(q + 1):
-                self._bands[q + r - c, :-1, c + 1] = -(follow[1:, r - 1, c] if r else read[1:, c])
-        self._inverse = self._bands.copy()
-        self._inverse[0, :, 0] = self._through
+                forth[q + r - c, :-1, c + 1] = -(follow[1:, r - 1, c] if r else read[1:, c])
+        back = forth.copy()
+        back[0, :, 0] = self._through
         for c in range(q):
-            self._inverse[q - c, :-1, c + 1] *= -1.0
-            self._inverse[c + 1, :, 0] = -self._feed[:, c]
+            back[q - c, :-1, c + 1] *= -1.0
+            back[c + 1, :, 0] = -self._feed[:, c]
+        # in the order of columns, that LAPACK works in without a copy
+        self._forth, self._back = (np.asfortranarray(bands.reshape(2 * q + 1, -1)) for bands in (forth, back))
 
     def apply(self, x: Array) -> Array:
         """``y = A x``."""
-        return self._solved(
-            self._bands, np.concatenate([(self._through * x)[:, None], self._feed * x[:, None]], axis=1)
-        )
+        right = np.empty((len(x), self._feed.shape[1] + 1))
+        right[:, 0], right[:, 1:] = self._through * x, self._feed * x[:, None]
+        return self._solved(self._forth, right)
 
     def solve(self, y: Array) -> Array:
         """``x = A^-1 y``, no `through` being zero."""
-        return self._solved(self._inverse, np.concatenate([y[:, None], np.zeros_like(self._feed)], axis=1))
+        right = np.zeros((len(y), self._feed.shape[1] + 1))
+        right[:, 0] = y
+        return self._solved(self._back, right)
 
     def _solved(self, bands: Array, right: Array) -> Array:
         from scipy.linalg.lapack import dtbtrs
 
-        return np.asarray(dtbtrs(bands.reshape(len(bands), -1), right.reshape(-1, 1), uplo="L")[0]).reshape(
-            right.shape
-        )[:, 0]
+        return np.asarray(dtbtrs(bands, right.reshape(-1, 1), uplo="L", overwrite_b=1)[0]).reshape(right.shape)[:, 0]
 
 
 class RecursionRing:

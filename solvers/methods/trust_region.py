@@ -52,6 +52,7 @@ class TrustRegion:
 
     Args:
         function: value (infinite outside its domain) and gradient; it tends to zero as it improves.
+        trial: the same where a point is to be gone to, which may refuse more points.
         report: told (steps so far, value); what it raises ends the minimisation.
         hessian: an approximation to begin with, shape (size, size), if there is one.
         tolerance: on the value.
@@ -64,13 +65,15 @@ class TrustRegion:
     def __init__(
         self,
         function: Function,
+        trial: Function,
         report: Callable[[int, float], None],
         hessian: Array | None,
         *,
         tolerance: float,
         renew: bool,
     ) -> None:
-        self._function, self._report, self._tolerance, self._renew = function, report, tolerance, renew
+        self._function, self._trial, self._report = function, trial, report
+        self._tolerance, self._renew = tolerance, renew
         self._radius, self._left, self._before = _RADIUS, 0, math.inf
         self.hessian = None if hessian is None else hessian.copy()
 
@@ -101,7 +104,7 @@ class TrustRegion:
         assert self.hessian is not None  # from the first round on
         self._left -= 1
         step, predicted = _best_step(self.hessian, at.gradient, self._radius)
-        value, gradient = self._function(at.z + step)
+        value, gradient = self._trial(at.z + step)
         length = float(np.linalg.norm(step))
         ratio = (at.value - value) / predicted if predicted > 0.0 else -1.0
         if math.isfinite(value):
