@@ -179,10 +179,10 @@ def search(
         FloatingPointError: the optimum is lost to rounding.
     """
     from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
-    from factorize.solvers.epochs.blocks import Ring
+    from factorize.solvers.epochs.blocks import Ring, maximise
 
     ring = Ring(p, q, epochs)
-    optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
+    optimum = maximise(ring, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None))
     decoder = BidiagonalDecoder(q / p, 1.0 / p)
     loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.best.lower)
     fits = _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS

@@ -21,8 +21,7 @@ from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
 
 if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import DualPoint, Ring
-    from factorize.solvers.methods.search import End
+    from factorize.solvers.epochs.blocks import Ring
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
@@ -66,6 +65,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
+    from factorize.solvers.epochs.blocks import maximise
     from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
     from factorize.solvers.epochs.steps import factors
@@ -75,7 +75,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         ring = ring_of(problem)
         beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
-        ascent = ascend(ring, tolerance, report, beyond=beyond)
+        ascent = maximise(ring, tolerance=tolerance, beyond=beyond, report=report)
         dual = factors(ascent.best.dual)
         poles = ring.poles(ascent.best.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
         gram = whole_gram(ring, replace(ascent.best, poles=poles))
@@ -123,19 +123,6 @@ def ring_of(problem: Problem) -> Ring:
     require_range("p", p, 1e-60, 1e60)
     require_range("q", q[q != 0.0], 1e-60, 1e60)
     return Ring(p, q, problem.participation.spread(problem.n).most)
-
-
-def ascend(
-    ring: Ring,
-    tolerance: float,
-    report: StepReport,
-    *,
-    beyond: float = math.inf,
-) -> End[DualPoint]:
-    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows; see `maximise`."""
-    from factorize.solvers.epochs.blocks import maximise
-
-    return maximise(ring, tolerance=tolerance, beyond=beyond, report=report)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:
