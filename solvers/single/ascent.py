@@ -28,6 +28,7 @@ from factorize.solvers.single.newton import Product, ascend
 _UNIT = 2.0**-52
 _SMALLEST_WEIGHT = 1e-60  # of the largest: below that a weight is as good as zero and squares would underflow
 _WELL_CONDITIONED = 1e-14  # ratio of singular values down to which scaling X's diagonal is trusted
+_POWER_STEPS = 2  # more let weights of loose constraints fall so far that X cannot be read off them
 _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 
 
@@ -122,7 +123,8 @@ def maximise(
     def at(v: np.ndarray, _error: float) -> Iterate:
         return evaluate(target, v)
 
-    return ascend(at, v, tolerance=tolerance, enough=_SAFETY * tolerance, report=report, before=before)
+    enough = _SAFETY * tolerance
+    return ascend(at, v, tolerance=tolerance, enough=enough, report=report, before=before, power_steps=_POWER_STEPS)
 
 
 def evaluate(target: np.ndarray, v: np.ndarray) -> Iterate:

@@ -16,6 +16,7 @@ from factorize.solvers.single.ascent import maximise, scaled
 from factorize.solvers.single.recovery import recover
 from factorize.spec import Spec
 
+_UNIT = 2.0**-52
 _RETRY = 0.01  # of the tolerance, if the first answer does not meet it
 
 
@@ -68,7 +69,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     if loss > ascent.best.lower * (1 + problem.tolerance):  # the gap was an estimate; ask for a better one
         ascent = maximise(target, _RETRY * problem.tolerance, report, start=ascent)
         strategy, loss = recover(ascent.best, problem.tolerance)
-    reached = loss <= ascent.best.lower * (1 + problem.tolerance)
+    rounding = _UNIT * problem.n  # of the loss, below which a tolerance is met by chance
+    reached = loss * (1 + rounding) <= ascent.best.lower * (1 + problem.tolerance)
     whole = np.eye(problem.n)
     whole[np.ix_(problem.kept, problem.kept)] = strategy
     return Solution(

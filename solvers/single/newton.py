@@ -211,6 +211,7 @@ def ascend(
     enough: float,
     report: Callable[[int, float], None] | None = None,
     before: int = 0,
+    power_steps: int = _POWER_STEPS,
 ) -> End[Point]:
     """Maximise a dual bound in log v.
 
@@ -221,8 +222,9 @@ def ascend(
         enough: relative gap to reach.
         report: see `maximise`.
         before: points that an earlier ascent has looked at.
+        power_steps: at first, where the spread of diag(X) is large.
     """
-    search = _Newton(evaluate, max(1e-15, 1e-2 * tolerance))
+    search = _Newton(evaluate, max(1e-15, 1e-2 * tolerance), power_steps)
     first = evaluate(v, max(search.finest, 1e-3))
     return run(
         search,
@@ -240,8 +242,8 @@ def ascend(
 class _Newton(Generic[Point]):
     """Steps of Newton's method, the first ones power steps."""
 
-    def __init__(self, evaluate: Callable[[Array, float], Point], finest: float) -> None:
-        self.evaluate, self.finest = evaluate, finest
+    def __init__(self, evaluate: Callable[[Array, float], Point], finest: float, power_steps: int) -> None:
+        self.evaluate, self.finest, self.power_steps = evaluate, finest, power_steps
 
     def gap(self, at: Point) -> float:
         return at.gap
@@ -249,7 +251,7 @@ class _Newton(Generic[Point]):
     def step(self, at: Point, number: int) -> Point:
         """Backtrack on the lower bound; a power step, at first and if four lengths fail."""
         error = max(self.finest, min(1e-3, 1e-2 * at.gap * max(at.gap, 1e-3)))
-        if number > _POWER_STEPS + 1 or np.abs(at.ratio - 1.0).max() <= _POWER_UNTIL:
+        if number > self.power_steps + 1 or np.abs(at.ratio - 1.0).max() <= _POWER_UNTIL:
             direction, length = _direction(at), 1.0
             for _ in range(4):
                 trial = self.evaluate(at.v * _growth(length * direction), error)
