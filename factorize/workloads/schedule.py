@@ -20,7 +20,8 @@ class Rated(StepWorkload):
 
     def model_post_init(self, _context: object) -> None:
         """Check the list against n."""
-        _ = self.rates()
+        if self.learning_rates is not None:
+            explicit(self.learning_rates, self.n)
 
     @property
     def time_invariant(self) -> bool:
