@@ -135,6 +135,8 @@ class Utility:
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.structure == "banded":
             return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
+        if strategy.scale is not None:
+            raise NotEnclosed(f"the class {kind} has bounds without scaled columns")
         column = strategy.reading.column if strategy.n <= series.LARGEST else None
         if kind in ("toeplitz", "banded_toeplitz") and column is not None:
             workload = toeplitz_column(self._spec["workload"])
