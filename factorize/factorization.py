@@ -160,18 +160,19 @@ class Factorization(AnyFactors):
         """Prove the claims of the certificate from the bytes of the file, as `factorize verify` does, and return it.
 
         Raises:
-            CertificateError: a claim is false, or no proof reaches it.
+            CertificateError: a claim is false, or the sensitivity is not proved.
             CorruptObject, TooLarge: see `factorize.checker.check.check_factor_file`.
             MissingExtra: without the extra `[solve]`.
         """
         from safetensors.numpy import save
 
         from factorize.checker.check import check_factor_file
+        from factorize.checker.report import SENSITIVITY
 
         report = check_factor_file(save(*self._written()), user=self.spec.user_arrays())
-        unseen = (claim for claim in report.claims if claim["claim"] in report.unseen)
-        for reason in (*report.failed, *(f"{claim['claim']} is not proved: {claim['why']}" for claim in unseen)):
-            raise CertificateError(reason)
+        unseen = [f"{claim} is not proved" for claim in report.unseen if claim == SENSITIVITY]
+        if reasons := report.failed + unseen:
+            raise CertificateError(reasons[0])
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Expanded:

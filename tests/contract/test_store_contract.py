@@ -38,7 +38,7 @@ def store(opener: Opener) -> Store:
 
 
 def test_a_factorization_comes_back_as_it_was_put(store, opener):
-    put = factorization(5, strategy=toeplitz(5))
+    put = factorization(5)
     manifest = store.put(put)
     for found in (store, opener()):
         got = found.load(put.digest)
