@@ -170,9 +170,9 @@ class Factorization(AnyFactors):
         from factorize.checker.report import SENSITIVITY
 
         report = check_factor_file(save(*self._written()), user=self.spec.user_arrays())
-        unseen = [f"{claim} is not proved" for claim in report.unseen if claim == SENSITIVITY]
-        if reasons := report.failed + unseen:
-            raise CertificateError(reasons[0])
+        unseen = (claim for claim in report.claims if claim["claim"] == SENSITIVITY in report.unseen)
+        for reason in (*report.failed, *(f"{claim['claim']} is not proved: {claim['why']}" for claim in unseen)):
+            raise CertificateError(reason)
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Expanded:
