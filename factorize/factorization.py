@@ -170,9 +170,11 @@ class Factorization(AnyFactors):
         from factorize.checker.report import SENSITIVITY
 
         report = check_factor_file(save(*self._written()), user=self.spec.user_arrays())
-        unseen = (claim for claim in report.claims if claim["claim"] == SENSITIVITY in report.unseen)
-        for reason in (*report.failed, *(f"{claim['claim']} is not proved: {claim['why']}" for claim in unseen)):
-            raise CertificateError(reason)
+        if report.failed:
+            raise CertificateError(report.failed[0])
+        if SENSITIVITY in report.unseen:
+            why = next(claim["why"] for claim in report.claims if claim["claim"] == SENSITIVITY)
+            raise CertificateError(f"the sensitivity is not proved: {why}")
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Expanded:
