@@ -260,7 +260,8 @@ class TorchNoiseGenerator:
         """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
         given, parts = list(values), self._layout.parts
         refuse_narrow(given)
-        if len(given) != len(parts):
+        pairs = zip(parts, given, strict=False)
+        if len(given) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):
             raise InvalidParameter(
                 f"{len(given)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
                 field="parameters",
