@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specs import spec_of
+from specs import solved, spec_of
 from store_cases import factorization, put_checked, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
@@ -38,7 +38,7 @@ def store(opener: Opener) -> Store:
 
 
 def test_a_factorization_comes_back_as_it_was_put(store, opener):
-    put = factorization(5)
+    put = solved(5, "square_root")
     manifest = store.put(put)
     for found in (store, opener()):
         got = found.load(put.digest)
