@@ -206,7 +206,7 @@ def predict(
 ) -> Shown:
     """Answer a question about a training run: exact losses on quadratics and on regression.
 
-    Kinds of questions and their fields are in docs/predict.md.
+    Kinds of questions and their fields are in docs/choose.md.
     """
     from factorize.predict import ask
 

@@ -93,7 +93,7 @@ class PredictionRequest(Frozen):
     """A question of `factorize.predict`.
 
     Attributes:
-        question: one of its kinds; docs/predict.md lists them.
+        question: one of its kinds; docs/choose.md lists them.
         factorization: digest or spec digest of the stored result that it is about.
     """
 

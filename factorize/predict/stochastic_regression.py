@@ -1,6 +1,6 @@
 """A run of linear regression on Gaussian examples with a factorization's noise: exact second moments of every step.
 
-docs/notes/predict.md derives it. Examples are new in every step, so that later noise correlates with the iterates as
+docs/notes/frequency-domain.md derives it. Examples are new in every step, so that later noise correlates with the iterates as
 if each batch's mean of x x^T were H; what the quadratic's moments v_t gain per step beyond the contraction is what
 the noise adds, and the moments themselves feel the fourth moment of x:
 
@@ -60,7 +60,7 @@ class StochasticRegression(ExactRun):
                 "exact_gradients": float(averaged[-1]),
             },
             assumptions=("inputs N(0, H), new examples in every step, independent label noise", NO_CLIPPING),
-            source="docs/notes/predict.md",
+            source="docs/notes/frequency-domain.md",
             series={"step": shown.tolist(), "loss": loss[shown].tolist(), "exact_gradients": averaged[shown].tolist()},
         )
 

@@ -76,7 +76,7 @@ class _Accelerated(Question):
             source=source,
             notes=(
                 "divided by eta_{0:T-1}, which the potential of the proof has; the paper prints eta_{0:T}",
-                "the proof has slips of a factor 2 (docs/predict.md)",
+                "the proof has slips of a factor 2 (papers/pages/predictions.md)",
             ),
         )
 

@@ -189,5 +189,5 @@ def test_too_many_rows_are_refused_before_anything_is_computed(kind: str, steps:
 
 
 def test_every_kind_is_on_the_page() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "choose.md").read_text()
     assert all(f"`{kind}`" in page for kind in QUESTIONS)
