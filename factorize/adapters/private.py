@@ -162,8 +162,7 @@ def make_private(
     )
     statement = planned.statement()
     if receipt is not None and (ranks == 1 or own_rank() == 0):
-        dtype = "float64" if all(p.dtype == torch.float64 for p in private.params) else "float32"
-        receipt.begin(statement, planned.strategies, auditor, generator=private.noise.generator, dtype=dtype)
+        receipt.begin(statement, planned.strategies, auditor, generator=private.noise.generator, dtype="float32")
     return Private(wrapped, private, loader, statement)
 
 

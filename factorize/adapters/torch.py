@@ -41,8 +41,8 @@ class TorchNoiseGenerator:
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
         calibration: its own, from `calibrate`. Never a bare number.
-        parameters: tensors whose shapes and devices the noise gets; kept by shape alone. The noise is float32, float64
-            for parameters of that type.
+        parameters: tensors whose shapes and devices the noise gets; kept by shape alone. The noise has the digits of
+            float32, in tensors of float64 where parameters are of that type.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization.
         generator: `torch` draws on a CUDA device in torch's own normals; `sfc64` (the core's, the same bits
             everywhere) and `shake128` (cryptographic) draw on the CPU. None takes `torch` where C has a recurrence and

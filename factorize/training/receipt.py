@@ -89,7 +89,7 @@ class Receipt:
             factors: of C; where squares of gradients have noise of their own, those of both strategies.
             auditor: of the run's batches, which counts its steps.
             generator: of the normals.
-            dtype: of the noise: `float32` or `float64`.
+            dtype: `float32` or `float64`: whose digits the noise has, whatever the type that it is kept in.
 
         Raises:
             InvalidParameter: the file holds the receipt of another run, a closed one, or none.

@@ -83,6 +83,18 @@ def test_a_torch_job(tmp_path: Path, options: dict[str, Any]) -> None:
     assert document["unit"] == job.statement.unit and document["delta"] >= job.statement.delta
 
 
+def test_noise_for_float64_parameters_has_the_digits_of_float32(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    model = torch.nn.Linear(6, 3).double()
+    data = torch.utils.data.TensorDataset(torch.randn(EXAMPLES, 6).double(), torch.randint(0, 3, (EXAMPLES,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    receipt = Receipt(tmp_path / "receipt.json")
+    job = make_private(model, optimizer, data, "auto", solve=Solving(tmp_path), receipt=receipt, **COMMON)
+    drawn = job.optimizer.noise.next()
+    assert all(part.dtype == torch.float64 and torch.equal(part, part.float().double()) for part in drawn)
+    assert json.loads((tmp_path / "receipt.json").read_text())["noise"]["dtype"] == "float32"
+
+
 def test_a_torch_job_that_was_killed_between_two_steps(tmp_path: Path) -> None:
     solving = Solving(tmp_path)
     job = torch_job(Receipt(tmp_path / "receipt.json"), solving)
