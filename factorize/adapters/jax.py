@@ -19,8 +19,7 @@ from jax import numpy as jnp
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance, normals, specs_of, zeros_beside
 from factorize.client.allowances import check_allowance, raised, rounding_of
-from factorize.client.engines import RowSource
-from factorize.client.noise_source import Streamable, source_of
+from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import keyed
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
@@ -199,7 +198,7 @@ def raised_sigma_of_sums(factors: Any, calibration: Calibration, *, dtype: Preci
     kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
         return raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
-    return raised(calibration.sigma_of_sums, _rows_allowance(_inverse(source), kind, terms=source.shape[0]))
+    return raised(calibration.sigma_of_sums, _rows_allowance(_inverse(source), kind, terms=source.steps))
 
 
 def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> float:
@@ -270,8 +269,8 @@ def _refuse_past(step: Any, steps: int) -> None:
         )
 
 
-def _inverse(source: RowSource) -> np.ndarray:
-    return np.stack(list(source.iterate()))
+def _inverse(source: ComputedRows) -> np.ndarray:
+    return np.stack([source.make()(step) for step in range(source.steps)])
 
 
 def _key(seed: int, digest: str) -> jax.Array:

@@ -314,7 +314,7 @@ class TorchNoiseGenerator:
             self._made.load_state_dict({k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in state.items()})
 
     def close(self) -> None:
-        """End threads and connections; the next step opens them again."""
+        """End threads; the next step starts others."""
         self._made.close()
 
 

@@ -118,7 +118,7 @@ class Checkpointed(ABC):
         """Go on to a later step, whose noise then comes next."""
 
     def close(self) -> None:  # noqa: B027  noise on a device has neither
-        """End threads and connections; the next step opens them again."""
+        """End threads; the next step starts others."""
 
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:

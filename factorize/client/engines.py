@@ -6,12 +6,13 @@ block's bits do not depend on the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from factorize.client.noise_source import ComputedRows
 from factorize.client.normals import BLOCK, Normals
 from factorize.client.recurrences.base import Recurrence
 from factorize.client.regions import BlockPart, Region
@@ -20,21 +21,6 @@ from factorize.errors import InvalidParameter
 _CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
 _NARROWEST, _WIDEST = 1 << 9, 1 << 15
 _MOST_AHEAD = 16
-
-
-class RowSource(Protocol):
-    """Where rows of C^-1 come from: `ComputedRows`, or `ArrayRows`."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, n)."""
-
-    @property
-    def digest(self) -> str:
-        """Names the factorization."""
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on."""
 
 
 class Workers:
@@ -154,19 +140,13 @@ class RowSums:
         sigma: standard deviation of Z.
         workers: over the shard.
         memory_bytes: Z is kept where it takes at most this much; else this much is used for rows made ahead.
-
-    Raises:
-        InvalidParameter: the rows are not those of a square matrix.
     """
 
     state: np.ndarray | None = None
 
-    def __init__(self, rows: RowSource, normals: Normals, sigma: float, workers: Workers, memory_bytes: int) -> None:
-        if rows.shape[0] != rows.shape[1]:
-            raise InvalidParameter(f"rows of shape {rows.shape} are not those of C^-1, which is square", field="rows")
-        self.steps = rows.shape[0]
+    def __init__(self, rows: ComputedRows, normals: Normals, sigma: float, workers: Workers, memory_bytes: int) -> None:
+        self.steps = rows.steps
         self._rows, self._normals, self._sigma, self._workers = rows, normals, sigma, workers
-        self._source: Generator[np.ndarray, None, None] | None = None
         keeps = 8 * self.steps * workers.width <= memory_bytes
         self._kept = np.empty((self.steps, workers.width)) if keeps else None
         self._have = np.zeros(self.steps, dtype=bool)
@@ -186,7 +166,8 @@ class RowSums:
 
     def _make(self, step: int, out: np.ndarray) -> None:
         count = min(self._at_once, self.steps - step)
-        weights = self._sigma * np.stack([self._row(step + i) for i in range(count)])[:, : step + count]
+        row = self._rows.make()
+        weights = self._sigma * np.stack([row(step + i) for i in range(count)])[:, : step + count]
         made = [out, *(np.empty_like(out) for _ in range(count - 1))]
         self._workers.run(lambda thread, piece, drawn: self._sum(weights, made, piece, drawn, self._scratch[thread]))
         self._have[: weights.shape[1]] |= weights.any(axis=0)
@@ -215,29 +196,12 @@ class RowSums:
             kept[...] = _drawn(piece, self._normals, step, drawn)
         return kept
 
-    def _row(self, step: int) -> np.ndarray:
-        """Return the next row of C^-1; a stream that failed is opened again at the row that is wanted."""
-        if self._source is None:
-            self._source = self._rows.iterate(step)
-        try:
-            return _check_row(next(self._source, None), step, self.steps)
-        except BaseException:
-            self._stop()
-            raise
-
     def move(self, step: int) -> None:
         """Rows of Z are drawn again, or still there."""
-        self._stop()
         self._ahead.clear()
 
-    def _stop(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
-
     def close(self) -> None:
-        """Close the stream of rows and end the threads; rows that were made ahead stay."""
-        self._stop()
+        """End the threads; rows that were made ahead stay."""
         self._workers.close()
 
 
@@ -249,17 +213,3 @@ def _drawn(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -
     """Return a piece's entries of z_step, shape (width,); a view of `scratch` where they are neighbours."""
     normals.fill(scratch[: piece.last], step, piece.block)  # earlier entries of the block cannot be jumped over
     return scratch[piece.inside]
-
-
-def _check_row(row: np.ndarray | None, step: int, steps: int) -> np.ndarray:
-    """Refuse a row that cannot be row `step` of the inverse of a lower-triangular matrix with positive diagonal."""
-    if row is None or row.shape != (steps,):
-        shape = None if row is None else row.shape
-        raise InvalidParameter(f"row {step} has shape {shape}, not ({steps},)", field="rows")
-    if not np.isfinite(row).all() or row[step] <= 0 or row[step + 1 :].any():
-        raise InvalidParameter(
-            f"row {step} is not one of C^-1: it must be finite, positive at {step} and zero after it; "
-            "pass rows of C_inv, not of C or B",
-            field="rows",
-        )
-    return row

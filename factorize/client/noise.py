@@ -7,18 +7,17 @@ mechanism; so does one that adds it, divided by a public constant, to their mean
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.checkpoints import Checkpointed
-from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
-from factorize.client.noise_source import Streamable
+from factorize.client.engines import Engine, RowSums, Streaming, Workers
+from factorize.client.noise_source import ComputedRows, Streamable
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
-from factorize.client.rows import Rows
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
@@ -39,26 +38,6 @@ class NoiseOptions(TypedDict, total=False):
     threads: int
 
 
-class ArrayRows:
-    """Rows of a C^-1 that is in memory.
-
-    Args:
-        array: shape (n, n), float64.
-        digest: of the factorization that it belongs to.
-    """
-
-    def __init__(self, array: np.ndarray, digest: str = "") -> None:
-        self._array = np.asarray(array, dtype=np.float64)
-        if self._array.ndim != 2 or self._array.shape[0] != self._array.shape[1]:
-            raise InvalidParameter(f"C^-1 is square; got shape {self._array.shape}", field="array")
-        self.shape: tuple[int, int] = self._array.shape
-        self.digest = digest
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on."""
-        yield from self._array[start:]
-
-
 class NoiseGenerator(Checkpointed):
     """Correlated noise, one step at a time: sigma * (row t of C^-1 Z), for sums of clipped contributions.
 
@@ -66,8 +45,8 @@ class NoiseGenerator(Checkpointed):
     and workers that each make their own shard hold, together, the bits that one worker would have made.
 
     Args:
-        source: what C is: a `Streamable`, which needs a few vectors of memory, or rows of C^-1 (`ComputedRows`, or an
-            array of the caller's own as `ArrayRows`; not a stream, whose rows no proof is about).
+        source: made from C (`source_of`): a `Streamable`, which needs a few vectors of memory, or `ComputedRows` of
+            C^-1. No proof is about rows that come from anywhere else.
         calibration: from `Factors.calibrate`, for the sensitivity of this very C. Never a bare number.
         shape: of the noise, the shape of the (flattened) parameters.
         seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
@@ -88,13 +67,13 @@ class NoiseGenerator(Checkpointed):
         shape: of what `next` returns.
 
     Raises:
-        InvalidParameter: no `Calibration`, rows from a service, an empty shape, a shard outside it, rows that are
-            not square, or a precision whose roundings cannot be bounded by 1e-2 of sigma (allowances.py).
+        InvalidParameter: no `Calibration`, another source, an empty shape, a shard outside it, or a precision whose
+            roundings cannot be bounded by 1e-2 of sigma (allowances.py).
     """
 
     def __init__(
         self,
-        source: RowSource | Streamable,
+        source: Streamable | ComputedRows,
         calibration: Calibration,
         shape: int | Sequence[int],
         *,
@@ -111,10 +90,10 @@ class NoiseGenerator(Checkpointed):
                 "factorize.privacy.calibrate makes from a certified sensitivity and a privacy target",
                 field="calibration",
             )
-        if isinstance(source, Rows):
+        if not isinstance(source, Streamable | ComputedRows):
             raise InvalidParameter(
-                "rows are no source of noise: no proof is about rows of C^-1 that were streamed or read apart from C; "
-                "use factors.noise, which makes it from the certified C",
+                f"{type(source).__name__} is no source of noise: no proof is about rows of C^-1 that were streamed or "
+                "read apart from C; use factors.noise, which makes it from the certified C",
                 field="source",
             )
         if precision is not None and precision not in PRECISIONS:
@@ -178,8 +157,7 @@ class NoiseGenerator(Checkpointed):
             out: where to write it: contiguous float32 of the shape; a new array by default.
 
         Raises:
-            InvalidParameter: all n steps were taken, or the row is not one of an inverse strategy matrix.
-            ServiceError, ServiceUnreachable: the row did not come.
+            InvalidParameter: all n steps were taken, or `out` is another array.
         """
         self._refuse_past(self.step + 1)
         if out is None:
@@ -209,7 +187,7 @@ class NoiseGenerator(Checkpointed):
         self.step = step
 
     def close(self) -> None:
-        """Close the stream of rows and end the threads; the next step opens them again."""
+        """End the threads; the next step starts others."""
         self._engine.close()
 
     def _checked(self, name: str, values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from weakref import WeakKeyDictionary
@@ -47,22 +47,16 @@ class ComputedRows:
     """Rows of C^-1 that are computed from C when they are first wanted, and that the claim for C covers.
 
     Attributes:
-        shape: (n, n).
+        steps: n.
         digest: of the factorization.
         make: does the work once, and returns what gives row t of C^-1.
         cost: of a step.
     """
 
-    shape: tuple[int, int]
+    steps: int
     digest: str
     make: RowMaker
     cost: NoiseCost
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on."""
-        row = self.make()
-        for step in range(start, self.shape[0]):
-            yield row(step)
 
 
 _MADE: WeakKeyDictionary[CertifiedFactors, Streamable | ComputedRows] = WeakKeyDictionary()
@@ -110,7 +104,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
             make, cost = partial(kind.of_tensors, own, n), kind.cost(own, n)
             return Streamable(digest, structure, _scaled(make, columns), _scaled_cost(cost, columns))
         make_rows = cache(_scaled_rows(_ROWS[inner](parts, n), columns))
-        return ComputedRows((n, n), digest, make_rows, _scaled_cost(_all_rows(n), columns))
+        return ComputedRows(n, digest, make_rows, _scaled_cost(_all_rows(n), columns))
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
