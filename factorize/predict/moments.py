@@ -7,6 +7,7 @@ recursion as the iterates, so E x_t^2 = (deterministic part)^2 + sigma^2 |coeffi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -83,10 +84,19 @@ class ExactRun(ScaledNoise):
 
     def _swept(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
         """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
-        from factorize.predict.sweeps import swept
-
-        blocks = decayed_blocks(inverse_blocks(inverse), decay)
-        return swept(blocks, n, np.array(self.eigenvalues), self.learning_rate, momentum)
+        rows, eigenvalues = chain.from_iterable(inverse_blocks(inverse)), np.array(self.eigenvalues)
+        squares = np.zeros((n + 1, len(eigenvalues)))
+        position, velocity = np.zeros((2, len(eigenvalues), n))
+        noise = np.zeros(n)
+        for step, row in enumerate(rows, 1):
+            x, v, z = position[:, :step], velocity[:, :step], noise[:step]
+            z *= decay
+            z += row[:step]
+            v *= momentum
+            v += eigenvalues[:, None] * x + z
+            x -= self.learning_rate * v
+            squares[step] = np.einsum("js,js->j", x, x)
+        return squares
 
     def _filtered(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
         """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""
@@ -113,17 +123,3 @@ def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
         raise TooLarge(f"n={n} rows of n numbers are too many to read for a prediction; the limit is n={MAX_STEPS}")
     step = max(1, _BLOCK_BYTES // (8 * n))
     return (inverse.rows("C_inv", start, min(start + step, n)) for start in range(0, n, step))
-
-
-def decayed_blocks(blocks: Iterator[np.ndarray], decay: float) -> Iterator[np.ndarray]:
-    """Yield blocks of consecutive rows r_t of the recursion r_t = decay r_{t-1} + row_t."""
-    if not decay:
-        yield from blocks
-        return
-    last: np.ndarray | float = 0.0
-    for block in blocks:
-        rows = np.array(block)
-        for row in rows:
-            row += decay * last
-            last = row
-        yield rows
