@@ -211,5 +211,5 @@ def upload(service: Service, array: np.ndarray) -> dict[str, Any]:
     data = array.astype("<f8", order="C").tobytes()
     path = f"/v1/matrices?rows={array.shape[0]}&columns={array.shape[1]}"
     headers = {"Content-Type": "application/octet-stream"}
-    with service.connect() as connection:
-        return connection.send("POST", path, body=data, headers=headers).document()
+    with service.connection.send("POST", path, body=data, headers=headers) as reply:
+        return reply.document()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from factorize.encoding import read_json
 from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
@@ -50,62 +50,47 @@ def ignore(event: Event) -> None:
     """A progress callback for those who do not ask."""
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a service is: scheme, host, port and the path that it is mounted under."""
+def address_of(url: str) -> SplitResult:
+    """Return the parts of `http://host:port/prefix`.
 
-    scheme: str
-    host: str
-    port: int | None
-    prefix: str
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read `http://host:port/prefix`.
-
-        Raises:
-            InvalidParameter: another scheme, no host, or a query.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise InvalidParameter(
-                f"url {str(url)[:80]!r} is no address of a service; give http://HOST:PORT or https://HOST", field="url"
-            )
-        return cls(parts.scheme, parts.hostname, port, parts.path.rstrip("/"))
-
-    def __str__(self) -> str:
-        """The URL."""
-        port = "" if self.port is None else f":{self.port}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}{port}{self.prefix}"
+    Raises:
+        InvalidParameter: another scheme, no host, or a query.
+    """
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        parts, valid = urlsplit(""), False
+    if not valid or parts.query or parts.fragment:
+        raise InvalidParameter(
+            f"url {str(url)[:80]!r} is no address of a service; give http://HOST:PORT or https://HOST", field="url"
+        )
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/"))
 
 
 @contextmanager
-def network(address: Address) -> Iterator[None]:
+def network(url: str) -> Iterator[None]:
     """Turn what the network raises inside into `ServiceUnreachable`."""
     try:
         yield
     except TimeoutError:
-        raise ServiceUnreachable(f"{address} sent nothing for too long; try again, or raise the timeout") from None
+        raise ServiceUnreachable(f"{url} sent nothing for too long; try again, or raise the timeout") from None
     except (OSError, http.client.HTTPException) as error:
         reason = str(error)[:200] or type(error).__name__
-        raise ServiceUnreachable(f"{address} cannot be reached ({reason}); is `factorize serve` running?") from error
+        raise ServiceUnreachable(f"{url} cannot be reached ({reason}); is `factorize serve` running?") from error
 
 
-class Reply:
+class Reply(AbstractContextManager["Reply"]):
     """An answer whose body has not been read yet.
 
     Attributes:
+        url: of what answered.
         status: HTTP status.
         length: what Content-Length states, or None.
     """
 
-    def __init__(self, connection: http.client.HTTPConnection, address: Address) -> None:
-        self._connection, self._address = connection, address
+    def __init__(self, connection: http.client.HTTPConnection, url: str) -> None:
+        self._connection, self.url = connection, url
         self._response = connection.getresponse()
         self.status = self._response.status
         self.length = self._response.length
@@ -116,7 +101,7 @@ class Reply:
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill a buffer from the body; 0 means that the body, or the connection, has ended."""
-        with network(self._address):
+        with network(self.url):
             return self._response.readinto(buffer)
 
     def events(self) -> Iterator[Event]:
@@ -135,13 +120,17 @@ class Reply:
                 yield Event(kind, self._object(value, _DOCUMENT_BYTES))
 
     def _line(self) -> bytes:
-        with network(self._address):
+        with network(self.url):
             return self._response.readline(_DOCUMENT_BYTES)
 
     def close(self) -> None:
-        """Let go of what has not been read."""
+        """Let go of what has not been read, and of the connection."""
         self._response.close()
         self._connection.close()
+
+    def __exit__(self, *ended: object) -> None:
+        """Close it."""
+        self.close()
 
     def document(self, limit: int = _DOCUMENT_BYTES) -> dict[str, Any]:
         """Return the whole body as one JSON object.
@@ -158,9 +147,9 @@ class Reply:
         Raises:
             ServiceUnreachable: the body was cut.
         """
-        with network(self._address):
+        with network(self.url):
             raw = self._response.read(limit + 1)
-            if self._response.length:
+            if self._response.length and len(raw) <= limit:
                 raise http.client.IncompleteRead(raw, self._response.length)
         return raw
 
@@ -168,9 +157,9 @@ class Reply:
         try:
             value = read_json(text, limit=limit)
         except MalformedJson as error:
-            raise ServiceError(f"{self._address} did not answer with JSON: {error}", status=self.status) from None
+            raise ServiceError(f"{self.url} did not answer with JSON: {error}", status=self.status) from None
         if not isinstance(value, dict):
-            raise ServiceError(f"{self._address} answered with JSON that is no object", status=self.status)
+            raise ServiceError(f"{self.url} answered with JSON that is no object", status=self.status)
         return value
 
 
@@ -205,48 +194,58 @@ def _is_loopback(host: str) -> bool:
         return host.lower().rstrip(".") == "localhost"
 
 
-class Connection(AbstractContextManager["Connection"]):
-    """The way to one service: each request has a connection of its own, which the next one or `close` ends.
+class Connection:
+    """The way to one service: each request has a connection of its own, which ends with its answer.
 
-    It sends the token of `FACTORIZE_KEY`, or of the file `FACTORIZE_KEY_FILE`.
+    It sends the token of `FACTORIZE_KEY`, or of the file `FACTORIZE_KEY_FILE`, read anew for each request.
 
     Args:
         url: of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
+
+    Attributes:
+        url: of the service.
 
     Raises:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
-        self.address = Address.parse(url)
-        self._key = key_of_environment()
-        if self._key is not None and self.address.scheme == "http" and not _is_loopback(self.address.host):
-            raise InvalidParameter(
-                f"{self.address} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
-                f"{KEY_FILE_VARIABLE}",
-                field="url",
-            )
-        self.timeout = timeout
-        self._reply: Reply | None = None
+        self._address = address_of(url)
+        self.url, self.timeout = self._address.geturl(), timeout
+        self._authorization()
 
     def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send one request and return the answer, whose body is still to be read.
+        """Send one request and return the answer, whose body is still to be read; leave it to close it.
 
         Raises:
+            InvalidParameter: see `Connection`, of the key.
             ServiceUnreachable: nothing answered.
             ServiceError: the answer is a problem, or a redirection of anything but a file.
         """
         fields = {**(headers or {}), "Connection": "close"}
-        authorized = fields if self._key is None else {**fields, "Authorization": f"Bearer {self._key}"}
-        reply = self._ask(self.address, method, self.address.prefix + path, body, authorized)
+        authorized = {**fields, **self._authorization()}
+        reply = self._ask(self._address, method, self._address.path + path, body, authorized)
         if method == "GET" and reply.status == 307 and (location := reply.header("Location")):
+            reply.close()
             return self._elsewhere(location, fields)
         if reply.status >= 300:
             raise self._problem(reply)
         return reply
+
+    def _authorization(self) -> dict[str, str]:
+        key, host = key_of_environment(), str(self._address.hostname)
+        if key is None:
+            return {}
+        if self._address.scheme == "http" and not _is_loopback(host):
+            raise InvalidParameter(
+                f"{self.url} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
+                f"{KEY_FILE_VARIABLE}",
+                field="url",
+            )
+        return {"Authorization": f"Bearer {key}"}
 
     def _elsewhere(self, location: str, headers: dict[str, str]) -> Reply:
         """Get what the service has handed out the address of: a file that its bucket serves, checked like any other.
@@ -255,53 +254,37 @@ class Connection(AbstractContextManager["Connection"]):
             ServiceError: the address is no better than the service's own, or answers with no file.
         """
         scheme, host, path, query, _ = urlsplit(location)
-        if not host or scheme not in ("http", "https") or (self.address.scheme == "https") > (scheme == "https"):
+        if not host or scheme not in ("http", "https") or (self._address.scheme == "https") > (scheme == "https"):
             raise ServiceError(
-                f"{self.address} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
+                f"{self.url} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
             )
-        bucket = Address.parse(f"{scheme}://{host}")
+        bucket = address_of(f"{scheme}://{host}")
         reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # a bucket gets no key
         if reply.status >= 300:
-            self.close()
-            raise ServiceError(f"{bucket} answered with HTTP status {reply.status}", status=reply.status)
+            reply.close()
+            raise ServiceError(f"{bucket.geturl()} answered with HTTP status {reply.status}", status=reply.status)
         return reply
 
-    def _ask(self, address: Address, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        self.close()
-        opened = _connection(address, self.timeout)
+    def _ask(self, address: SplitResult, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        host, port = str(address.hostname), address.port
+        opened = http.client.HTTPConnection(host, port, timeout=self.timeout)
+        if address.scheme == "https":
+            context = ssl.create_default_context()
+            opened = http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
         try:
-            with network(address):
+            with network(address.geturl()):
                 opened.request(method, path, body=body, headers=headers)
-                self._reply = Reply(opened, address)
+                return Reply(opened, address.geturl())
         except BaseException:
             opened.close()
             raise
-        return self._reply
 
     def _problem(self, reply: Reply) -> ServiceError:
-        try:
-            problem = reply.document(_PROBLEM_BYTES)
-        except ServiceError:
-            problem = {}
-        finally:
-            self.close()
-        title = problem.get("title") or f"{self.address} answered with HTTP status {reply.status}"
+        with reply:
+            try:
+                problem = reply.document(_PROBLEM_BYTES)
+            except ServiceError:
+                problem = {}
+        title = problem.get("title") or f"{self.url} answered with HTTP status {reply.status}"
         detail = problem.get("detail")
         return ServiceError(f"{title}: {detail}" if detail else str(title), status=reply.status, problem=problem)
-
-    def close(self) -> None:
-        """Let go of the last answer, and of its connection."""
-        if self._reply is not None:
-            self._reply.close()
-            self._reply = None
-
-    def __exit__(self, *ended: object) -> None:
-        """Close it."""
-        self.close()
-
-
-def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
-    if address.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(address.host, address.port, timeout=timeout, context=context)
-    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)

@@ -100,12 +100,12 @@ def download(
         return
     part = target.with_name(target.name + ".part")
     try:
-        with _exclusive(part, wait=wait) as file, service.connect() as connection:
+        with _exclusive(part, wait=wait) as file:
             if wait and _has(target, stored):
                 part.unlink()
                 return
             try:
-                _fill(connection, stored, file, progress)
+                _fill(service.connection, stored, file, progress)
                 file.flush()
                 check_file(part, manifest["digest"])
                 accept(part)
@@ -130,7 +130,7 @@ def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: 
             return
         file.truncate(0)
     raise CorruptObject(
-        f"{connection.address} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
+        f"{connection.url} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
         "something between it and here changes them"
     )
 
@@ -139,12 +139,17 @@ def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progre
     """Append until the part file has the stored length."""
     idle = 0
     while (position := file.seek(0, os.SEEK_END)) < stored.bytes:
+        headers = {"Accept-Encoding": "identity"}
+        if position:
+            headers |= {"Range": f"bytes={position}-", "If-Range": f'"{stored.sha256}"'}
         try:
-            reply = _ask(connection, stored, position)
-            if reply.status == 200:
-                file.truncate(0)
-                position = file.seek(0)
-            _append(reply, stored, file, progress)
+            with connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers) as reply:
+                first = position if reply.status == 206 else 0
+                _refuse_other(reply, stored, first)
+                if first < position:
+                    file.truncate(0)
+                    position = file.seek(0)
+                _append(reply, stored, file, progress)
         except ServiceUnreachable:
             idle = 0 if file.tell() > position else idle + 1
             if idle == ATTEMPTS:
@@ -152,25 +157,17 @@ def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progre
             time.sleep(_PAUSE * idle)
 
 
-def _ask(connection: Connection, stored: StoredFile, position: int) -> Reply:
-    """Ask for the bytes from a position on, and check that the answer is about them.
+def _refuse_other(reply: Reply, stored: StoredFile, first: int) -> None:
+    """Check that an answer is about the bytes from the first on.
 
     Raises:
         ServiceUnreachable: it is not; worth another try.
-        ServiceError: a problem, which another try would not change.
     """
-    etag = f'"{stored.sha256}"'
-    headers = {"Accept-Encoding": "identity"}
-    if position:
-        headers |= {"Range": f"bytes={position}-", "If-Range": etag}
-    reply = connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers)
-    first = position if reply.status == 206 else 0
     expected = f"bytes {first}-{stored.bytes - 1}/{stored.bytes}"
     if reply.status not in (200, 206) or (reply.status == 206 and reply.header("Content-Range") != expected):
-        raise ServiceUnreachable(f"{connection.address} sent another range than the one asked for ({expected})")
+        raise ServiceUnreachable(f"{reply.url} sent another range than the one asked for ({expected})")
     if reply.length != stored.bytes - first:
-        raise ServiceUnreachable(f"{connection.address} announced {reply.length} bytes, not {stored.bytes - first}")
-    return reply
+        raise ServiceUnreachable(f"{reply.url} announced {reply.length} bytes, not {stored.bytes - first}")
 
 
 def _append(reply: Reply, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:

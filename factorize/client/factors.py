@@ -94,8 +94,8 @@ class Factors(AnyFactors):
         """
         if self._path is None:
             assert self._service is not None
-            service = self._service
-            fetched = load(self.digest, url=service.url, cache=self._cache, timeout=service.timeout)
+            way = self._service.connection
+            fetched = load(self.digest, url=way.url, cache=self._cache, timeout=way.timeout)
             self._path = fetched.path()
         return self._path
 

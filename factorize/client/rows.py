@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import zlib
 from collections import deque
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from factorize.client.connection import Reply
 from factorize.client.service import PATH, Service
 from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable, UnsupportedProblem
 from factorize.format.manifest import ENDLESS, row_count, steps_of
@@ -26,7 +24,6 @@ AHEAD = 2
 ATTEMPTS = 3
 """Requests that may fail for one block before it is given up."""
 _PAUSE = 0.2
-_CRC32 = re.compile(r"[0-9a-f]{8}")
 
 
 class Rows:
@@ -79,7 +76,7 @@ class Rows:
         Raises:
             InvalidParameter: `start` is outside the matrix.
             CorruptObject: the file has changed.
-            ServiceError: refused, no checksum or three times a wrong one, or another shape or type than asked for.
+            ServiceError: refused, or three times other rows than asked for, or others than their checksum says.
             ServiceUnreachable: three connections in a row broke.
         """
         if not 0 <= start <= self.shape[0]:
@@ -116,63 +113,42 @@ def received(service: Service, manifest: dict[str, Any], matrix: MatrixName, sta
     rows, n = shape_of(manifest, matrix)
     if not 0 <= start <= stop <= rows:
         raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, rows 0:{rows}", field="rows")
-    per_block, found = max(1, BLOCK_BYTES // (8 * n)), np.empty((stop - start, n), dtype="<f8")
+    per_block, found = max(1, BLOCK_BYTES // (8 * n)), np.empty((stop - start, n))
     path = f"{PATH}/{manifest['digest']}/matrices/{matrix}?rows="
     for first in range(start, stop, per_block):
         last = min(first + per_block, stop)
-        _receive(service, manifest["digest"], f"{path}{first}:{last}", found[first - start : last - start])
-    return found.astype(np.float64, copy=False)
+        stated = {"X-Factorize-Digest": manifest["digest"], "X-Factorize-Shape": f"{last - first},{n}"}
+        body = _receive(service, f"{path}{first}:{last}", 8 * (last - first) * n, stated)
+        found[first - start : last - start] = np.frombuffer(body, dtype="<f8").reshape(-1, n)
+    return found
 
 
-def _receive(service: Service, digest: str, path: str, block: np.ndarray) -> None:
-    """Fill a block and check it; a broken and a wrong one is asked for again."""
+def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> bytes:
+    """Return a block of rows as bytes; a broken one, and one that is not what its headers have to say, is asked again.
+
+    Args:
+        service: that has them.
+        path: of the block.
+        size: bytes of it.
+        stated: what its headers have to say, beside type and checksum.
+    """
     for failures in range(1, ATTEMPTS + 1):
         try:
-            with service.connect() as connection:
-                reply = connection.send("GET", path)
-                answered = reply.header("X-Factorize-Digest") or digest
-                if answered != digest:
-                    raise ServiceError(f"asked for rows of {digest}; the service sent some of {answered[:64]!r}")
-                stated = reply.header("X-Factorize-Crc32") or ""
-                if not _CRC32.fullmatch(stated):
-                    raise ServiceError(
-                        "the rows came without their crc32, so that nothing checks them; update the service"
-                    )
-                _fill(reply, block)
+            with service.connection.send("GET", path) as reply:
+                body = reply.body(size)
         except ServiceUnreachable:
             if failures == ATTEMPTS:
                 raise
             time.sleep(_PAUSE * failures)
             continue
-        if zlib.crc32(block.reshape(-1).view(np.uint8).data) == int(stated, 16):
-            return
+        own = {**stated, "X-Factorize-Dtype": "float64", "X-Factorize-Crc32": f"{zlib.crc32(body):08x}"}
+        wrong = next((name for name, value in own.items() if reply.header(name) != value), None)
+        if wrong is None and len(body) == size:
+            return body
+    of = f"{len(body)} bytes or more" if wrong is None else f"the {wrong} {str(reply.header(wrong))[:64]!r}"
     raise ServiceError(
-        f"{path} did not have the crc32 that came with it, {ATTEMPTS} times; something between the service and here "
-        "changes it"
+        f"{path} came with {of} {ATTEMPTS} times; something between the service and here changes the rows"
     )
-
-
-def _fill(reply: Reply, block: np.ndarray) -> None:
-    """Read one block of exactly the shape asked for.
-
-    Raises:
-        ServiceUnreachable: the body was cut; worth another try.
-        ServiceError: the headers state another shape, type or length.
-    """
-    shape, size = block.shape, block.nbytes
-    stated = (reply.header("X-Factorize-Shape") or "", reply.header("X-Factorize-Dtype"))
-    if stated != (f"{shape[0]},{shape[1]}", "float64") or reply.length not in (None, size):
-        raise ServiceError(
-            f"asked for rows of shape {shape} in float64; the service announced shape {stated[0][:40]!r}, "
-            f"dtype {str(stated[1])[:20]!r}, {reply.length} bytes",
-            status=reply.status,
-        )
-    body = reply.body(size)
-    if len(body) < size:
-        raise ServiceUnreachable(f"the connection was cut {size - len(body)} bytes before the end of a block of rows")
-    if len(body) > size:
-        raise ServiceError(f"more bytes came than {shape} rows have", status=reply.status)
-    block[...] = np.frombuffer(body, dtype="<f8").reshape(shape)
 
 
 def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:

@@ -41,17 +41,16 @@ class Service:
         url: `http://127.0.0.1:8000`, say.
         timeout: seconds without a byte after which a connection counts as broken.
         pause: most seconds between two looks at a job.
+
+    Attributes:
+        connection: sends its requests.
+
+    Raises:
+        InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, pause: float = 1.0) -> None:
-        self.url = url
-        self.timeout = timeout
-        self.pause = pause
-        self.connect().close()  # refuses what is no address now
-
-    def connect(self) -> Connection:
-        """Return a new connection, not opened yet."""
-        return Connection(self.url, timeout=self.timeout)
+        self.connection, self.pause = Connection(url, timeout=timeout), pause
 
     def post(self, spec: SpecSource) -> dict[str, Any]:
         """Ask for a factorization.
@@ -145,15 +144,14 @@ class Service:
     def _answer(self, path: str, request: Mapping[str, Any], progress: ProgressCallback = ignore) -> dict[str, Any]:
         """Ask a question, follow its events and return the answer."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-        with self.connect() as connection:
-            reply = connection.send("POST", path, body=canonical_json(dict(request)), headers=headers)
+        with self.connection.send("POST", path, body=canonical_json(dict(request)), headers=headers) as reply:
             for event in reply.events():
                 progress(event)
                 if event.kind == "done":
                     return event.data
                 if event.kind == "failed":
                     raise ServiceError(str(event.data.get("detail")), problem=event.data)
-        raise ServiceUnreachable(f"the answer of {self.url} broke off; ask again")
+        raise ServiceUnreachable(f"the answer of {self.connection.url} broke off; ask again")
 
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
         """Look at a job until it ends: at first many times a second, then once in `pause` seconds.
@@ -231,8 +229,8 @@ class Service:
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         headers = {} if body is None else {"Content-Type": "application/json"}
-        with self.connect() as connection:
-            return connection.send(method, path, body=body, headers=headers).document()
+        with self.connection.send(method, path, body=body, headers=headers) as reply:
+            return reply.document()
 
 
 def spec_bytes(spec: SpecSource) -> bytes:

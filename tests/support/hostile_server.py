@@ -158,6 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         block = self.service.by_digest[digest].rows(matrix, start, stop)
         body = block.astype("<f8").tobytes()
         headers = {
+            "X-Factorize-Digest": digest,
             "X-Factorize-Shape": f"{block.shape[0]},{block.shape[1]}",
             "X-Factorize-Dtype": "float64",
             "X-Factorize-Crc32": f"{zlib.crc32(body):08x}",
