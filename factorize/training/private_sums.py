@@ -29,11 +29,8 @@ class NoiseSource(Protocol):
         """Return the noise of this step, of the shape of the parameters, and go on to the next."""
 
 
-class FactorizationNoise:
+class FactorizationNoise(NoiseGenerator):
     """The correlated noise of a factorization, calibrated to a privacy target.
-
-    What C needs to be turned into noise (a few vectors for streaming structures) is made at the first step, so that an
-    object that was not used yet can be sent to another process.
 
     Args:
         factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (file, store or service).
@@ -45,10 +42,8 @@ class FactorizationNoise:
         seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
 
     Attributes:
-        calibration: scale and guarantee.
-        step: the step whose noise comes next.
         factors: of C.
-        steps: n.
+        origin: what the noise is a function of, the seed included.
     """
 
     def __init__(
@@ -62,37 +57,10 @@ class FactorizationNoise:
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         seed: int,
     ) -> None:
-        held = certified(factors)
-        self.calibration: Calibration = calibrate(
-            held.sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency
-        )
-        self.steps = held.steps
-        self._made: NoiseGenerator | None = None
-        self.factors, self._shape, self._seed = held, shape, seed
-
-    @property
-    def step(self) -> int:
-        """The step whose noise comes next."""
-        return 0 if self._made is None else self._made.step
-
-    @property
-    def origin(self) -> tuple[object, ...]:
-        """What the noise is a function of, the seed included."""
-        return "factorization", self.factors.digest, self._seed
-
-    def next(self) -> np.ndarray:
-        """Return the noise of this step, float32.
-
-        Raises:
-            InvalidParameter: all n steps were taken.
-        """
-        if self._made is None:
-            self._made = self._make()
-        return self._made.next()
-
-    def _make(self) -> NoiseGenerator:
-        source = source_of(self.factors)
-        return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
+        self.factors = held = certified(factors)
+        calibration = calibrate(held.sensitivity, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
+        super().__init__(source_of(held), calibration, shape, seed=seed, precision="float64")
+        self.origin = "factorization", held.digest, seed
 
 
 class PrivateSums:
