@@ -338,13 +338,8 @@ class _Check:
             entry = SpecEntry.of(self.store.index.stored(manifest_key(digest)))
             for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
                 if spec_digest not in by_place and key not in self.unread:
-                    self._find(
-                        "unindexed",
-                        key,
-                        f"missing, for the manifest {digest}",
-                        "rebuilt",
-                        partial(self.store.enter, entry),
-                    )
+                    message, mend = f"missing, for the manifest {digest}", partial(self.store.enter, entry)
+                    self._find("unindexed", key, message, "rebuilt", mend)
                     by_place[spec_digest] = digest
 
     def _check_others(self) -> None:
@@ -367,14 +362,9 @@ class _Check:
         return sha256 not in self.awaited or (key not in self.lost and self._exists(key))
 
     def _exists(self, key: str) -> bool:
-        found = self._status(key)
-        return found is not None and found.kind == "file"
-
-    def _status(self, key: str) -> ObjectEntry | None:
-        try:
-            return self.store.objects.status(key)
-        except NotFound:
-            return None
+        with suppress(NotFound):
+            return self.store.objects.status(key).kind == "file"
+        return False
 
     @contextmanager
     def _reading(self, entry: ObjectEntry) -> Iterator[None]:
