@@ -6,18 +6,19 @@ A scheme is one class and one entry of `SCHEMES`. Calibrations, comparisons and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
-from factorize.accounting.sampling_scheme import Method, SampledScheme, SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.sampling_scheme import SampledScheme, SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real
 from factorize.participation import Participation
-from factorize.privacy import Adjacency, Calibration, calibrate
+from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import GivenNoise, Question
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
@@ -260,14 +261,8 @@ def calibrate_sampling(
     target: Question,
     *,
     sampling: str,
-    clip_norm: float = 1.0,
-    divisor: int | None = None,
-    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-    dataset_size: int | None = None,
-    batch_size: int | None = None,
-    bins: int | None = None,
-    method: Method = "verified",
     steps: int | None = None,
+    **options: Any,
 ) -> Calibration:
     """Return the noise of a factorization under a sampling scheme.
 
@@ -277,39 +272,24 @@ def calibrate_sampling(
             found.
         sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
             `random_allocation`, for C = I.
-        clip_norm: see `SamplingOptions`, as for all that follow.
-        divisor: the fixed public divisor of means; None for sums.
-        adjacency: `zero_out`, and for `fixed` also `replace_one`.
-        dataset_size: N, public, of the Poisson schemes.
-        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
-        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
-        method: of `balls_in_bins`.
         steps: the first of the run, where it stops there; by default all.
+        **options: see `SamplingOptions`.
 
     Raises:
         InvalidParameter: an unknown scheme, one that has no accountant here, or what it needs is missing or not used.
         ConditionNotMet: a C that the scheme does not cover.
         UnsupportedAdjacency: an adjacency that the scheme does not cover.
     """
-    scheme = scheme_of(sampling)
+    scheme, asked = scheme_of(sampling), SamplingOptions(**options)
     if steps is not None:
         from factorize.first_steps import first_steps
 
         whole = certified(factorization).opened()
-        if isinstance(scheme, BinsScheme) and bins is None:
+        if isinstance(scheme, BinsScheme) and asked.bins is None:
             from factorize.accounting.bins_calibration import bins_of
 
-            bins = bins_of(whole)
-        factorization = first_steps(whole, steps, least=bins or 1)
-    asked = SamplingOptions(
-        clip_norm=clip_norm,
-        divisor=divisor,
-        adjacency=adjacency,
-        dataset_size=dataset_size,
-        batch_size=batch_size,
-        bins=bins,
-        method=method,
-    )
+            asked = replace(asked, bins=bins_of(whole))
+        factorization = first_steps(whole, steps, least=asked.bins or 1)
     scheme.check_used(asked)
     return scheme.calibrate(factorization, target, asked)
 
