@@ -13,7 +13,7 @@ import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import FactorSource, TrainingJob, iterate_workload
+from factorize.adapters.jobs import FactorSource, TrainingJob, adam_workload
 from factorize.adapters.statement import PrivacyStatement
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches
@@ -107,7 +107,7 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
     """
-    sums = partial(iterate_workload, betas[0]) if adaptive == "joint" else _running_sums
+    sums = partial(adam_workload, "iterate", betas[0]) if adaptive == "joint" else _running_sums
     source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
     privacy = epsilon, delta, clip_norm, adjacency
     batching = sampling, seed, order_seed, remainder, physical_batch_size

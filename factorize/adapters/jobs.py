@@ -269,7 +269,7 @@ class TrainingJob:
                 "sampling='fixed', or adaptive='plain', where second moments are made of noisy gradients",
                 field="sampling",
             )
-        memory, workload = self.source.memory if automatic else None, partial(second_workload, self.beta)
+        memory, workload = self.source.memory if automatic else None, partial(adam_workload, "moment", self.beta)
         return replace(self.source, spec=self.second, workload=workload, memory=memory, bands=None)
 
     def _fixed(self, squares: FactorSource | None) -> Planned:
@@ -364,24 +364,15 @@ class TrainingJob:
                 raise InvalidParameter(message, field=name)
 
 
-def iterate_workload(beta: float, steps: int) -> dict[str, Any]:
-    """Return the workload of Adam's iterate where the second moments stay the same, in the contract's JSON form.
+def adam_workload(output: Literal["iterate", "moment"], beta: float, steps: int) -> dict[str, Any]:
+    """Return the workload of Adam's second moments, or of its iterate where these stay the same.
 
     Args:
-        beta: beta1.
+        output: `iterate` or `moment`.
+        beta: beta1 of an iterate, beta2 of moments.
         steps: n.
     """
-    return {"kind": "adam", "n": steps, "beta": float(beta), "output": "iterate"}
-
-
-def second_workload(beta: float, steps: int) -> dict[str, Any]:
-    """Return the workload of Adam's second moments, in the contract's JSON form.
-
-    Args:
-        beta: beta2.
-        steps: n.
-    """
-    return {"kind": "adam", "n": steps, "beta": float(beta), "output": "moment"}
+    return {"kind": "adam", "n": steps, "beta": float(beta), "output": output}
 
 
 def second_seed(seed: int) -> int:

@@ -15,7 +15,7 @@ from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, iterate_workload
+from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, adam_workload
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
@@ -135,7 +135,7 @@ def make_private(
         if joint:
             check_adam(inner)
         betas = inner.param_groups[0]["betas"] if joint else (0.0, 0.0)
-        workload = partial(iterate_workload, betas[0]) if betas[0] else partial(workload_of, inner)
+        workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
         errors = ModuleValidator.validate(model, strict=False)
         if errors:
