@@ -77,19 +77,12 @@ class Checkpointed(ABC):
             **own: what its header has in place of this one's.
 
         Raises:
-            InvalidParameter: it is of another noise, or of a release that made other bits from the same seed.
+            InvalidParameter: it is of another noise, or of a release that makes other bits from the same seed.
         """
         step = state.get("step")
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
             raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
         mine = self.header(step) | own
-        if state.get("version") != mine["version"]:
-            raise InvalidParameter(
-                f"the checkpoint's version is {str(state.get('version'))[:20]}, this release writes {mine['version']} "
-                "and makes other bits of noise from the same seed, which must not be mixed in one run; finish the run "
-                "with the release that wrote it, or begin another with a new seed and a new privacy budget",
-                field="version",
-            )
         for key in mine:
             if state.get(key) != mine[key]:
                 raise InvalidParameter(

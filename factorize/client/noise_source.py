@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from weakref import WeakKeyDictionary
 
@@ -31,13 +31,11 @@ class Streamable:
 
     Attributes:
         digest: of the factorization.
-        structure: of C, the contract's name.
         recurrence: makes the arithmetic.
         cost: of a step.
     """
 
     digest: str
-    structure: str
     recurrence: Callable[[], Recurrence]
     cost: NoiseCost
 
@@ -91,20 +89,18 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         UnsupportedProblem: a strategy without end whose noise has no recurrence.
     """
     try:
-        inner = wrapped_structure(parts, n) if structure == SCALED else structure
-        columns = parts[COLUMN_SCALE] if structure == SCALED else None
-        if inner in ONLY_ENDLESS and inner not in _RECURRENCES:
+        if structure == SCALED:
+            return _scaled(noise_source(wrapped_structure(parts, n), parts, n, digest), parts[COLUMN_SCALE])
+        if structure in ONLY_ENDLESS and structure not in _RECURRENCES:
             raise UnsupportedProblem(
-                f"the noise of {inner} without end takes all the noise before it, which no memory holds for ever; "
+                f"the noise of {structure} without end takes all the noise before it, which no memory holds for ever; "
                 "use blt, which keeps one vector per buffer, or give n",
                 field="structure",
             )
-        if inner in _RECURRENCES:
-            kind, own = _RECURRENCES[inner], {suffix: parts[suffix] for suffix in TENSORS[inner]}
-            make, cost = partial(kind.of_tensors, own, n), kind.cost(own, n)
-            return Streamable(digest, structure, _scaled(make, columns), _scaled_cost(cost, columns))
-        make_rows = cache(_scaled_rows(_ROWS[inner](parts, n), columns))
-        return ComputedRows(n, digest, make_rows, _scaled_cost(_all_rows(n), columns))
+        if structure in _RECURRENCES:
+            kind, own = _RECURRENCES[structure], {suffix: parts[suffix] for suffix in TENSORS[structure]}
+            return Streamable(digest, partial(kind.of_tensors, own, n), kind.cost(own, n))
+        return ComputedRows(n, digest, cache(_ROWS[structure](parts, n)), _all_rows(n))
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
@@ -129,20 +125,9 @@ def _all_rows(n: int) -> NoiseCost:
     return NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
 
 
-def _scaled_cost(cost: NoiseCost, columns: np.ndarray | None) -> NoiseCost:
-    return cost if columns is None else cost._replace(flops=cost.flops + 1.0)
-
-
-def _scaled(make: Callable[[], Recurrence], columns: np.ndarray | None) -> Callable[[], Recurrence]:
-    return make if columns is None else lambda: ScaledRecurrence(make(), columns)
-
-
-def _scaled_rows(make: RowMaker, columns: np.ndarray | None) -> RowMaker:
-    """Scale rows of the inverse: (C diag(c))^-1 = diag(1/c) C^-1."""
-
-    def scaled() -> Callable[[int], np.ndarray]:
-        assert columns is not None
-        inner, factors = make(), 1.0 / columns
-        return lambda step: inner(step) * factors[step]
-
-    return make if columns is None else scaled
+def _scaled(inner: Streamable | ComputedRows, columns: np.ndarray) -> Streamable | ComputedRows:
+    """Scale the columns of C, and so the rows of the inverse: (C diag(c))^-1 = diag(1/c) C^-1."""
+    cost = inner.cost._replace(flops=inner.cost.flops + 1.0)
+    if isinstance(inner, Streamable):
+        return replace(inner, recurrence=lambda: ScaledRecurrence(inner.recurrence(), columns), cost=cost)
+    return replace(inner, make=lambda: lambda step: inner.make()(step) * (1.0 / columns[step]), cost=cost)
