@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 
 import numpy as np
 
@@ -129,14 +130,10 @@ def overflow_probability(examples: int, bins: int, capacity: int) -> float:
 
 def capacity_for(examples: int, bins: int, *, physical_batch: int, tau: float) -> int:
     """Return the smallest multiple of `physical_batch` that some bin exceeds with probability at most `tau`."""
-    low, high = 0, -(-examples // physical_batch)  # parts: too few, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        if overflow_probability(examples, bins, middle * physical_batch) <= tau:
-            high = middle
-        else:
-            low = middle
-    return high * physical_batch
+    parts = range(1, -(-examples // physical_batch))  # so many may be enough, and one more is
+    return physical_batch * (
+        1 + bisect_left(parts, True, key=lambda few: overflow_probability(examples, bins, few * physical_batch) <= tau)
+    )
 
 
 def _log_tail(examples: int, bins: int, first: int) -> float:

@@ -210,13 +210,6 @@ class BallsInBins:
         parts = max(1, -(-len(batch) // size)) if self.capacity is None else self.capacity // size
         return MicroBatches.of(batch, parts, size)
 
-    def bin_of_each(self, epoch: int = 0) -> np.ndarray:
-        """Return the bin of each example in an epoch, shape (examples,). It is secret, for ever."""
-        self._draw(epoch)
-        found = np.empty(self.examples, dtype=np.int64)
-        found[self._members] = np.repeat(np.arange(self.bins), np.diff(self._starts))
-        return found
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: public numbers, and the hash that a restart's key is held to."""
         sizes = {"examples": self.examples, "bins": self.bins, "epochs": self.epochs}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bin_cases import bin_of_each
 from handmade import handmade
 from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
@@ -498,7 +499,7 @@ class TestBallsInBins:
         assert isinstance(c, BinsCalibration) and c.sampling == "random_allocation"
         assert (c.bins, c.epochs, c.divisor) == (BINS, EPOCHS, SIZE)
         assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
-        assert isinstance(order, RandomAllocation) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
+        assert isinstance(order, RandomAllocation) and (bin_of_each(order, 0) != bin_of_each(order, 1)).any()
         users = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, users=list(range(EXAMPLES)))
         assert users.statement.unit == "user" and made.optimizer.auditor.sampling == "random_allocation"
         for wrong in (bins_noise(), c):  # each law's calibration is refused by the other

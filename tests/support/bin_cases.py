@@ -7,6 +7,7 @@ from specs import document_of
 
 from factorize.accounting import BinGram
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.training.bins import BallsInBins
 
 # (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
 PAIRS = [
@@ -29,3 +30,11 @@ def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:
     """BISR: the first coefficients of (1 - x)^(1/2)."""
     column = np.cumprod(np.concatenate([[1.0], 1 - 1.5 / np.arange(1, taps)]))
     return InverseBandedToeplitz(column, n)
+
+
+def bin_of_each(order: BallsInBins, epoch: int = 0) -> np.ndarray:
+    """Return the bin of each example in an epoch, shape (examples,), from the batches."""
+    found = np.empty(order.examples, dtype=np.int64)
+    for own in range(order.bins):
+        found[order[epoch * order.bins + own]] = own
+    return found

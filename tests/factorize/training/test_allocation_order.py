@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bin_cases import bin_of_each
 from resumed_job import STEPS, Job, stopped_and_resumed
 
 from factorize import parse_spec
@@ -42,7 +43,7 @@ def replay(auditor: BinsAuditor, batches: Iterable[np.ndarray]) -> str | None:
 
 def test_draws_of_all_epochs_are_uniform_and_independent() -> None:
     order = random_allocation(60_000, 3, 3, KEY)
-    draws = Counter(zip(*(order.bin_of_each(epoch).tolist() for epoch in range(3)), strict=True))
+    draws = Counter(zip(*(bin_of_each(order, epoch).tolist() for epoch in range(3)), strict=True))
     assert set(draws) == set(itertools.product(range(3), repeat=3))
     mean = 60_000 / 27
     assert sum((count - mean) ** 2 / mean for count in draws.values()) < 26 + 6 * np.sqrt(52)
@@ -54,7 +55,7 @@ def test_every_example_has_one_step_in_each_epoch() -> None:
         steps = [order[4 * epoch + j] for j in range(4)]
         assert sorted(np.concatenate(steps).tolist()) == list(range(50))
         for j, batch in enumerate(steps):
-            assert (order.bin_of_each(epoch)[batch] == j).all()
+            assert (bin_of_each(order, epoch)[batch] == j).all()
     assert [batch.tolist() for batch in order] == [order[step].tolist() for step in reversed(range(12))][::-1]
     assert order[0].tolist() != balls_in_bins(50, 4, 3, KEY)[0].tolist()  # a key may serve one law, not show another
 

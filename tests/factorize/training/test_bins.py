@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from bin_cases import bin_of_each
 from hypothesis import given
 from hypothesis import strategies as st
 from resumed_job import POINTS, STEPS, Job, stopped_and_resumed
@@ -108,7 +109,7 @@ class TestLaw:
         found = [[t for t, batch in enumerate(order) if i in batch] for i in range(examples)]
         drawn = draw_bins(KEY, examples, bins)
         assert found == [[int(drawn[i]) + bins * e for e in range(epochs)] for i in range(examples)]
-        assert np.array_equal(order.bin_of_each(), drawn)
+        assert np.array_equal(bin_of_each(order), drawn)
         order.check(order.participation)
 
 
@@ -116,7 +117,7 @@ class TestSecrecy:
     def test_nothing_public_shows_key_or_bins(self):
         order = balls_in_bins(50, 5, 2, KEY)
         shown = repr(order) + str(order) + json.dumps(order.state_dict())
-        assert KEY.hex() not in shown and repr(KEY)[2:-1] not in shown and str(order.bin_of_each()) not in shown
+        assert KEY.hex() not in shown and repr(KEY)[2:-1] not in shown and str(bin_of_each(order)) not in shown
         assert set(order.state_dict()) == {"sampling", "examples", "bins", "epochs", "commitment"}
         for copying in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(InvalidParameter, match="would show its key"):
@@ -531,7 +532,7 @@ class TestCheckpoint:
         whole, learned = (auditor_after(auditor, order, 7).state_dict() for auditor in auditors(order))
         assert not any(isinstance(value, np.ndarray) for value in whole.values())
         hidden = learned["hidden"]
-        assert hidden.tobytes() != order.bin_of_each().astype("<i8").tobytes()
+        assert hidden.tobytes() != bin_of_each(order).astype("<i8").tobytes()
         assert len(np.unique(hidden)) > 150  # of 480 bytes; the bins in clear have five values
         again = auditor_after(auditors(order)[1], order, 7).state_dict()
         assert not np.array_equal(again["hidden"], hidden)  # another nonce
