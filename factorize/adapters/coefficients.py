@@ -25,21 +25,6 @@ _MOST = 1 << 26  # numbers in a table of all steps
 
 
 @dataclass(frozen=True)
-class Redraws:
-    """What a step does with draws of earlier steps, times sigma.
-
-    Attributes:
-        steps: which.
-        takes: what x gets of each, shape (len(steps),).
-        loads: what the states get of u and of each, shape (k, len(steps) + 1).
-    """
-
-    steps: list[int]
-    takes: np.ndarray
-    loads: np.ndarray
-
-
-@dataclass(frozen=True)
 class StepPlan:
     """The coefficients of one step, with k states.
 
@@ -47,17 +32,22 @@ class StepPlan:
         gain: what z is multiplied by, without sigma.
         reads: shape (k,).
         moves: shape (k, k).
-        writes: shape (k,); zeros where the states keep draws.
-        redraws: None for a recurrence whose states keep rows of C^-1 Z.
+        loads: what the states get of x, shape (k, 1); where they keep draws, of u and of each earlier draw, times
+            sigma, shape (k, len(steps) + 1).
+        keeps_draws: whether the states keep draws, not rows of C^-1 Z.
+        steps: whose draws are made again.
+        takes: what x gets of each, times sigma, shape (len(steps),).
         scale: what x is multiplied by once the states have seen it.
     """
 
     gain: float
     reads: np.ndarray
     moves: np.ndarray
-    writes: np.ndarray
-    redraws: Redraws | None = None
-    scale: float = 1.0
+    loads: np.ndarray
+    keeps_draws: bool
+    steps: list[int]
+    takes: np.ndarray
+    scale: float
 
     @classmethod
     def of(cls, recurrence: Recurrence, step: int) -> StepPlan:
@@ -72,15 +62,13 @@ class StepPlan:
         for m, (_, factor) in enumerate(earlier):
             scratch[m, 1 + k + m] = factor
         recurrence.advance(step, x, state, scratch)
-        gain, reads = recurrence.gain(step) * float(x[0]), -x[1 : k + 1]
-        if recurrence.keeps_draws:
-            loads = np.hstack([state[:, :1] / x[0], state[:, k + 1 :]])
-            again = Redraws([before for before, _ in earlier], x[k + 1 :], loads)
-            return cls(gain, reads, state[:, 1 : k + 1], np.zeros(k), again, scale)
-        writes = state[:, 0] / x[0]
-        still, moved = reads.copy(), np.eye(k)
-        recurrence.advance(step, still, moved, np.zeros((recurrence.scratch, k)))
-        return cls(gain, reads, moved, writes, scale=scale)
+        gain, reads, moves = recurrence.gain(step) * float(x[0]), -x[1 : k + 1], state[:, 1 : k + 1]
+        loads = np.hstack([state[:, :1] / x[0], state[:, k + 1 :]])
+        if not recurrence.keeps_draws:
+            still, moves = reads.copy(), np.eye(k)
+            recurrence.advance(step, still, moves, np.zeros((recurrence.scratch, k)))
+        again = [before for before, _ in earlier]
+        return cls(gain, reads, moves, loads, recurrence.keeps_draws, again, x[k + 1 :], scale)
 
 
 @dataclass(frozen=True)
@@ -116,18 +104,20 @@ class PlanTable:
         """
         recurrence = source.recurrence()
         n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
-        gain, reads, decays, writes = np.empty(n), np.empty((n, k)), np.empty((n, k)), np.empty((n, k))
+        gain, reads, decays, writes = np.empty(n), np.empty((n, k)), np.empty((n, k)), np.zeros((n, k))
         steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
         loads = np.zeros((n, k, redraws + 1 if recurrence.unscaled(0)[0].keeps_draws else 0))
         scale = np.empty(n)
         moves: np.ndarray | None = None
         for step in range(n):
             plan = StepPlan.of(recurrence, step)
-            gain[step], reads[step], writes[step], scale[step] = plan.gain, plan.reads, plan.writes, plan.scale
-            if plan.redraws is not None:
-                count = len(plan.redraws.steps)
-                steps[step, :count], takes[step, :count] = plan.redraws.steps, plan.redraws.takes
-                loads[step, :, : count + 1] = plan.redraws.loads
+            gain[step], reads[step], scale[step] = plan.gain, plan.reads, plan.scale
+            if plan.keeps_draws:
+                count = len(plan.steps)
+                steps[step, :count], takes[step, :count] = plan.steps, plan.takes
+                loads[step, :, : count + 1] = plan.loads
+            else:
+                writes[step] = plan.loads[:, 0]
             decays[step] = np.diag(plan.moves)
             if moves is None and (plan.moves - np.diag(decays[step])).any():
                 if n * k * k > _MOST:

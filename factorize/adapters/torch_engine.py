@@ -76,7 +76,7 @@ class DeviceSource(Checkpointed):
         plan = StepPlan.of(self._recurrence, self.step)
         with torch.no_grad():
             update = _Update(plan, self._device)
-            wanted = [(self.step, self.sigma * plan.gain), *((earlier, self.sigma) for earlier in update.redraws)]
+            wanted = [(self.step, self.sigma * plan.gain), *((earlier, self.sigma) for earlier in plan.steps)]
             for part in self._parts:
                 draws = [self._draw(*each, part) for each in wanted]
                 update.apply(self._flat[part.at], self._state[:, part.at], draws)
@@ -117,20 +117,18 @@ class _Update:
     """A step's coefficients on the device, float64, with the states that it leaves as they are left out."""
 
     def __init__(self, plan: StepPlan, device: torch.device) -> None:
-        again, diagonal = plan.redraws, np.diag(plan.moves)
-        self.redraws = [] if again is None else again.steps
-        loads = plan.writes[:, None] if again is None else again.loads
+        loads, diagonal = plan.loads, np.diag(plan.moves)
         apart = not (plan.moves - np.diag(diagonal)).any()
         same = (plan.moves == np.eye(len(diagonal))).all(axis=1) & (loads == 0).all(axis=1)
         changed = np.flatnonzero(~same)
         self._rows = torch.from_numpy(changed).to(device) if same.any() else slice(None)
         self._none = not len(changed)
         self._reads = _on(plan.reads, device) if plan.reads.any() else None
-        self._takes = None if again is None or not self.redraws else _on(again.takes, device)
+        self._takes = _on(plan.takes, device) if plan.steps else None
         self._decays = _on(diagonal[changed][:, None], device) if apart else None
         self._moves = None if apart else _on(plan.moves[changed], device)
         self._scale = plan.scale
-        self._loads, self._by_x = _on(loads[changed], device), again is None
+        self._loads, self._by_x = _on(loads[changed], device), not plan.keeps_draws
 
     def apply(self, out: torch.Tensor, state: torch.Tensor, draws: list[torch.Tensor]) -> None:
         """Write x into `out`, and bring the state to the next step, from u and the earlier draws."""
