@@ -248,6 +248,11 @@ class TrainingJob:
             raise InvalidParameter(message, field="calibration")
         return self._fixed(squares) if sampling == "fixed" else self._cyclic_poisson()
 
+    @property
+    def _scale(self) -> dict[str, Any]:
+        """What every calibration of the job is for, beside its privacy."""
+        return {"clip_norm": self.clip_norm, "divisor": self.size, "adjacency": self.adjacency}
+
     def _squares(self) -> FactorSource | None:
         """Return where the factorization for the squares of gradients comes from; None where they have no noise.
 
@@ -277,13 +282,12 @@ class TrainingJob:
         seed, remainder = self.order_seed, self.remainder
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=seed, remainder=remainder)
         factors = self.source.find(len(order), order.participation)
-        noise: dict[str, Any] = {"clip_norm": self.clip_norm, "divisor": self.size, "adjacency": self.adjacency}
         target = PrivacyTarget(epsilon=self.epsilon, delta=self.delta)
         if squares is None:
-            planned = Planned(self, factors, calibrate(factors.sensitivity, target, **noise), order)
+            planned = Planned(self, factors, calibrate(factors.sensitivity, target, **self._scale), order)
         else:
             second = squares.find(len(order), order.participation)
-            moments = calibrate_moments(factors, second, target, **noise)
+            moments = calibrate_moments(factors, second, target, **self._scale)
             planned = Planned(self, factors, moments.first, order, second=second, moments=moments)
         order.check(planned.calibration.sensitivity.participation, factors.steps)
         return planned
@@ -300,16 +304,8 @@ class TrainingJob:
         participation = {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands}
         steps = self.epochs * max(1, self.examples // self.size)
         factors = source.find(steps, participation)
-        calibration = calibrate_amplified(
-            factors,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            dataset_size=self.examples,
-            batch_size=self.size,
-            divisor=self.size,
-            clip_norm=self.clip_norm,
-            adjacency=self.adjacency,
-        )
+        law: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.examples}
+        calibration = calibrate_amplified(factors, **law, batch_size=self.size, **self._scale)
         order = CyclicPoisson(self.examples, calibration, steps=steps, seed=self.secret ^ _SAMPLING)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Planned(self, factors, calibration, order)
@@ -341,9 +337,8 @@ class TrainingJob:
         if calibration is None:
             from factorize.accounting import calibrate_sampling
 
-            noise: dict[str, Any] = {"bins": bins, "divisor": self.size, "clip_norm": self.clip_norm}
             target = PrivacyTarget(epsilon=epsilon, delta=left)
-            calibration = calibrate_sampling(factors, target, sampling=sampling, **noise)
+            calibration = calibrate_sampling(factors, target, sampling=sampling, bins=bins, **self._scale)
         order.check_calibration(calibration, factors.steps)
         self._check_calibration(calibration, left)
         return Planned(self, factors, calibration, order, extra)
@@ -356,9 +351,8 @@ class TrainingJob:
                 f"({self.epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
                 field="calibration",
             )
-        own = {"clip_norm": self.clip_norm, "divisor": self.size}
-        for name, asked in own.items():
-            stated = getattr(calibration, name)
+        for name in ("clip_norm", "divisor"):
+            asked, stated = self._scale[name], getattr(calibration, name)
             if asked != stated:
                 message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"
                 raise InvalidParameter(message, field=name)
