@@ -138,8 +138,8 @@ class LinearRegressionQuestion(Regression):
 class GaussianRegression(Regression):
     """Stationary suboptimality of Noisy-FTRL for linear regression, inputs N(0, H), one example per step, exactly.
 
-    docs/notes/frequency-domain.md derives it: the fourth moments of x are not replaced by bounds. With x_j = eta l_j and
-    m_j = E theta_j^2 in the eigenbasis of H, a step on one example gives
+    docs/notes/frequency-domain.md derives it: the fourth moments of x are not replaced by bounds. With x_j = eta l_j
+    and m_j = E theta_j^2 in the eigenbasis of H, a step on one example gives
 
         m_j = (1 - 2 x_j + 2 x_j^2) m_j + eta x_j sum_i l_i m_i + s_j,
 
@@ -177,7 +177,7 @@ class GaussianRegression(Regression):
                 NO_CLIPPING,
                 NOT_PRIVATE,
             ),
-            source="docs/notes/frequency-domain.md; the setting of Choquette-Choo et al. 2024, section 2.2 and figure 2",
+            source="docs/notes/frequency-domain.md; setting of Choquette-Choo et al. 2024, section 2.2 and figure 2",
             notes=("exact where theorems C.15 and C.18 of the paper bound",),
         )
 
