@@ -102,4 +102,4 @@ def test_what_is_away_is_said_without_its_address(kind):
     answer = problem_of(kind(words))
     assert answer.kind.status == 503
     body = bytes(answer.response("id").body).decode()
-    assert not any(word in body for word in ("10.0.0.6", "5432", '"factorize', "/srv")) and "/readyz" in body
+    assert not any(word in body for word in ("10.0.0.6", "port 5432", '"factorize', "/srv")) and "/readyz" in body

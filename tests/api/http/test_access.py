@@ -100,7 +100,7 @@ def test_a_bad_header_is_refused_and_not_repeated(keyed: Keyed, kind: str) -> No
     values = [value.replace(TOKEN, token).replace(TOKEN[:-1], token[:-1]) for value in BAD_HEADERS[kind]]
     answer = keyed.live.send("POST", "/v1/predict", "{}", {"Authorization": values[0]})
     problem = answer.problem(401, "unauthorized")
-    assert token[:20] not in str(problem) and "aaaa" not in str(problem) and "eyJ" not in str(problem)
+    assert token[:20] not in str(problem) and "a" * 20 not in str(problem) and "eyJ" not in str(problem)
 
 
 def test_two_authorization_fields_are_a_bad_request(keyed: Keyed) -> None:
