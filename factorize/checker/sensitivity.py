@@ -19,7 +19,7 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import UNDERFLOW, Near, share
 from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
-from factorize.checker.structures import ENDLESS_READINGS
+from factorize.checker.structures import LIMITS
 from factorize.errors import CertificateError, TooLarge
 from factorize.format.shapes import check_strategy
 
@@ -104,7 +104,7 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
     """
     separation, most, _ = allowed(participation, None)
     check_strategy(structure, parts, None)
-    low, high = ENDLESS_READINGS[structure].read(parts).squared_sensitivity(separation, most)
+    low, high = LIMITS[structure](parts, separation, most)
     pattern = tuple(range(0, separation * most, separation))
     rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
     return Bracket(low, high, rule, pattern, (1,) * most)

@@ -43,7 +43,7 @@ class Strategy:
         self.n = n
         self.scale = parts.get(COLUMN_SCALE)
         self.structure = check_strategy(structure, parts, n)
-        self.reading = READINGS[self.structure].read(parts, n)
+        self.reading = READINGS[self.structure](parts, n)
 
     @property
     def doubles(self) -> np.ndarray | None:

@@ -20,7 +20,7 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
-from factorize.checker.structures import ENDLESS_READINGS, READINGS
+from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
 from factorize.format.names import SCALED
 from factorize.solvers import solve
@@ -37,7 +37,7 @@ MORE: list[dict[str, Any]] = [
 ]
 """Structures that the contract suite's small specs do not have."""
 COMMAND = "import runpy; runpy.run_module('factorize.checker', run_name='__main__')"
-EVERY = {*READINGS, *ENDLESS_READINGS, SCALED} - {"state_space"}  # which C^-1 alone may have
+EVERY = {*READINGS, *LIMITS, SCALED} - {"state_space"}  # which C^-1 alone may have
 CHECK = """
 import json, sys
 from pathlib import Path

@@ -21,7 +21,7 @@ from factorize.checker.participation import allowed
 from factorize.checker.spec import KINDS as EXACT_KINDS
 from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_column
 from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
-from factorize.checker.structures import ENDLESS_READINGS, READINGS
+from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factor_file import load
@@ -154,8 +154,8 @@ class TestStructures:
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
 
     def test_the_exact_checker_reads_each_in_the_file_of_its_name(self) -> None:
-        assert set(READINGS) == set(BUILDERS) - {SCALED} and set(ENDLESS_READINGS) == set(ENDLESS_BUILDERS)
-        for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
+        assert set(READINGS) == set(BUILDERS) - {SCALED} and set(LIMITS) == set(ENDLESS_BUILDERS)
+        for name, reading in [*READINGS.items(), *LIMITS.items()]:
             assert reading.__module__ == f"factorize.checker.structures.{PAIRED.get(name, name)}"
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))

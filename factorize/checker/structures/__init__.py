@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.checker.structures import blt, nu_toeplitz
 from factorize.checker.structures.banded import BandedReading
-from factorize.checker.structures.base import EndlessReading, Reading
-from factorize.checker.structures.blt import BltReading, EndlessBltReading
+from factorize.checker.structures.base import Reading
+from factorize.checker.structures.blt import BltReading
 from factorize.checker.structures.buffered import BufferedReading
 from factorize.checker.structures.dense import DenseReading
 from factorize.checker.structures.inverse_banded_toeplitz import InverseBandedToeplitzReading
-from factorize.checker.structures.nu_toeplitz import EndlessNuReading
 from factorize.checker.structures.redrawn import RedrawnReading
 from factorize.checker.structures.toeplitz import ToeplitzReading
 from factorize.checker.structures.tree import TreeReading
@@ -26,5 +31,8 @@ READINGS: dict[str, type[Reading]] = {
     "tree": TreeReading,
 }
 """Who reads a structure."""
-ENDLESS_READINGS: dict[str, type[EndlessReading]] = {"blt": EndlessBltReading, "nu_toeplitz": EndlessNuReading}
-"""Who reads a structure that has no last row."""
+LIMITS: dict[str, Callable[[Mapping[str, np.ndarray], int, int], tuple[Fraction, Fraction]]] = {
+    "blt": blt.squared_limit,
+    "nu_toeplitz": nu_toeplitz.squared_limit,
+}
+"""What encloses the squared sensitivity of a structure that has no last row: its tensors, separation and count."""

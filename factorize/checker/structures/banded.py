@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
@@ -17,17 +16,14 @@ class BandedReading(StoredReading):
     """C by its diagonals.
 
     Args:
-        bands: shape (bands, n).
+        parts: bands, shape (bands, n).
+        n: side.
     """
 
-    def __init__(self, bands: np.ndarray) -> None:
-        self.n, self._bands, self.diagonal = bands.shape[1], bands, bands[0]
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        bands = parts["bands"]
+        self.n, self._bands, self.diagonal = n, bands, bands[0]
         self.signed, self.bandwidth = bool((bands < 0).any()), width_of(np.asarray(bands.any(axis=1)))
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the bands; see `Reading.read`."""
-        return cls(parts["bands"])
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class Reading(ABC):
         bandwidth: diagonals up to the last that is not all zero, the main one included, as far as numbers tell.
         computed: whether the entries are computed from what is stored, and so enclosed.
         column: the first column of a Toeplitz matrix, where it is stored.
+        buffers: C as a diagonal and buffers, where it is that.
     """
 
     n: int
@@ -70,10 +71,10 @@ class Reading(ABC):
     bandwidth: int
     computed: ClassVar[bool] = True
     column: np.ndarray | None = None
+    buffers: Buffers | None = None
 
-    @classmethod
     @abstractmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         """Take the tensors of the structure, which the format has checked."""
 
     @cached_property
@@ -86,11 +87,6 @@ class Reading(ABC):
     @property
     def doubles(self) -> np.ndarray | None:
         """All of C as the doubles that it is, where its entries are stored."""
-        return None
-
-    @property
-    def buffers(self) -> Buffers | None:
-        """C as a diagonal and buffers, where it is that."""
         return None
 
     @property
@@ -201,23 +197,6 @@ class ComputedToeplitzReading(Reading):
         """Return some columns: the series, from their diagonals on."""
         values, far = self._rounded
         return Columns(placed([values] * len(indices), indices, self.n), np.full(len(indices), far))
-
-
-class EndlessReading(ABC):
-    """A Toeplitz C without a last row, by its structure."""
-
-    @classmethod
-    @abstractmethod
-    def read(cls, parts: Mapping[str, np.ndarray]) -> Self:
-        """Take the tensors of the structure, which the format has checked."""
-
-    @abstractmethod
-    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
-        """Enclose the limit of the squared sensitivity to at most `most` participations `separation` or more apart.
-
-        Raises:
-            TooLarge: it takes too many coefficients.
-        """
 
 
 def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[Statement]:

@@ -8,124 +8,102 @@ every step add up to something between -R and R, where R <- T R T^T + d I.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Statement, variances
-from factorize.checker.structures.base import Buffers as Buffers
-from factorize.checker.structures.base import Reading
+from factorize.checker.structures.base import Buffers, Reading
 
 _LOOSE = 2.0**-40  # share of a column norm that may be left open
 _ROOT_TINY = 1e-150  # more than what underflows; its square does not
 
 
-def read(parts: Mapping[str, np.ndarray]) -> Buffers:
-    """Take the tensors of the structures `buffered` and `state_space`."""
-    middle = parts["decay"][:, :, None, None] if "decay" in parts else parts["transition"]
-    middle = middle if middle.ndim == 4 else middle[:, None]
-    inputs, outputs = (parts[name].reshape(middle.shape[:3]) for name in ("input", "output"))
-    return Buffers(parts["diagonal"], middle, inputs, outputs)
-
-
-def column_norms(given: Buffers) -> Near:
-    """Return the squared column norms: variances of z^T C for white noise z.
-
-    Backwards, r <- r + output_j z_j, then T_j^T r; entry j is diagonal_j z_j and input_j . r, of what is behind j.
-
-    Raises:
-        NotEnclosed: the transitions grow so much that doubled precision does not enclose them.
-    """
-    diagonal, transition, inputs, outputs = given.balanced()
-    groups, s = inputs.shape[1:]
-    size = groups * s
-    z, y, spare = size, size + 1, size + 2
-    parts = [divmod(k, s) for k in range(size)]
-    statements = [Statement(y, {(k, 0): inputs[:, g, a] for k, (g, a) in enumerate(parts)}), Statement(z, {})]
-    statements += [Statement(k, {(k, 0): 1.0, (z, 0): outputs[:, g, a]}) for k, (g, a) in enumerate(parts)]
-    for g in range(groups):
-        own = [g * s + a for a in range(s)]
-        for b in range(s):
-            column = {(own[a], 0): transition[:, g, a, b] for a in range(s)}
-            statements.append(Statement(own[b] if s == 1 else spare + b, column))
-        statements += [Statement(own[b], {(spare + b, 0): 1.0}) for b in range(s) if s > 1]
-    with np.errstate(all="ignore"):
-        ends = diagonal**2 + variances(len(diagonal), statements, y, noise=z, backwards=True)
-    loose = float(((ends[1] - ends[0]) / ends[0]).max()) if (ends[0] > 0).all() else np.inf
-    if not loose < _LOOSE:
-        raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")
-    return Near(ends[1], share(loose, roundings=8))
-
-
-def near_columns(given: Buffers, indices: np.ndarray) -> Columns:
-    """Return some columns: their states move on together, and what each step rounds moves on with them.
-
-    A step k rounds the states of a column by a vector d_k, which reaches row i as output . Phi_ik d_k. By Cauchy and
-    Schwarz all of them together change it by at most sqrt(output . W output) sqrt(sum |d_k|^2), W = sum Phi Phi^T.
-
-    Raises:
-        NotEnclosed: the transitions grow so much that W is not known.
-    """
-    diagonal, transition, inputs, outputs = given.balanced()
-    n, groups, s = inputs.shape
-    order = np.argsort(indices, kind="stable")
-    starts = indices[order]
-    states, drift, far = np.zeros((groups, s, len(starts))), np.zeros(len(starts)), np.zeros(len(starts))
-    values, reach = np.zeros((n, len(starts))), np.zeros((groups, s, s))
-    begun = 0
-    for i in range(int(starts[0]), n):
-        step = transition[i]
-        if begun:
-            moved = step @ states[:, :, :begun]
-            sizes = (s + 2) * UNIT * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
-            drift[:begun] += np.einsum("gac,gac->c", sizes, sizes)
-            spread, widest = float(np.abs(step).sum()), float(np.abs(reach).max())
-            if not (s + 4) * 2.0**-50 * spread**2 * widest < 0.5:
-                raise NotEnclosed("the transitions grow so much that doubles do not enclose the entries of C")
-            reach = step @ reach @ step.swapaxes(1, 2) + np.eye(s)  # twice it covers its own rounding
-            states[:, :, :begun] = moved
-            row, size = outputs[i].reshape(-1), np.abs(outputs[i])
-            flat = moved.reshape(groups * s, begun)
-            values[i, :begun] = row @ flat
-            length = float(np.einsum("ga,gab,gb->", outputs[i], reach, outputs[i]))
-            length = max(length, 0.0) + 2.0**-40 * float(np.einsum("ga,gab,gb->", size, np.abs(reach), size))
-            own = (groups * s + 4) * UNIT * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
-            far[:begun] += (np.sqrt(2.0 * length * drift[:begun]) + own) ** 2
-        while begun < len(starts) and starts[begun] == i:
-            values[i, begun] = diagonal[i]
-            states[:, :, begun] = inputs[i]
-            begun += 1
-    found, slack = np.empty_like(values), np.empty_like(far)
-    found[:, order], slack[order] = values, np.sqrt(far) * (1 + 2.0**-20)
-    return Columns(found, slack)
-
-
 class BufferedReading(Reading):
-    """C by a diagonal and buffers, each with a decay.
+    """C by a diagonal and buffers, each with a decay or a part of the transitions.
 
     Args:
-        buffers: the numbers.
+        parts: tensors of the structures `buffered` and `state_space`.
+        n: side.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
-        self.n = self.bandwidth = len(buffers.diagonal)
-        self._numbers, self.diagonal, self.signed = buffers, buffers.diagonal, not buffers.nonnegative
+    buffers: Buffers
 
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the tensors; see `read`."""
-        return cls(read(parts))
-
-    @property
-    def buffers(self) -> Buffers:
-        """The numbers."""
-        return self._numbers
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        middle = parts["decay"][:, :, None, None] if "decay" in parts else parts["transition"]
+        middle = middle if middle.ndim == 4 else middle[:, None]
+        inputs, outputs = (parts[name].reshape(middle.shape[:3]) for name in ("input", "output"))
+        self.n = self.bandwidth = n
+        self.buffers = Buffers(parts["diagonal"], middle, inputs, outputs)
+        self.diagonal, self.signed = self.buffers.diagonal, not self.buffers.nonnegative
 
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
-        return column_norms(self._numbers)
+        """Return the squared column norms: variances of z^T C for white noise z.
+
+        Backwards, r <- r + output_j z_j, then T_j^T r; entry j is diagonal_j z_j and input_j . r, of what is behind j.
+
+        Raises:
+            NotEnclosed: the transitions grow so much that doubled precision does not enclose them.
+        """
+        diagonal, transition, inputs, outputs = self.buffers.balanced()
+        groups, s = inputs.shape[1:]
+        size = groups * s
+        z, y, spare = size, size + 1, size + 2
+        parts = [divmod(k, s) for k in range(size)]
+        statements = [Statement(y, {(k, 0): inputs[:, g, a] for k, (g, a) in enumerate(parts)}), Statement(z, {})]
+        statements += [Statement(k, {(k, 0): 1.0, (z, 0): outputs[:, g, a]}) for k, (g, a) in enumerate(parts)]
+        for g in range(groups):
+            own = [g * s + a for a in range(s)]
+            for b in range(s):
+                column = {(own[a], 0): transition[:, g, a, b] for a in range(s)}
+                statements.append(Statement(own[b] if s == 1 else spare + b, column))
+            statements += [Statement(own[b], {(spare + b, 0): 1.0}) for b in range(s) if s > 1]
+        with np.errstate(all="ignore"):
+            ends = diagonal**2 + variances(len(diagonal), statements, y, noise=z, backwards=True)
+        loose = float(((ends[1] - ends[0]) / ends[0]).max()) if (ends[0] > 0).all() else np.inf
+        if not loose < _LOOSE:
+            raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")
+        return Near(ends[1], share(loose, roundings=8))
 
     def near_columns(self, indices: np.ndarray) -> Columns:
-        """Return some columns."""
-        return near_columns(self._numbers, indices)
+        """Return some columns: their states move on together, and what each step rounds moves on with them.
+
+        A step k rounds the states of a column by a vector d_k, which reaches row i as output . Phi_ik d_k. By Cauchy
+        and Schwarz all of them together change it by at most sqrt(output . W output) sqrt(sum |d_k|^2), W = sum Phi
+        Phi^T.
+
+        Raises:
+            NotEnclosed: the transitions grow so much that W is not known.
+        """
+        diagonal, transition, inputs, outputs = self.buffers.balanced()
+        n, groups, s = inputs.shape
+        order = np.argsort(indices, kind="stable")
+        starts = indices[order]
+        states, drift, far = np.zeros((groups, s, len(starts))), np.zeros(len(starts)), np.zeros(len(starts))
+        values, reach = np.zeros((n, len(starts))), np.zeros((groups, s, s))
+        begun = 0
+        for i in range(int(starts[0]), n):
+            step = transition[i]
+            if begun:
+                moved = step @ states[:, :, :begun]
+                sizes = (s + 2) * UNIT * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
+                drift[:begun] += np.einsum("gac,gac->c", sizes, sizes)
+                spread, widest = float(np.abs(step).sum()), float(np.abs(reach).max())
+                if not (s + 4) * 2.0**-50 * spread**2 * widest < 0.5:
+                    raise NotEnclosed("the transitions grow so much that doubles do not enclose the entries of C")
+                reach = step @ reach @ step.swapaxes(1, 2) + np.eye(s)  # twice it covers its own rounding
+                states[:, :, :begun] = moved
+                row, size = outputs[i].reshape(-1), np.abs(outputs[i])
+                flat = moved.reshape(groups * s, begun)
+                values[i, :begun] = row @ flat
+                length = float(np.einsum("ga,gab,gb->", outputs[i], reach, outputs[i]))
+                length = max(length, 0.0) + 2.0**-40 * float(np.einsum("ga,gab,gb->", size, np.abs(reach), size))
+                own = (groups * s + 4) * UNIT * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
+                far[:begun] += (np.sqrt(2.0 * length * drift[:begun]) + own) ** 2
+            while begun < len(starts) and starts[begun] == i:
+                values[i, begun] = diagonal[i]
+                states[:, :, begun] = inputs[i]
+                begun += 1
+        found, slack = np.empty_like(values), np.empty_like(far)
+        found[:, order], slack[order] = values, np.sqrt(far) * (1 + 2.0**-20)
+        return Columns(found, slack)

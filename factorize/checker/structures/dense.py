@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -11,28 +10,22 @@ from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import StoredReading
 from factorize.checker.structures.toeplitz import diagonals_of
 
-if TYPE_CHECKING:
-    pass
-
 
 class DenseReading(StoredReading):
     """C as an array, which may be Toeplitz entry for entry.
 
     Args:
-        array: shape (n, n).
+        parts: the array, shape (n, n).
+        n: side.
     """
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.n, self._array, self.diagonal = len(array), array, np.diagonal(array)
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        array = parts[""]
+        self.n, self._array, self.diagonal = n, array, np.diagonal(array)
         self.signed = bool((array < 0).any())
         self.bandwidth = 1 + next((d for d in range(self.n - 1, 0, -1) if np.diagonal(array, -d).any()), 0)
         constant = all((array[i, 1:] == array[i - 1, :-1]).all() for i in range(1, len(array)))
         self.column = array[:, 0].copy() if constant else None
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the array; see `Reading.read`."""
-        return cls(parts[""])
 
     @property
     def doubles(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,20 +25,16 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     """C by the few diagonals of its inverse.
 
     Args:
-        weights: 0 in front, then what is subtracted below the diagonal of C^-1, shape (bands,).
+        parts: the first column of C^-1 as far as it is not 0: 1, then the negated weights.
         n: side.
     """
 
     signed = False
 
-    def __init__(self, weights: np.ndarray, n: int) -> None:
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        weights = np.concatenate([[0.0], -parts["inverse_coefficients"][1:]])
         self.n, self._weights, self.diagonal = n, weights, np.ones(1)
         self.bandwidth = n if weights.any() else 1
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the tensor; see `Reading.read`."""
-        return cls(np.concatenate([[0.0], -parts["inverse_coefficients"][1:]]), n)
 
     @cached_property
     def series(self) -> Balls:

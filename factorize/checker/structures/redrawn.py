@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -29,97 +28,20 @@ _TINY = 1e-220  # more than what a few products below the normal range lose, tim
 _ROOT = 1e-200  # more than what the squares of a column lose by underflow
 
 
-class RedrawnInverse(NamedTuple):
-    """decay, output (n, buffers), inputs (redraws + 1, n, buffers), direct (redraws + 1, n), and the steps of a lag."""
-
-    decay: np.ndarray
-    output: np.ndarray
-    inputs: np.ndarray
-    direct: np.ndarray
-    lag: int
-
-
-def read(parts: Mapping[str, np.ndarray]) -> RedrawnInverse:
-    """Take the tensors of the structure."""
-    decay, output, inputs, direct, lag = (parts[name] for name in ("decay", "output", "input", "direct", "lag"))
-    return RedrawnInverse(decay, output, inputs, direct, int(lag[0]))
-
-
-def columns_of(given: RedrawnInverse, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Solve for some columns of C row by row, all together.
-
-    The states that are carried along are those of K for the computed Y, but for what was rounded: so it is known what
-    K makes of Y.
-
-    Returns:
-        Y, shape (n, k), and at least the norms of the columns of I - K Y, shape (k,).
-
-    Raises:
-        NotEnclosed: numbers leave a safe range.
-    """
-    decay, output, inputs, direct, lag = given
-    if max(float(np.abs(part).max()) for part in given[:4]) > _FARTHEST or direct[0].min() < 1 / _FARTHEST:
-        raise NotEnclosed(f"a number of C^-1 is beyond {_FARTHEST:g}, which doubles do not enclose")
-    (n, buffers), most = decay.shape, len(direct)
-    order = np.argsort(indices, kind="stable")
-    starts = indices[order]
-    values, squares = np.zeros((n, len(starts))), np.zeros(len(starts))
-    state, lost = np.zeros((2, buffers, len(starts)))
-    for i in range(int(starts[0]), n):
-        begun = slice(int(np.searchsorted(starts, i, side="right")))
-        earlier, held = values[i - lag :: -lag, begun][: most - 1 if i >= lag else 0], state[:, begun]
-        feeds, reads = inputs[: len(earlier) + 1, i].T, direct[1 : len(earlier) + 1, i]
-        total = (starts[begun] == i) - output[i] @ held - reads @ earlier
-        sizes = np.abs(output[i]) @ np.abs(held) + np.abs(reads) @ np.abs(earlier)
-        rounded = (buffers + most + 4) * UNIT * (2 * sizes + np.abs(total)) + _TINY
-        squares[begun] += (np.abs(output[i]) @ lost[:, begun] + rounded) ** 2
-        values[i, begun] = total / direct[0, i]
-        drawn, kept = np.concatenate([values[i : i + 1, begun], earlier]), decay[i][:, None]
-        sizes = np.abs(kept * held) + np.abs(feeds) @ np.abs(drawn)
-        lost[:, begun] = (np.abs(kept) * lost[:, begun] + (most + 4) * UNIT * sizes) * _ABOVE + _TINY
-        state[:, begun] = kept * held + feeds @ drawn
-    if not (np.isfinite(values).all() and np.isfinite(squares).all()):
-        raise NotEnclosed("C has entries beyond doubles, or the inverse that is stored is not finite")
-    back = np.argsort(order)
-    return values[:, back], np.sqrt(squares[back]) * _ABOVE + _ROOT
-
-
-def rows_of(given: RedrawnInverse) -> Iterator[Around]:
-    """Yield the rows of K, each of its columns with what an impulse at its step has left in the states."""
-    decay, output, inputs, direct, lag = given
-    n, buffers = decay.shape
-    state, lost = np.zeros((2, buffers, n))
-    for i in range(n):
-        steps = np.arange(i, -1, -lag)[: len(direct)]
-        row, off = output[i] @ state, np.abs(output[i]) @ lost
-        off += (buffers + 4) * UNIT * (np.abs(output[i]) @ np.abs(state)) + _TINY
-        row[steps] += direct[: len(steps), i]
-        off[steps] += 2 * UNIT * np.abs(row[steps])
-        yield Around(row, off * _ABOVE)
-        kept = decay[i][:, None]
-        moved = kept * state
-        moved[:, steps] += inputs[: len(steps), i].T
-        lost = (np.abs(kept) * lost + 2 * UNIT * (np.abs(kept * state) + np.abs(moved))) * _ABOVE + _TINY
-        state = moved
-
-
 class RedrawnReading(Reading):
     """C by its inverse, which uses earlier draws again.
 
     Args:
-        inverse: the numbers.
+        parts: decay and output, shape (n, buffers); input (redraws + 1, n, buffers); direct (redraws + 1, n); the lag.
+        n: side.
     """
 
     signed = True  # for all that is known without the inverse
 
-    def __init__(self, inverse: RedrawnInverse) -> None:
-        self.n = self.bandwidth = len(inverse.decay)
-        self._inverse, self.diagonal = inverse, inverse.direct[0]
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the tensors; see `read`."""
-        return cls(read(parts))
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        self.n = self.bandwidth = n
+        self._numbers = [parts[name] for name in ("decay", "output", "input", "direct")]
+        self.diagonal, self._lag = parts["direct"][0], int(parts["lag"][0])
 
     @cached_property
     def _whole(self) -> tuple[np.ndarray, np.ndarray, float]:
@@ -128,7 +50,7 @@ class RedrawnReading(Reading):
             raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST}; got n={self.n}")
         blocks = [np.arange(i, min(i + _AT_ONCE, self.n)) for i in range(0, self.n, _AT_ONCE)]
         with np.errstate(all="ignore"):
-            parts = [(np.einsum("ij,ij->j", values, values), apart) for values, apart in map(self._solved, blocks)]
+            parts = [(np.einsum("ij,ij->j", values, values), apart) for values, apart in map(self.solved, blocks)]
             squares, apart = (np.concatenate(part) for part in zip(*parts, strict=True))
             rest, size = (math.sqrt(float(part.sum())) * _ABOVE for part in (apart**2, squares))
         if not (rest < 0.5 and size < math.inf):
@@ -137,9 +59,62 @@ class RedrawnReading(Reading):
             )
         return squares, apart, size / (1 - rest) * _ABOVE
 
-    def _solved(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with np.errstate(all="ignore"):
-            return columns_of(self._inverse, indices)
+    def solved(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Solve for some columns of C row by row, all together.
+
+        The states that are carried along are those of K for the computed Y, but for what was rounded: so
+        it is known what K makes of Y.
+
+        Returns:
+            Y, shape (n, k), and at least the norms of the columns of I - K Y, shape (k,).
+
+        Raises:
+            NotEnclosed: numbers leave a safe range.
+        """
+        decay, output, inputs, direct = self._numbers
+        lag = self._lag
+        if max(float(np.abs(part).max()) for part in self._numbers) > _FARTHEST or direct[0].min() < 1 / _FARTHEST:
+            raise NotEnclosed(f"a number of C^-1 is beyond {_FARTHEST:g}, which doubles do not enclose")
+        (n, buffers), most = decay.shape, len(direct)
+        order = np.argsort(indices, kind="stable")
+        starts = indices[order]
+        values, squares = np.zeros((n, len(starts))), np.zeros(len(starts))
+        state, lost = np.zeros((2, buffers, len(starts)))
+        for i in range(int(starts[0]), n):
+            begun = slice(int(np.searchsorted(starts, i, side="right")))
+            earlier, held = values[i - lag :: -lag, begun][: most - 1 if i >= lag else 0], state[:, begun]
+            feeds, reads = inputs[: len(earlier) + 1, i].T, direct[1 : len(earlier) + 1, i]
+            total = (starts[begun] == i) - output[i] @ held - reads @ earlier
+            sizes = np.abs(output[i]) @ np.abs(held) + np.abs(reads) @ np.abs(earlier)
+            rounded = (buffers + most + 4) * UNIT * (2 * sizes + np.abs(total)) + _TINY
+            squares[begun] += (np.abs(output[i]) @ lost[:, begun] + rounded) ** 2
+            values[i, begun] = total / direct[0, i]
+            drawn, kept = np.concatenate([values[i : i + 1, begun], earlier]), decay[i][:, None]
+            sizes = np.abs(kept * held) + np.abs(feeds) @ np.abs(drawn)
+            lost[:, begun] = (np.abs(kept) * lost[:, begun] + (most + 4) * UNIT * sizes) * _ABOVE + _TINY
+            state[:, begun] = kept * held + feeds @ drawn
+        if not (np.isfinite(values).all() and np.isfinite(squares).all()):
+            raise NotEnclosed("C has entries beyond doubles, or the inverse that is stored is not finite")
+        back = np.argsort(order)
+        return values[:, back], np.sqrt(squares[back]) * _ABOVE + _ROOT
+
+    def inverse_rows(self) -> Iterator[Around]:
+        """Yield the rows of K, each of its columns with what an impulse at its step has left in the states."""
+        decay, output, inputs, direct = self._numbers
+        n, buffers = decay.shape
+        state, lost = np.zeros((2, buffers, n))
+        for i in range(n):
+            steps = np.arange(i, -1, -self._lag)[: len(direct)]
+            row, off = output[i] @ state, np.abs(output[i]) @ lost
+            off += (buffers + 4) * UNIT * (np.abs(output[i]) @ np.abs(state)) + _TINY
+            row[steps] += direct[: len(steps), i]
+            off[steps] += 2 * UNIT * np.abs(row[steps])
+            yield Around(row, off * _ABOVE)
+            kept = decay[i][:, None]
+            moved = kept * state
+            moved[:, steps] += inputs[: len(steps), i].T
+            lost = (np.abs(kept) * lost + 2 * UNIT * (np.abs(kept * state) + np.abs(moved))) * _ABOVE + _TINY
+            state = moved
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""
@@ -149,7 +124,8 @@ class RedrawnReading(Reading):
     def near_columns(self, indices: np.ndarray) -> Columns:
         """Return some columns."""
         size = self._whole[2]
-        values, apart = self._solved(indices)
+        with np.errstate(all="ignore"):
+            values, apart = self.solved(indices)
         return Columns(values, apart * size * _ABOVE)
 
     def variances(self, program: Program, most: int) -> np.ndarray | None:
@@ -158,11 +134,11 @@ class RedrawnReading(Reading):
         Raises:
             NotEnclosed: numbers leave the range of doubles.
         """
-        if self.n**2 * (self._inverse.decay.shape[1] + len(program.statements)) > most:
+        if self.n**2 * (self._numbers[0].shape[1] + len(program.statements)) > most:
             return None
         ends = np.empty((2, self.n))
         with np.errstate(all="ignore"):
-            for i, row in enumerate(program.run(rows_of(self._inverse), Factor.of)):
+            for i, row in enumerate(program.run(self.inverse_rows(), Factor.of)):
                 ends[:, i] = row.squared_norm()
         if not np.isfinite(ends).all():
             raise NotEnclosed("a number of A C^-1 is beyond doubles")

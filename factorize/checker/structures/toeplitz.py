@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near
 from factorize.checker.structures.base import StoredReading, placed, prefix_norms
 
-if TYPE_CHECKING:
-    pass
-
 
 class ToeplitzReading(StoredReading):
     """C by its first column.
 
     Args:
-        column: shape (n,).
+        parts: its start, as far as it is not 0.
+        n: side.
     """
 
     column: np.ndarray
 
-    def __init__(self, column: np.ndarray) -> None:
-        self.n, self.column, self.diagonal = len(column), column, column[:1]
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        column = np.pad(parts["coefficients"], (0, n - len(parts["coefficients"])))
+        self.n, self.column, self.diagonal = n, column, column[:1]
         self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the coefficients; see `Reading.read`."""
-        given = parts["coefficients"]
-        return cls(np.concatenate([given, np.zeros(n - len(given))]))
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""

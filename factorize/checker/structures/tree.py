@@ -8,7 +8,6 @@ column s has entries in the rows of the right siblings of the blocks that s is i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
@@ -21,18 +20,14 @@ class TreeReading(StoredReading):
     """C by the nodes of its trees.
 
     Args:
-        nodes: shape (levels + 1, n).
-        restart: leaves of each tree.
+        parts: nodes, shape (levels + 1, n), and the leaves of each tree.
+        n: side.
     """
 
-    def __init__(self, nodes: np.ndarray, restart: int) -> None:
-        self.n, self._nodes, self._restart, self.diagonal = nodes.shape[1], nodes, restart, nodes[0]
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        nodes, restart = parts["tree.nodes"], int(parts["tree.restart"][0])
+        self.n, self._nodes, self._restart, self.diagonal = n, nodes, restart, nodes[0]
         self.signed, self.bandwidth = bool((nodes < 0).any()), _reach(nodes, restart)
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take the tensors; see `Reading.read`."""
-        return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

@@ -38,7 +38,7 @@ def test_rows_of_the_inverse_are_enclosed(shape, data):
     n, buffers, redraws, seed = shape
     matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
     exact = cases.inverse(matrix)
-    for row, true in zip(redrawn.rows_of(redrawn.read(matrix.tensors())), exact, strict=True):
+    for row, true in zip(redrawn.RedrawnReading(matrix.tensors(), n).inverse_rows(), exact, strict=True):
         assert (abs(cases.fractions(row.values) - true) <= cases.fractions(row.errors)).all()
 
 
@@ -46,7 +46,7 @@ def test_rows_of_the_inverse_are_enclosed(shape, data):
 def test_what_k_makes_of_the_columns_is_bounded(shape, data):
     n, buffers, redraws, seed = shape
     matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
-    values, apart = redrawn.columns_of(redrawn.read(matrix.tensors()), np.arange(n))
+    values, apart = redrawn.RedrawnReading(matrix.tensors(), n).solved(np.arange(n))
     rest = cases.inverse(matrix) @ cases.fractions(values) - cases.fractions(np.eye(n))
     assert ((rest**2).sum(axis=0) <= cases.fractions(apart) ** 2).all()
 
@@ -152,7 +152,7 @@ class TestLosses:
             parts = given_.tensors()
             parts[name] = parts[name].copy()
             parts[name][0, 0] = limit
-            redrawn.columns_of(redrawn.read(parts), np.arange(8))
+            redrawn.RedrawnReading(parts, 8).solved(np.arange(8))
             parts[name][0, 0] = beyond
             with pytest.raises(NotEnclosed, match=r"beyond 1e\+100"):
-                redrawn.columns_of(redrawn.read(parts), np.arange(8))
+                redrawn.RedrawnReading(parts, 8).solved(np.arange(8))

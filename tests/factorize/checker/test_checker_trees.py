@@ -32,7 +32,7 @@ def random_tree(seed: int) -> TreeMatrix:
 
 
 def read_tree(nodes: np.ndarray, restart: np.ndarray, n: int) -> TreeReading:
-    return TreeReading.read({"tree.nodes": nodes, "tree.restart": restart}, n)
+    return TreeReading({"tree.nodes": nodes, "tree.restart": restart}, n)
 
 
 @given(st.integers(0, 300))

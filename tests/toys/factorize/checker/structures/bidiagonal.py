@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
@@ -16,17 +15,14 @@ class BidiagonalReading(StoredReading):
     """C by its diagonals.
 
     Args:
-        bands: shape (2, n), column by column.
+        parts: both diagonals, shape (n,); 0 is in front of the lower one.
+        n: side.
     """
 
-    def __init__(self, bands: np.ndarray) -> None:
-        self.n, self._bands, self.diagonal = bands.shape[1], bands, bands[0]
+    def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
+        bands = np.stack([parts["diagonal"], np.append(parts["below"][1:], 0.0)])
+        self.n, self._bands, self.diagonal = n, bands, bands[0]
         self.signed, self.bandwidth = bool((bands < 0).any()), 2 if bands[1].any() else 1
-
-    @classmethod
-    def read(cls, parts: Mapping[str, np.ndarray], n: int) -> Self:
-        """Take both diagonals; see `Reading.read`."""
-        return cls(np.stack([parts["diagonal"], np.append(parts["below"][1:], 0.0)]))
 
     def column_norms(self) -> Near:
         """Squared norms of the columns."""
