@@ -6,33 +6,18 @@ rationals, and the pair's is derived from them by docs/notes/checker.md, "First 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from factorize.checker.arithmetic.machine import require_mode
-from factorize.checker.file import read_factor_file
-from factorize.checker.sensitivity import ATTAINED, Bracket, squared_sensitivity
+from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.report import SENSITIVITY, Report, check_claim
+from factorize.checker.sensitivity import Bracket, square_root_up, squared_sensitivity
 from factorize.errors import CertificateError
 
 
-class CheckedMoments(NamedTuple):
-    """What is proved of a pair.
-
-    Attributes:
-        supported: whether the stated value is not below the true one, and `exact` is only said where it is proved.
-        lower: that the squared sensitivity is at least, in units of clip norm and of the adjacency's factor.
-        upper: that it is at most.
-        findings: in words, for a log.
-    """
-
-    supported: bool
-    lower: Fraction
-    upper: Fraction
-    findings: tuple[str, ...]
-
-
-def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> CheckedMoments:
+def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> Report:
     """Check what `JointMoments.document()` states of two factor files.
 
     Args:
@@ -45,25 +30,33 @@ def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> 
         CorruptObject: the bytes do not match their manifest.
     """
     require_mode()
-    files = [read_factor_file(data) for data in (first, second)]
+    report = Report(stated=(SENSITIVITY,))
+    bracket = bracket_of([read_factor_file(data) for data in (first, second)], statement)
+    check_claim(report, bracket, float(statement["sensitivity"]), kind=statement["sensitivity_kind"])
+    return report
+
+
+def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bracket:
+    """Return bounds of the squared sensitivity of a pair, in units of clip norm and of the adjacency's factor.
+
+    Args:
+        files: of C1 and C2.
+        statement: see `check_moments`.
+
+    Raises:
+        CertificateError: see `check_moments`.
+    """
     digests = [file.manifest["digest"] for file in files]
     if list(statement["digests"]) != digests:
         raise CertificateError(f"the statement is of {list(statement['digests'])}, these files are {digests}")
+    if statement["sensitivity_kind"] not in ("exact", "upper_bound"):
+        raise CertificateError(f"a sensitivity of kind {str(statement['sensitivity_kind'])[:40]!r} proves nothing")
     participation, weight = dict(statement["participation"]), Fraction(float(statement["weight"]))
     if weight <= 0:
         raise CertificateError(f"the weight {statement['weight']!r} is not positive")
-    brackets = [squared_sensitivity(file.strategy(), participation) for file in files]
-    lower, upper, reason = _pair(brackets[0], brackets[1], weight**2, participation, str(statement["adjacency"]))
-    stated = Fraction(float(statement["sensitivity"])) ** 2
-    covered = stated >= upper
-    attained = lower * (1 + ATTAINED) >= stated
-    honest = statement["sensitivity_kind"] == "upper_bound" or (covered and attained)
-    findings = (
-        f"the squared sensitivity of the pair is within [{float(lower)!r}, {float(upper)!r}]: {reason}",
-        f"the stated {statement['sensitivity']!r} {'covers it' if covered else 'is not proved to cover it'}",
-        f"{statement['sensitivity_kind']}: {'holds' if honest else 'is not proved'}",
-    )
-    return CheckedMoments(covered and honest, lower, upper, findings)
+    one, two = (squared_sensitivity(file.strategy(), participation) for file in files)
+    low, high, reason = _pair(one, two, weight**2, participation, str(statement["adjacency"]))
+    return Bracket(low, Fraction(square_root_up(high)) ** 2, reason, one.pattern, one.signs)
 
 
 def _pair(

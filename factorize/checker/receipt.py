@@ -17,7 +17,7 @@ from factorize.checker.arithmetic.balls import PLACES, ball, ends
 from factorize.checker.arithmetic.machine import check_mode
 from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.file import FactorFile, read_factor_file
-from factorize.checker.moment_pairs import check_moments
+from factorize.checker.moment_pairs import bracket_of
 from factorize.checker.participation import allowed
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import Factors
@@ -74,7 +74,7 @@ def check_receipt(text: bytes, files: Sequence[bytes]) -> Report:
         receipt = _read(text)
         opened = [read_factor_file(data) for data in files]
         _check_files(report, receipt, opened)
-        mu = _check_noise(report, receipt, files, opened)
+        mu = _check_noise(report, receipt, opened)
         _check_privacy(report, receipt, opened[0], mu)
         _check_steps(report, receipt["steps"], opened[0].steps)
         _check_counts(report, receipt, opened[0].steps)
@@ -133,13 +133,10 @@ def _check_files(report: Report, receipt: _Document, files: Sequence[FactorFile]
     )
 
 
-def _check_noise(report: Report, receipt: _Document, data: Sequence[bytes], files: Sequence[FactorFile]) -> Fraction:
+def _check_noise(report: Report, receipt: _Document, files: Sequence[FactorFile]) -> Fraction:
     """Prove the sensitivity and what follows from it and sigma; return mu from above."""
     stated = receipt["calibration"]
-    if len(files) == 2:
-        _check_pair(report, stated, data)
-    else:
-        _check_sensitivity(report, stated, files[0])
+    _check_sensitivity(report, stated, files)
     sigma, clip = _positive(stated, "sigma_of_sums"), _positive(stated, "clip_norm")
     largest = _positive(stated, "sensitivity") * clip * _FACTOR[stated["adjacency"]]
     multiplier, mu = _positive(stated, "noise_multiplier"), _positive(stated, "mu")
@@ -170,10 +167,12 @@ def _check_noise(report: Report, receipt: _Document, data: Sequence[bytes], file
     return largest / sigma
 
 
-def _check_sensitivity(report: Report, stated: _Document, file: FactorFile) -> None:
-    kind = stated["sensitivity_kind"]
+def _check_sensitivity(report: Report, stated: _Document, files: Sequence[FactorFile]) -> None:
+    kind, file = stated["sensitivity_kind"], files[0]
     require(kind in ("exact", "upper_bound"), f"a sensitivity of kind {str(kind)[:40]!r} proves nothing")
-    if file.steps is None:
+    if len(files) == 2:
+        bracket = bracket_of(files, stated)
+    elif file.steps is None:
         structure = file.manifest["matrices"]["C"]["structure"]
         bracket = squared_limit(structure, file.matrices["C"], stated["participation"])
     else:
@@ -192,12 +191,6 @@ def _check_sensitivity(report: Report, stated: _Document, file: FactorFile) -> N
             kind = None
         bracket = squared_sensitivity(strategy, participation)
     check_claim(report, bracket, float(_positive(stated, "sensitivity")), kind=kind)
-
-
-def _check_pair(report: Report, stated: _Document, data: Sequence[bytes]) -> None:
-    checked = check_moments(data[0], data[1], stated)
-    told = "; ".join(checked.findings)
-    report.require(checked.supported, told, told, of=SENSITIVITY)
 
 
 def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fraction) -> None:
