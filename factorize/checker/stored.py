@@ -40,7 +40,7 @@ from factorize.checker.spec import toeplitz_column
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.base import toeplitz_array
 from factorize.checker.utility import OUT_OF_REACH
-from factorize.errors import CertificateError, CorruptObject
+from factorize.errors import CertificateError
 
 LIMITS = {"float64": 2.0**-40, "float32": 2.0**-18}
 """Of the residual, beside the workload's largest column sum, by the type in which B is stored."""
@@ -52,7 +52,7 @@ def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket:
     """Check a stored C^-1."""
     if "C_inv" not in file.matrices:
         return
-    stored = _read(file, "C_inv", (strategy.n, strategy.n))
+    (stored,) = file.matrices["C_inv"].values()
     try:
         if stored.ndim == 1 and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
             proved = noising_of_column(strategy.toeplitz, stored, bracket.upper)
@@ -73,7 +73,7 @@ def check_decoder(
         return
     spec, entry = file.manifest["spec"], file.manifest["matrices"]["B"]
     try:
-        stored = _read(file, "B", tuple(entry["shape"]))
+        (stored,) = file.matrices["B"].values()  # an array, or the first column of a Toeplitz one
         largest, sums, encoder = decoded(spec, strategy, stored, bracket.upper, user)
     except OUT_OF_REACH as reason:
         report.leave(f"the stored B: {reason}", of=[DECODER, ADDED_NOISE])
@@ -106,31 +106,13 @@ def decoded(
 
     Raises:
         NotEnclosed: A, B and C are not Toeplitz and too long for whole matrices, or B cannot be inverted.
-        CertificateError: B is not lower-triangular, or loses rank.
+        CertificateError: B loses rank.
     """
     most = allowed(spec["participation"], strategy.n).most
     column = toeplitz_column(spec["workload"]) if stored.ndim == 1 and strategy.n <= series.LARGEST else None
     if column is not None and strategy.toeplitz is not None:
         return _by_series(stored, strategy.toeplitz, column, most, upper)
     return _whole(_array(stored), strategy, WorkloadRows(spec["workload"], user), most, upper)
-
-
-def _read(file: FactorFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A stored matrix as an array, or as the first column of a Toeplitz one.
-
-    Raises:
-        CorruptObject: a structure in which they are never stored, another shape, or numbers that are not finite.
-    """
-    structure, parts = file.manifest["matrices"][name]["structure"], file.matrices[name]
-    if structure == "dense" and parts[""].shape == shape:
-        found = parts[""]
-    elif structure == "toeplitz" and parts["coefficients"].shape == (shape[1],) and shape[0] == shape[1]:
-        found = parts["coefficients"]
-    else:
-        raise CorruptObject(f"a stored {name} of shape {shape} cannot be {structure[:40]} with these tensors")
-    if not np.isfinite(found).all():
-        raise CorruptObject(f"{name} holds NaN or infinity")
-    return np.asarray(found, dtype=np.float64)
 
 
 def _array(stored: np.ndarray) -> np.ndarray:
@@ -143,8 +125,6 @@ def _whole(
     stored: np.ndarray, strategy: Strategy, workload: WorkloadRows, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
     """See `decoded`; by products of matrices."""
-    if workload.triangular and np.triu(stored, 1).any():
-        raise CertificateError("the stored B is not lower-triangular")
     rest = whole.residual(stored, whole.entries_of(strategy), workload)
     sums, lost = np.zeros(strategy.n), []
     for i, row in enumerate(workload.times()):
@@ -252,15 +232,12 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
 
     Args:
         strategy: C.
-        stored: N, shape (n, n).
+        stored: N, lower-triangular, shape (n, n).
         upper: squared sensitivity of C from above.
 
     Raises:
-        CertificateError: N is not lower-triangular.
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
     """
-    if np.triu(stored, 1).any():
-        raise CertificateError("the stored C_inv is not lower-triangular")
     n, errors, right = len(stored), 0.0, stored
     array = strategy.reading.doubles if n <= whole.LARGEST else None
     check_products()

@@ -1,6 +1,6 @@
 """Workloads and objectives as the exact checker reads them from a spec, each kind once."""
 
-from factorize.checker.spec.objectives import OBJECTIVES, Weighing, check_known_objective, weighing_of
+from factorize.checker.spec.objectives import OBJECTIVES, Weighing, weighing_of
 from factorize.checker.spec.workloads import KINDS, array_of, balls_of, check_known, program_of, toeplitz_column
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "array_of",
     "balls_of",
     "check_known",
-    "check_known_objective",
     "program_of",
     "toeplitz_column",
     "weighing_of",

@@ -50,18 +50,9 @@ def weighing_of(objective: Mapping[str, Any], rows: int) -> Weighing:
     Raises:
         CertificateError: the kind is not known, or the weights are not one for each row.
     """
-    check_known_objective(objective)
-    return OBJECTIVES[objective["kind"]](objective, rows)
-
-
-def check_known_objective(objective: Mapping[str, Any]) -> None:
-    """Refuse an objective that has no definition here.
-
-    Raises:
-        CertificateError: see above.
-    """
     if objective["kind"] not in OBJECTIVES:
         raise CertificateError(f"this checker knows no objective {str(objective['kind'])[:40]!r}")
+    return OBJECTIVES[objective["kind"]](objective, rows)
 
 
 def _mean(_objective: Mapping[str, Any], rows: int) -> Weighing:
