@@ -32,6 +32,7 @@ from factorize.accounting.payoff import (
     log_reverse_ceiling,
     raised,
 )
+from factorize.checker.sampling.bets import sums_of_rows
 
 CHUNK = 4096
 _NUMBERS = 1 << 23  # of normals kept
@@ -130,7 +131,7 @@ class StarEstimate(Curve):
 
         def some(start: int) -> tuple[np.ndarray, np.ndarray]:
             part = slice(start, min(start + CHUNK, len(picks)))
-            shifted = _sums_of_rows(rows, picks[part])
+            shifted = sums_of_rows(rows, picks[part])
             log_chance = _log_chances(shifted, rows, picks[part])
             shifted += rest.base[part] * rows.dtype.type(1 / multiplier)
             y = raised(_log_mixture(shifted, rows).astype(float), epsilon, spread)
@@ -235,7 +236,7 @@ class StarEstimate(Curve):
         total = np.zeros_like(kernel)
         for start in range(0, self.samples, CHUNK):
             part = slice(start, start + CHUNK)
-            rows = _sums_of_rows(kernel, picks[part])
+            rows = sums_of_rows(kernel, picks[part])
             log_chance = _log_chances(rows, kernel, picks[part])
             rows += self._whole.base[part] / multiplier
             log_l = _log_mixture(rows, kernel)  # leaves the likelihoods of the bins in the rows
@@ -269,15 +270,6 @@ def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
     first, second = log_ndtr(mus / 2 - level / mus), level + log_ndtr(-mus / 2 - level / mus)
     gaps = np.maximum(-np.expm1(np.minimum(second - first, 0.0)), 1e-300)
     return float(logsumexp(first + np.log(gaps))) - math.log(gram.bins)
-
-
-def _sums_of_rows(rows: np.ndarray, picks: np.ndarray) -> np.ndarray:
-    """Return for each tuple the sum of the rows that it names, shape (samples, b)."""
-    from scipy.sparse import csr_array
-
-    ends = np.arange(0, picks.size + 1, picks.shape[1])
-    ones = np.ones(picks.size, dtype=rows.dtype)
-    return np.asarray(csr_array((ones, picks.ravel(), ends), shape=(len(picks), len(rows))) @ rows)
 
 
 def _log_chances(sums: np.ndarray, kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:

@@ -48,13 +48,13 @@ def best_order(kernel: np.ndarray, epsilon: float) -> int:
 
 def log_star(found: Gram, sigma: float, epsilon: float) -> float:
     """The logarithm of the star bound at its best order."""
-    kernel = star.covariance(found, sigma)
+    kernel = star.scaled(found.high, sigma)
     return float(star.log_ceiling(kernel, best_order(kernel, epsilon), epsilon))
 
 
 def estimate(found: Gram, sigma: float, epsilon: float, chunks: int = PILOT) -> float:
     """delta of the pair, removal, from a pilot."""
-    order = best_order(star.covariance(found, sigma), epsilon)
+    order = best_order(star.scaled(found.high, sigma), epsilon)
     return float(drawn(bets.removal(found.high, sigma, epsilon, order), (1, 1), chunks).mean())
 
 
@@ -94,7 +94,7 @@ def make_claim(
     manifest = read_factor_file(data).manifest
     found = gram_of(data, bins)
     sigma = sigma_of(found, epsilon, delta) * (1 + margin) if sigma is None else sigma
-    order = best_order(star.covariance(found, sigma), epsilon)
+    order = best_order(star.scaled(found.high, sigma), epsilon)
     parts: dict[str, Any] = {}
     eta = min(np.geomspace(0.25, 64, 33).tolist(), key=lambda x: bets.addition(found.high, sigma, epsilon, x).bound)
     for name, weights in (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 import numba
+import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT
 
@@ -161,8 +162,8 @@ def _trace(factors, m, joint):
 
 
 @numba.njit(cache=True, nogil=True)
-def block_resolvent_traces(resistances, grounded, dual, factors, t, outside, current, joint, total):
-    """Fill total with lower bounds of tr(W K^-1), K = sum of edges + t W; one that failed holds less, or NaN.
+def block_resolvent_traces(resistances, grounded, dual, factors, t):
+    """Return lower bounds of tr(W K^-1), K = sum of edges + t W, for each node t; one that failed is less, or NaN.
 
     Args:
         resistances: from each step to the next, from the last to the ground, by class and epoch, shape (b, k), b even.
@@ -170,13 +171,10 @@ def block_resolvent_traces(resistances, grounded, dual, factors, t, outside, cur
         dual: products of the factors, rounded, shape (b, k, k).
         factors: F, shape (b, k, k).
         t: nodes, shape (nodes,).
-        outside: scratch, shape (b / 2, 2 k, 2 k).
-        current: scratch, shape (2 k, 2 k).
-        joint: scratch, shape (8 k, 2 k).
-        total: zeros, shape (nodes,).
     """
     b, k = resistances.shape
-    half = b // 2
+    half, total = b // 2, np.zeros(t.size)
+    outside, current, joint = np.empty((half, 2 * k, 2 * k)), np.empty((2 * k, 2 * k)), np.empty((8 * k, 2 * k))
     for x in range(t.size):
         for shift in range(1, -1, -1):  # from the outside in, and then from the inside out; both meet in each block
             current[:] = 0.0
@@ -199,3 +197,4 @@ def block_resolvent_traces(resistances, grounded, dual, factors, t, outside, cur
                     near = m if shift else m - 1
                     _parallel(current, resistances[near], resistances[b - 2 - near], shift, joint)
         total[x] *= 1.0 - (half + 4) * UNIT
+    return total

@@ -177,15 +177,12 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     from factorize.checker.bounds.block_kernels import block_resolvent_traces
 
     sweep: Any = block_resolvent_traces
-    b, k = arguments[0].shape
-    scratch = [np.empty((*rows, 2 * k)) for rows in ((b // 2, 2 * k), (2 * k,), (8 * k,))]
     terms: list[float] = []
     step = math.copysign(_STEP, direction)
     while len(terms) < _MOST_TERMS:
         nodes = u + step * (len(terms) + np.arange(_AT_ONCE))
-        traces = np.zeros(_AT_ONCE)
-        sweep(*arguments, np.exp(2 * nodes), *scratch, traces)
-        terms.extend(np.exp(nodes) * np.nan_to_num(traces, nan=0.0) * (1 - _ERRORS))
+        traces = np.nan_to_num(sweep(*arguments, np.exp(2 * nodes)), nan=0.0)
+        terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
         if terms[-1] <= _CUTOFF * max(terms):
             break
     return [*terms, terms[-1] * _TAIL]

@@ -119,20 +119,15 @@ def _observe(o, shift, high, low, z, work):
     return xh, xl, True
 
 
+@numba.njit(cache=True, nogil=True)
 def determinant(shift, inputs, weights, states, targets, sources, counts, program, output):
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 
     Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
     diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two.
     """
-    m, named = 1 + states, np.empty(sources.shape[1], dtype=np.int64)
-    scratch = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m)), named
-    return _determinant(shift, inputs, weights, targets, sources, counts, program, 1 + output, *scratch)
-
-
-@numba.njit(cache=True, nogil=True)
-def _determinant(shift, inputs, weights, targets, sources, counts, program, o, high, low, z, work, named):
-    m = len(high)
+    m, o, named = 1 + states, 1 + output, np.empty(sources.shape[1], dtype=np.int64)
+    high, low, z, work = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m))
     ph, pl, places = 1.0, 0.0, 0
     for i in range(len(inputs)):
         for c in range(m):

@@ -116,7 +116,10 @@ def sum_above(weights: np.ndarray) -> Fraction:
 
 
 def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
-    """Return squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
+    """Return squared row factors of W and a divisor of the square of the norm; for restarts, both times tau.
+
+    The largest of the row errors is at least their mean with any weights: here those of the evidence.
+    """
     if weighing.weights is not None:
         times = weighing.tau or 1
         doubles = np.array([float(weight * times) for weight in weighing.weights])
@@ -129,12 +132,9 @@ def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.
 
 def rows_of(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Return row factors of W, rounded down (a smaller W has a smaller objective), and a divisor of the square."""
-    if weighing.weights is not None:
-        inside = {weight: square_root_down(weight) for weight in set(weighing.weights)}
-        return np.array([inside[weight] for weight in weighing.weights]), Fraction(weighing.divisor or 1)
-    if "row_weights" not in dual:
+    rows = row_weights(weighing, dual)
+    if rows is None:
         return None
-    # The largest of the row errors is at least their mean with any weights: here the squares of the roots.
-    roots = np.sqrt(weights_of(dual, "row_weights", weighing.rows))
-    total = sum((Fraction(root) ** 2 for root in roots), start=Fraction(0))
-    return (roots, total) if total else None
+    weights = rows[0].tolist()
+    inside = {weight: square_root_down(Fraction(weight)) for weight in set(weights)}
+    return np.array([inside[weight] for weight in weights]), rows[1]

@@ -29,8 +29,8 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball, normal
-from factorize.checker.arithmetic.near import UNIT, double_below
-from factorize.checker.sampling.star import log_moment, log_row_means
+from factorize.checker.arithmetic.near import UNIT
+from factorize.checker.sampling.star import log_moment, log_row_means, scaled
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 8192
@@ -96,22 +96,6 @@ class BetOutcome(NamedTuple):
     mean: float
 
 
-class Terms(NamedTuple):
-    """What the weights of both directions are made of.
-
-    Attributes:
-        rest: covariance of what is drawn, K - t^2.
-        spread: t.
-        lost: S, which covers what doubles lose of a weight.
-        near: epsilon - S.
-    """
-
-    rest: Covariance
-    spread: float
-    lost: float
-    near: float
-
-
 def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
     """Return a covariance that is at least G / s^2 - t^2.
 
@@ -124,10 +108,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
         InvalidParameter: no such covariance is found in doubles.
     """
     bins = len(gram)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        least = np.nextafter(gram / double_below(Fraction(scale) ** 2) * (1 + 8 * UNIT), np.inf)
-    if not (np.isfinite(least).all() and least.max() < 1e8):
-        raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
+    least = scaled(gram, scale)
     rest, tau = least - shared, 64 * UNIT * bins * float(least.max())
     for _ in range(_TRIES):
         try:
@@ -157,13 +138,16 @@ def slack(covariance: Covariance, order: float) -> float:
     return max(2.0 ** math.ceil(math.log2(lost)), _LEAST_SLACK)
 
 
-def _terms(gram: np.ndarray, scale: float, epsilon: float, order: float, shared: float) -> Terms:
+def _terms(
+    gram: np.ndarray, scale: float, epsilon: float, order: float, shared: float
+) -> tuple[Covariance, float, float, float]:
+    """Return the covariance K - t^2 of what is drawn; t; S, which covers what doubles lose of a weight; epsilon - S."""
     rest, spread = covariance(gram, scale, shared), math.sqrt(shared)
     lost = slack(rest, order)
     near = epsilon - lost
     if not ((spread == 0 or LEAST_SPREAD <= spread <= MOST_SPREAD) and abs(near) <= _MOST_EPSILON):
         raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of bins-1")
-    return Terms(rest, spread, lost, near)
+    return rest, spread, lost, near
 
 
 @ctx.workprec(PLACES)
@@ -415,8 +399,8 @@ def sums_of_rows(matrix: np.ndarray, picks: np.ndarray) -> np.ndarray:
     """Return for each tuple the sum of the rows that it names, shape (samples, bins)."""
     from scipy.sparse import csr_array
 
-    ends = np.arange(0, picks.size + 1, picks.shape[1])
-    return np.asarray(csr_array((np.ones(picks.size), picks.ravel(), ends), shape=(len(picks), len(matrix))) @ matrix)
+    ends, ones = np.arange(0, picks.size + 1, picks.shape[1]), np.ones(picks.size, matrix.dtype)
+    return np.asarray(csr_array((ones, picks.ravel(), ends), shape=(len(picks), len(matrix))) @ matrix)
 
 
 def log_mean_exp(values: np.ndarray) -> np.ndarray:

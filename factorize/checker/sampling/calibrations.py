@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -179,7 +178,7 @@ def _gaussian(claim: Claim, found: Bounds, epsilon: arb) -> arb:
 def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     """Check one direction; whether it was sampled."""
     part = claim.document[direction]
-    if "samples" in part:
+    if isinstance(found, BinBounds) and "samples" in part:  # the other law has no bets
         return _check_bet(report, claim, found, direction, fresh)
     if part["rule"] == "gaussian":
         above, rule = _gaussian(claim, found, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
@@ -199,7 +198,7 @@ def _shown(value: arb) -> str:
     return f"{float(value):.6g}" if value < 1e300 else f"10^{float(value.log() / arb(10).log()):.0f}"
 
 
-def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
+def _check_bet(report: CalibrationReport, claim: Claim, found: BinBounds, direction: str, fresh: bool) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
@@ -265,8 +264,8 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
     )
 
 
-class Bounds(ABC):
-    """What is known of delta at the sigma and epsilon of a claim.
+class BinBounds:
+    """Balls in bins, by the Gram matrix of the bins: what is known of delta at the sigma and epsilon of a claim.
 
     Args:
         claim: that is checked.
@@ -276,63 +275,38 @@ class Bounds(ABC):
         proved: what was taken from the bytes of C.
     """
 
-    proved: str
-
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         self.claim = claim
-
-    @abstractmethod
-    def norm(self) -> Fraction:
-        """Return at least the largest squared norm of what one example shifts."""
-
-    @abstractmethod
-    def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by evidence without samples, and by what; its rule is not `gaussian`.
-
-        Raises:
-            ClaimRefused: a number that the rule does not know.
-        """
-
-    def least(self) -> arb:
-        """Return a lower bound of delta, which refutes at once: 0 where no set of steps has a weight to speak of."""
-        return arb(0)
-
-    def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return what a bet of a direction draws.
-
-        Raises:
-            ClaimRefused: the law has no bets.
-        """
-        raise ClaimRefused(f"{self.claim.document['sampling']} has bounds alone, and no bets")
-
-
-class BinBounds(Bounds):
-    """Balls in bins, by the Gram matrix of the bins."""
-
-    def __init__(self, claim: Claim, strategy: Strategy) -> None:
-        super().__init__(claim, strategy)
         self._gram = gram(strategy, claim.bins)
         self.proved = f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C"
 
     def norm(self) -> Fraction:
-        """Of the largest bin."""
+        """Return at least the largest squared norm of what one example shifts: that of the largest bin."""
         return Fraction(float(self._gram.high.diagonal().max()))
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Theorem 4 or 7."""
+        """Return at least delta in a direction by theorem 4 or 7, without samples, and by what.
+
+        Raises:
+            ClaimRefused: a number that the rule does not know.
+        """
         if part["rule"] == "closed_form":
             found = star.addition(self._gram, self.claim.scale, self.claim.epsilon)
             return found, "the closed form of theorem 7"
         order = integer(part, "m", 2, star.MOST_ORDER)
-        kernel = star.covariance(self._gram, self.claim.scale)
+        kernel = star.scaled(self._gram.high, self.claim.scale)
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def least(self) -> arb:
-        """Theorem 8 a."""
+        """Return a lower bound of delta, which refutes at once (theorem 8 a)."""
         return star.least_delta(self._gram, self.claim.scale, self.claim.epsilon)
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Theorem 5 or 7."""
+        """Return what a bet of a direction draws (theorem 5 or 7).
+
+        Raises:
+            ClaimRefused: a number beyond the limits.
+        """
         given = self._gram.high, self.claim.scale, self.claim.epsilon
         shared = real(part, "shared", zero=True)
         if direction == "pq":
@@ -342,11 +316,11 @@ class BinBounds(Bounds):
         return bets.addition(*given, eta, shared)
 
 
-class AllocationBounds(Bounds):
-    """One step of every epoch, drawn anew, by the largest entry of a C with one band."""
+class AllocationBounds:
+    """One step of every epoch, drawn anew, by the largest entry of a C with one band; see `BinBounds`."""
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
-        super().__init__(claim, strategy)
+        self.claim = claim
         require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
         self._square = losses.largest_square(strategy)
         self.proved = "C has one band; its largest entry, rounded up from the bytes of C"
@@ -360,17 +334,19 @@ class AllocationBounds(Bounds):
         return self.claim.n // self.claim.bins
 
     def norm(self) -> Fraction:
-        """Of any k steps."""
+        """Return k times the square."""
         return self._square * self._number
 
+    def least(self) -> arb:
+        """Return 0: no set of steps has a weight to speak of."""
+        return arb(0)
+
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Theorem 9."""
+        """Return at least delta in a direction by theorem 9, and by what."""
         bound = self._losses.removal if direction == "pq" else self._losses.addition
         return bound(self.claim.epsilon), "the loss distribution on a grid"
 
 
-BOUNDS: dict[str, type[Bounds]] = {
-    "balls_in_bins": BinBounds,
-    "random_allocation": AllocationBounds,
-}
+Bounds = BinBounds | AllocationBounds
+BOUNDS: dict[str, type[Bounds]] = {"balls_in_bins": BinBounds, "random_allocation": AllocationBounds}
 """By the law of sampling."""

@@ -28,6 +28,7 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import UNIT
+from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter
 
@@ -263,12 +264,7 @@ def largest_square(strategy: Strategy) -> Fraction:
             f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
             field="sampling",
         )
-    diagonal, factors = np.broadcast_arrays(
-        strategy.reading.diagonal, np.ones(1) if strategy.scale is None else strategy.scale
-    )
-    rounded = diagonal * factors
-    near = np.flatnonzero(rounded >= rounded.max() * (1 - 2.0**-50))
-    return max((Fraction(float(diagonal[i])) * Fraction(float(factors[i]))) ** 2 for i in near)
+    return squared_sensitivity(strategy, {"kind": "single"}).upper
 
 
 _MOST_CELLS = 20_000  # of one step, at the finest grid; a coarser one moves more mass, and is true

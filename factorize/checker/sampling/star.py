@@ -30,8 +30,8 @@ _UNIT = 2.0**-52
 _SUMS = 2.0**-44  # more than sums of positive doubles lose, in pairs or not, up to 4096 twice
 
 
-def covariance(gram: Gram, sigma: float) -> np.ndarray:
-    """Return K rounded up, shape (bins, bins).
+def scaled(gram: np.ndarray, sigma: float) -> np.ndarray:
+    """Return K rounded up, of G rounded up, shape (bins, bins).
 
     Raises:
         InvalidParameter: sigma is not a positive number, or K is beyond the range of doubles.
@@ -39,7 +39,7 @@ def covariance(gram: Gram, sigma: float) -> np.ndarray:
     if not (np.isfinite(sigma) and sigma > 0):
         raise InvalidParameter(f"sigma is a positive number; got {sigma!r}", field="sigma")
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        found = np.nextafter(gram.high / double_below(Fraction(sigma) ** 2), np.inf)
+        found = np.nextafter(gram / double_below(Fraction(sigma) ** 2) * (1 + 8 * _UNIT), np.inf)
     if not (np.isfinite(found).all() and found.max() < 1e8):
         raise InvalidParameter(f"sigma {sigma!r} is so small that nothing is private; take a larger one", field="sigma")
     return np.asarray(found)

@@ -16,7 +16,6 @@ from star_claims import best_order, changed, consistent, digest, estimate, gram_
 
 from factorize import parse_spec
 from factorize.checker.sampling import bets, calibrations, star
-from factorize.checker.sampling.bins import Gram
 from factorize.checker.sampling.calibrations import check_calibration, read_claim
 from factorize.errors import CorruptObject, TooLarge
 from factorize.factorization import Factorization
@@ -85,8 +84,8 @@ def closed_claim(claim: dict[str, Any], rule: str) -> dict[str, Any]:
     found, sigma = gram_of(DATA, BINS), float.fromhex(claim["sigma"])
     while True:
         sigma *= 1.02
-        order = best_order(star.covariance(found, sigma), EPSILON)
-        log_delta = star.log_ceiling(star.covariance(found, sigma), order, EPSILON)
+        order = best_order(star.scaled(found.high, sigma), EPSILON)
+        log_delta = star.log_ceiling(star.scaled(found.high, sigma), order, EPSILON)
         stated = unamplified(found, sigma, DELTA)
         if (float(log_delta) <= math.log(DELTA)) if rule == "star_bound" else stated <= EPSILON:
             break
@@ -205,7 +204,7 @@ def test_covariances_are_never_below_the_gram_matrix_over_sigma_squared(power: i
         sigma, sums = float(np.ldexp(1 + rng.random(), power)), np.ldexp(rng.random((3, 3)), power)
         near = sums.T @ sums
         exact = [Fraction(entry) / Fraction(sigma) ** 2 for entry in near.ravel().tolist()]
-        for kernel in (star.covariance(Gram(near, near, near[0]), sigma), bets.covariance(near, sigma).kernel):
+        for kernel in (star.scaled(near, sigma), bets.covariance(near, sigma).kernel):
             assert all(Fraction(k) >= least for k, least in zip(kernel.ravel().tolist(), exact, strict=True))
 
 
