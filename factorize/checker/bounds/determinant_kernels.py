@@ -28,34 +28,34 @@ _LARGEST = 1e140
 _SCALE = 2.0**-400
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _lower(high, low, c, less):
     """Make a diagonal entry smaller, by what its own rounding takes as well."""
     less += _OWN * abs(high[c, c])
     high[c, c], low[c, c] = _plus(high[c, c], low[c, c], -less, 0.0)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _root(value):
     return math.sqrt(max(value, 0.0)) + _SMALLEST
 
 
-@numba.njit(cache=True, nogil=True)
-def _statement(target, sources, coefficients, high, low, z, work):
-    """Carry out state <- sum of coefficients times states."""
-    m, count = len(high), len(sources)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _statement(target, sources, count, coefficients, high, low, z, work):
+    """Carry out state <- sum of coefficients times states; those of `sources` stand one further."""
+    m = len(high)
     for c in range(m):
         th, tl, size = 0.0, 0.0, 0.0
         for k in range(count):
-            entry = high[sources[k], c]
+            entry = high[1 + sources[k], c]
             if entry != 0.0:
-                ph, pl = _times(coefficients[k, 0], coefficients[k, 1], entry, low[sources[k], c])
+                ph, pl = _times(coefficients[k, 0], coefficients[k, 1], entry, low[1 + sources[k], c])
                 th, tl = _plus(th, tl, ph, pl)
                 size += abs(coefficients[k, 0]) * abs(entry)
         work[0, c], work[1, c], work[2, c] = th, tl, size
     dh, dl, size = 0.0, 0.0, 0.0
     for k in range(count):
-        source = sources[k]
+        source = 1 + sources[k]
         ph, pl = _times(coefficients[k, 0], coefficients[k, 1], work[0, source], work[1, source])
         dh, dl = _plus(dh, dl, ph, pl)
         size += abs(coefficients[k, 0]) * work[2, source]
@@ -74,7 +74,7 @@ def _statement(target, sources, coefficients, high, low, z, work):
     return size < _LARGEST and abs(dh) < _LARGEST  # both are false for NaN
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _observe(o, shift, high, low, z, work):
     """Condition on the observation of state o with noise of variance 1 / shift; return 1 + shift P_oo as a pair."""
     m = len(high)
@@ -119,14 +119,14 @@ def _observe(o, shift, high, low, z, work):
     return xh, xl, True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def determinant(shift, inputs, weights, states, targets, sources, counts, program, output):
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 
     Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
     diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two.
     """
-    m, o, named = 1 + states, 1 + output, np.empty(sources.shape[1], dtype=np.int64)
+    m, o = 1 + states, 1 + output
     high, low, z, work = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m))
     ph, pl, places = 1.0, 0.0, 0
     for i in range(len(inputs)):
@@ -136,10 +136,7 @@ def determinant(shift, inputs, weights, states, targets, sources, counts, progra
         z[0] = _root(inputs[i])
         row = program[i if len(program) > 1 else 0]
         for k in range(len(targets)):
-            for s in range(counts[k]):
-                named[s] = 1 + sources[k, s]
-            count = counts[k]
-            if not _statement(1 + targets[k], named[:count], row[k, :count], high, low, z, work):
+            if not _statement(1 + targets[k], sources[k], counts[k], row[k], high, low, z, work):
                 return 0.0, 0.0, 0
         if weights[i] == 0.0:
             continue
