@@ -19,8 +19,7 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from ssl import SSLError
 from typing import Any, TypeVar
 
@@ -34,7 +33,8 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
-from factorize.api.jobs.solving import Request, carry_out
+from factorize.api.jobs.job import Job
+from factorize.api.jobs.solving import carry_out, is_large
 from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
 
@@ -51,6 +51,9 @@ _JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
 """Resource of workers of this release: another may read what it is asked otherwise."""
+FIELDS = ("spec_digest", "spec", "workload", "memory_mb", "seconds_limit", "threads", "request_id", "client_request_id")
+FIELDS += ("task", "deaths")
+"""Of a job, what a worker is told."""
 _MANY = 1e6  # solves at a time, which this resource does not limit
 _GONE = frozenset({"cancelled", "released", "forgotten"})
 _SETTINGS = {
@@ -275,23 +278,22 @@ def offer(memory_mb: int, processors: int) -> dict[str, float]:
     return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
 
 
-def solve(document: str, task: str) -> None:
+def solve(document: str, store: str) -> None:
     """What a worker does for one solve: two processes of its pool do it, and it forwards what is said.
 
     Args:
-        document: the fields of a `Request`, as JSON.
-        task: name of the claim.
+        document: the `FIELDS` of a job, as JSON.
+        store: URL of the store, unless this machine has one of its own.
     """
-    worker = get_worker()
-    request = Request(**json.loads(document))
-    if _own_store:
-        request = replace(request, store=_own_store[0])
-
-    def say(event: str, **more: Any) -> None:
-        worker.log_event(TOPIC, {"task": task, "event": event, **more})
-
-    with pool().place(fresh=request.fresh) as place:
-        carry_out(request, place, say=say, cancelled=lambda: not is_wanted(worker, task))
+    worker, job = get_worker(), Job(**json.loads(document))
+    with pool().place(fresh=is_large(job)) as place:
+        carry_out(
+            job,
+            _own_store[0] if _own_store else store,
+            place,
+            say=partial(worker.log_event, TOPIC),
+            cancelled=lambda: not is_wanted(worker, job.task),
+        )
 
 
 @cache

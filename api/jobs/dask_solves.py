@@ -7,15 +7,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from distributed import fire_and_forget
 
 from factorize.api.jobs import dask_cluster
-from factorize.api.jobs.dask_cluster import RELEASE
-from factorize.api.jobs.job import SolveEnding
-from factorize.api.jobs.solving import Request, WorkerLoad
+from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
+from factorize.api.jobs.job import Job, SolveEnding
+from factorize.api.jobs.solving import WorkerLoad
 from factorize.api.workers.ending import Ending
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ class DaskSolves:
 
     Args:
         scheduler: its address.
+        store: URL of the store that keeps results.
         listen: called with each event of a running solve, in a thread of dask's; must not block.
     """
 
@@ -38,11 +38,11 @@ class DaskSolves:
     """Whether solves end with this process."""
     loads = False
 
-    def __init__(self, scheduler: str, listen: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, Any]], None]) -> None:
         self.unreadable = ""
         """Why what answers is no scheduler that this release understands; nothing where none answers, or one does."""
         self._connection: dask_cluster.SchedulerClient | None = None
-        self._where = scheduler
+        self._where, self._store = scheduler, store
         self._listen = listen
         self._rounds_without = 0
         self._closing: list[threading.Thread] = []
@@ -96,22 +96,20 @@ class DaskSolves:
         workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def submit(self, request: Request, task: str, rank: int, room: tuple[int, int]) -> Future[Any]:
+    def submit(self, job: Job, room: tuple[int, int]) -> Future[Any]:
         """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
 
         Args:
-            request: the solve.
-            task: name of the claim.
-            rank: larger ones first.
+            job: the solve; earlier turns come first.
             room: memory in MB and threads to keep free for it.
         """
         assert self.client is not None
         future = self.client.submit(
             dask_cluster.solve,
-            json.dumps(asdict(request)),
-            task,
-            key=task,
-            priority=rank,
+            json.dumps({name: getattr(job, name) for name in FIELDS}),
+            self._store,
+            key=job.task,
+            priority=-job.turn,
             resources={"MB": room[0], "CPU": room[1], RELEASE: 1},
             retries=0,
             pure=False,

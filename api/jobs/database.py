@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from factorize.errors import StoreUnavailable
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of the tables below; a database with another number is refused."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -46,7 +46,7 @@ jobs = sa.Table(
     *_columns(sa.String(64), "workload owner request_id client_request_id"),
     *_columns(sa.Text, "spec"),
     *_columns(sa.Integer, "memory_mb threads attempts deaths"),
-    *_columns(sa.Float, "seconds_limit"),
+    *_columns(sa.Float, "seconds_limit lease"),
     *_columns(sa.BigInteger, "seq turn"),
     *_columns(sa.String(9), "state"),
     *_columns(sa.String(96), "task"),
@@ -60,17 +60,8 @@ jobs = sa.Table(
     sa.Index("jobs_by_workload", "workload", "submitted", "spec_digest"),
     sa.Index("jobs_by_turn", "state", "caller", "turn"),
 )
-engines = sa.Table(
-    "engines",
-    metadata,
-    *_columns(sa.String(64), "id", primary_key=True),
-    *_columns(sa.String(255), "host"),
-    *_columns(sa.Integer, "pid"),
-    *_columns(sa.Float, "started"),
-    *_columns(sa.BigInteger, "beat"),
-)
-schema = sa.Table("schema_version", metadata, *_columns(sa.Integer, "version"))
-"""Its one row is the number of the tables' version."""
+schema = sa.Table("schema_version", metadata, *_columns(sa.Integer, "version"), *_columns(sa.BigInteger, "renewals"))
+"""Its one row is the number of the tables' version, and how often leases were renewed."""
 access_keys = sa.Table(
     "access_keys",
     metadata,
@@ -184,6 +175,13 @@ def insert_into(engine: sa.Engine, table: sa.Table) -> Any:
     return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
 
 
+def clock(engine: sa.Engine) -> sa.ColumnElement[float]:
+    """Return the seconds by a database's own clock, as a part of a statement; their beginning is the database's."""
+    if engine.dialect.name == "sqlite":
+        return sa.func.julianday("now", type_=sa.Float) * 86_400.0
+    return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Float)
+
+
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Give a connection.
@@ -248,7 +246,7 @@ def _create(engine: sa.Engine) -> int:
         found = _version_in(connection)
         if not found:
             metadata.create_all(connection)
-            connection.execute(schema.insert().values(version=SCHEMA_VERSION))
+            connection.execute(schema.insert().values(version=SCHEMA_VERSION, renewals=0))
         return found or SCHEMA_VERSION
 
 

@@ -2,9 +2,12 @@
 
 The ledger says what was asked, the store says what exists, and the engine makes the second follow the
 first. It holds nothing that cannot be rebuilt: a job that nobody runs is found every few seconds and at
-every start, and is either done (the store has it) or submitted again. A service that dies is not the fault of the
-specs that it was solving. Only the death of a job's own child counts against it, or that of a machine on which
-it ran alone; after two it gets a worker for itself, and after the third it is given up.
+every start, and is either done (the store has it) or submitted again. What is stored is done, whatever the solve said
+last.
+
+A service that dies is not the fault of the specs that it was solving, nor is a cancel. Only the death of a job's own
+child counts against it, or that of a machine on which it ran alone; after two it gets a worker for itself, and after
+the third it is given up.
 
 One thread, the engine's own, writes what solves report into the ledger. Requests come in from any thread.
 """
@@ -16,15 +19,14 @@ import logging
 import queue
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Self
 
-from factorize.api.jobs.dispatch import Dispatch, Presence, Sent, Settlement
-from factorize.api.jobs.job import Job, JobOrder, SolveEnding, read_progress
+from factorize.api.jobs.dispatch import Dispatch, Sent, has_ended, has_fallen, new_owner
+from factorize.api.jobs.job import ALONE_AFTER, Job, JobOrder, SolveEnding, read_progress
 from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.solving import LocalSolves
 from factorize.api.workers.ending import Ending
@@ -33,6 +35,8 @@ from factorize.errors import StoreUnavailable
 
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.02, 0.5, 1.25
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
+OUTAGES = 10
+"""Starts after which a job whose child finds no store is failed, though the service finds it."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +52,6 @@ class JobEngine:
         pool: Pool,
         scheduler: str | None = None,
         tick: float = 2.0,
-        patience: float = 15.0,
         settled: Callable[[Job, SolveEnding], None] | None = None,
     ) -> None:
         """Describe the engine; ``start`` brings it to life.
@@ -61,27 +64,22 @@ class JobEngine:
             pool: workers of this machine, closed by whoever made it.
             scheduler: address of a dask scheduler whose workers solve instead.
             tick: seconds between two rounds of reconciliation.
-            patience: seconds without a sign of life after which another engine counts as dead.
             settled: told of each end of a solve, in the engine's thread.
         """
-        self.id = uuid.uuid4().hex
+        self.id = new_owner()
         self.solves_total = 0
         self.writes = True
-        """Whether the last sign of life could be written into the ledger."""
+        """Whether leases could be renewed at the last attempt."""
         self._waits = self._refused = False
         self._ledger = ledger
         self._find = find
         self._tick_seconds = tick
-        self._patience = patience
-        self._settlement = Settlement(ledger, find, settled)
-        self._presence: Presence | None = None
+        self._settled = settled
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.solves = _solves(pool, scheduler, lambda event: self._inbox.put(partial(self._on_event, event)))
+        self.solves = _solves(pool, scheduler, store, lambda event: self._inbox.put(partial(self._on_event, event)))
         """What carries solves out: a `LocalSolves` or a `DaskSolves`."""
         self._dispatch = Dispatch(
-            store=store,
-            solves=self.solves,
-            ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
+            self.solves, lambda task, future: self._inbox.put(partial(self._on_end, task, future))
         )
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
@@ -93,7 +91,6 @@ class JobEngine:
         A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
         """
         self.solves.start()
-        self._presence = Presence(self._ledger, self.id, self._patience)
         self._thread.start()
         return self
 
@@ -109,9 +106,8 @@ class JobEngine:
         if self._thread.is_alive():
             self._thread.join()
         self._dispatch.close(self._ledger.release)
-        if self._presence is not None:
-            with suppress(Exception):
-                self._presence.end()
+        with suppress(Exception):
+            self._ledger.renew(self.id, last=True)
 
     def __enter__(self) -> Self:
         """Start; use as ``with Engine(...) as engine``."""
@@ -263,29 +259,46 @@ class JobEngine:
         """Write the end of a solve, unless it was only lost."""
         try:
             if outcome is not None:
-                self._settlement.settle(entry.job, outcome)
+                self._write_end(entry.job, outcome)
         finally:
             self._dispatch.drop(entry.job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
+
+    def _write_end(self, job: Job, outcome: SolveEnding) -> None:
+        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
+        if self._settled is not None:
+            self._settled(job, outcome)
+        stored = self._find(job.spec_digest)
+        if stored is not None:
+            self._ledger.finish(job.spec_digest, stored, outcome.progress)
+        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
+            self._ledger.died(job, deaths=0)
+        elif outcome.ending in (Ending.CRASHED, Ending.LOST):
+            if job.suspect:
+                self._ledger.fail(job, _given_up(outcome.error))
+            else:  # one that was lost with its workers is only suspected, until it runs alone
+                self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
+        elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
+            self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
+        else:
+            self._ledger.fail(job, outcome.error or _not_stored(outcome))
 
     # Reconciliation
 
     def _tick(self) -> None:
-        assert self._presence is not None
         try:
-            self._presence.beat()
+            self._ledger.renew(self.id)
         except BaseException:
             self.writes = False
             raise
-        self.writes = True  # only now: while a beat is being written, the one before counts
+        self.writes = True  # only now: while leases are being renewed, the attempt before counts
         self._dispatch.look_after()
         rows = self._look_after_sent()
-        living = self._presence.living()
+        living = {owner for owner in self._ledger.living() if not has_ended(owner)}
         running = Counter(job.owner for job in rows if job.state == "running")
-        fallen = self._presence.fallen if self.solves.here else ()
         for job in rows:
             if job.owner == self.id or job.owner not in living:
-                alone = job.state == "running" and running[job.owner] == 1
-                self._guarded(partial(self._resume, job, fell=alone and job.owner in fallen))
+                alone = self.solves.here and job.state == "running" and running[job.owner] == 1
+                self._guarded(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
 
     def _look_after_sent(self) -> list[Job]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
@@ -313,15 +326,33 @@ class JobEngine:
             if stored is not None:
                 self._ledger.finish(job.spec_digest, stored)
             elif fell and job.suspect:
-                self._settlement.give_up(job)
+                self._ledger.fail(job, _given_up(None))
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._dispatch.send(adopted)
 
 
-def _solves(pool: Pool, scheduler: str | None, listen: Callable[[dict[str, Any]], None]) -> Any:
+def _given_up(last: dict[str, str] | None) -> dict[str, str]:
+    """Return the error of a job that has ended its process too often; `last` is the error that it left, if any."""
+    end = "its machine went down" if last is None else last["message"]
+    return {
+        "type": "gave_up",
+        "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
+        f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
+    }
+
+
+def _not_stored(outcome: SolveEnding) -> dict[str, str]:
+    return {
+        "type": "not_stored",
+        "message": f"the solver says that it stored {outcome.digest}, and the store does not have it; check "
+        "that workers and service use the same store, and post the spec again",
+    }
+
+
+def _solves(pool: Pool, scheduler: str | None, store: str, listen: Callable[[dict[str, Any]], None]) -> Any:
     if scheduler is None:
-        return LocalSolves(pool, listen)
+        return LocalSolves(pool, store, listen)
     from factorize.api.jobs.dask_solves import DaskSolves
 
-    return DaskSolves(scheduler, listen)
+    return DaskSolves(scheduler, store, listen)

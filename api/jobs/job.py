@@ -112,17 +112,6 @@ def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
     return {**error, "message": without_places(error["message"])}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRow:
-    """An engine that has announced itself: where it runs, and a number that moves while it lives."""
-
-    id: str
-    host: str
-    pid: int
-    started: float
-    beat: int
-
-
 _MESSAGE_LIMIT = 2000
 _MOST_STAGES = 10
 _LATEST = 1e11  # seconds since 1970

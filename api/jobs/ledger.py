@@ -16,6 +16,9 @@ the id of the server-sent events. ``task`` names one claim and ``owner`` the eng
 message that comes late, from a claim that is over or from an engine that has lost the job, matches neither
 and changes nothing.
 
+``lease`` says until when the owner looks after the job, by the database's clock. Owners renew their leases; a job
+whose lease has run out is anybody's.
+
 Each change is one guarded statement, so SQLite and PostgreSQL need no other lock.
 """
 
@@ -35,7 +38,7 @@ from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import (
     KEPT,
     LISTED,
-    engines,
+    clock,
     having,
     holds,
     insert_into,
@@ -43,11 +46,14 @@ from factorize.api.jobs.database import (
     open_database,
     reading,
     results,
+    schema,
     writing,
 )
-from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
+from factorize.api.jobs.job import STATES, Job, JobOrder
 from factorize.errors import InvalidParameter
 
+LEASE_SECONDS = 15.0
+_ROUNDING_SECONDS = 0.1  # of a clock in days
 _OPEN = ("queued", "running")
 Within = Callable[[sa.Connection, Job, bool], object]
 """What goes with a claim, in its transaction."""
@@ -60,16 +66,18 @@ class Ledger:
         engine: the database, for the other tables in it.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, lease_seconds: float = LEASE_SECONDS) -> None:
         """Open the ledger and create what is missing.
 
         Args:
             url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``.
+            lease_seconds: without a renewal, after which the jobs of an owner are anybody's.
 
         Raises:
             StoreUnavailable: the database cannot be opened, or was written by another release.
         """
         self.engine = open_database(url)
+        self._clock, self._lease_seconds = clock(self.engine), lease_seconds
 
     def close(self) -> None:
         """Close all connections."""
@@ -107,6 +115,7 @@ class Ledger:
         values = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__} | {
             **{"state": "queued", "attempts": 0, "deaths": 0, "progress": None, "error": None, "digest": None},
             **{"owner": owner, "task": _new_task(), "turn": _turn(order), "submitted": now, "updated": now},
+            "lease": self._lease,
         }
         first = insert_into(self.engine, jobs).values(**values, seq=1).on_conflict_do_nothing().returning(jobs)
         ended = jobs.c.state.in_(("failed", "cancelled", "done") if stale else ("failed", "cancelled"))
@@ -148,7 +157,7 @@ class Ledger:
             owner: id of the engine that takes it.
             deaths: how many deaths its last start counts as.
         """
-        return self._change(job, "queued", owner=owner, deaths=jobs.c.deaths + deaths)
+        return self._change(job, "queued", owner=owner, lease=self._lease, deaths=jobs.c.deaths + deaths)
 
     def died(self, job: Job, *, deaths: int = 1) -> Job | None:
         """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
@@ -249,28 +258,33 @@ class Ledger:
         with reading(self.engine) as connection:
             return [_job(row) for row in connection.execute(query)]
 
-    # Engines
+    # Leases
 
-    def announce(self, engine: EngineRow) -> None:
-        """Write down that an engine lives."""
+    @property
+    def _lease(self) -> sa.ColumnElement[float]:
+        return self._clock + self._lease_seconds
+
+    def renew(self, owner: str, *, last: bool = False) -> None:
+        """Renew the leases of an owner's open jobs, or end them. A row is written where there are none, too.
+
+        Args:
+            owner: id of the engine.
+            last: whether the engine ends.
+        """
+        mine = jobs.c.owner == owner, jobs.c.state.in_(_OPEN)
         with writing(self.engine) as connection:
-            connection.execute(engines.insert().values(**{n: getattr(engine, n) for n in EngineRow.__slots__}))
+            connection.execute(schema.update().values(renewals=schema.c.renewals + 1))
+            connection.execute(jobs.update().where(*mine).values(lease=0.0 if last else self._lease))
 
-    def beat(self, engine_id: str) -> bool:
-        """Move the engine's number, so that others see it live. False if others have declared it dead."""
-        statement = engines.update().where(engines.c.id == engine_id).values(beat=engines.c.beat + 1)
-        with writing(self.engine) as connection:
-            return connection.execute(statement).rowcount == 1
+    def living(self) -> set[str]:
+        """Return the owners of open jobs whose leases last.
 
-    def engines(self) -> dict[str, EngineRow]:
-        """Engines by id."""
+        A lease that lasts longer than one can be given is from before the clock was set back, and lasts no more.
+        """
+        lasts = (jobs.c.lease - self._clock).between(0.0, self._lease_seconds + _ROUNDING_SECONDS)
+        owned = jobs.c.state.in_(_OPEN), jobs.c.owner != "", lasts
         with reading(self.engine) as connection:
-            return {row.id: EngineRow(**row._mapping) for row in connection.execute(sa.select(engines))}
-
-    def forget(self, engine_id: str) -> None:
-        """Remove an engine that has ended or is dead; its open jobs are then anybody's."""
-        with writing(self.engine) as connection:
-            connection.execute(engines.delete().where(engines.c.id == engine_id))
+            return set(connection.scalars(sa.select(jobs.c.owner).distinct().where(*owned)))
 
 
 def _moved(
@@ -293,7 +307,7 @@ def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
 
 
 def _job(row: sa.Row[Any]) -> Job:
-    values = dict(row._mapping)
+    values = {name: row._mapping[name] for name in Job.__dataclass_fields__}
     for name in ("progress", "error"):
         values[name] = None if values[name] is None else json.loads(values[name])
     return Job(**values)

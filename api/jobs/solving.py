@@ -7,11 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from factorize.api.jobs.job import SolveEnding, read_progress
+from factorize.api.jobs.job import Job, SolveEnding, read_progress
 from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Place, Pool, Solve
@@ -28,34 +27,9 @@ Event = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is to be known of one solve.
-
-    Args:
-        spec_digest: sha256 of the canonical spec, 64 hex digits.
-        spec: the canonical spec, JSON on one line.
-        store: URL of the store that keeps the result.
-        memory_mb: what the solve was admitted with, in units of 2^20 bytes.
-        seconds_limit: wall limit in seconds.
-        threads: threads per BLAS or OpenMP pool.
-        alone: whether it ended its process before, and is run with nothing beside it.
-        about: what a line of the log says of the solve.
-    """
-
-    spec_digest: str
-    spec: str
-    store: str
-    memory_mb: int
-    seconds_limit: float
-    threads: int = 1
-    alone: bool = False
-    about: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it gets workers of its own: it is large, long, or suspected to end its process."""
-        return self.alone or self.threads > 1 or self.memory_mb > SMALL_MB
+def is_large(job: Job) -> bool:
+    """Say whether a solve gets workers of its own: it is large, long, or suspected to end its process."""
+    return job.suspect or job.threads > 1 or job.memory_mb > SMALL_MB
 
 
 class WorkerLoad(NamedTuple):
@@ -72,35 +46,43 @@ class WorkerLoad(NamedTuple):
     memory_mb: int
 
 
-def carry_out(request: Request, place: Place, *, say: Callable[..., None], cancelled: Callable[[], bool]) -> None:
-    """Solve, and say `started`, `progress` and `ended` as events of plain data.
+def carry_out(
+    job: Job, store: str, place: Place, *, say: Callable[[Event], object], cancelled: Callable[[], bool]
+) -> None:
+    """Solve, and say `started`, `progress` and `ended` as events of plain data, each with the task.
 
     Args:
-        request: the solve.
+        job: the solve.
+        store: URL of the store that keeps the result.
         place: whose workers do it.
-        say: takes an event and its fields.
+        say: takes an event.
         cancelled: looked at ten times a second; True ends the solve.
     """
-    say("started")
-    with bound(**request.about):
-        _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
+
+    def tell(event: str, **more: Any) -> None:
+        say({"task": job.task, "event": event, **more})
+
+    tell("started")
+    with bound(**job.about()):
+        _log.info("a solve starts", extra={"about": {"threads": job.threads, "memory_mb": job.memory_mb}})
         try:
-            ended = run(request, place, report=lambda event: say("progress", progress=event), cancelled=cancelled)
+            ended = run(job, store, place, report=lambda event: tell("progress", progress=event), cancelled=cancelled)
         except Exception as error:
             _log.exception("a solve could not be supervised")
             message = f"the solve could not be supervised: {error!r}"[:2000]
             ended = SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
         _log.info("a solve has ended", extra={"about": _about(ended)})
-    say("ended", said=ended.document())
+    tell("ended", said=ended.document())
 
 
 def run(
-    request: Request, place: Place, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
+    job: Job, store: str, place: Place, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
 ) -> SolveEnding:
     """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception.
 
     Args:
-        request: the solve.
+        job: the solve.
+        store: URL of the store that keeps the result.
         place: whose workers do it.
         report: gets the newest progress event, at most two a second, none in the first 0.1 s.
         cancelled: see `carry_out`.
@@ -112,11 +94,18 @@ def run(
         reports.look()
         return cancelled()
 
-    limits = Limits(request.seconds_limit, request.memory_mb, request.threads, request.about)
+    limits = Limits(job.seconds_limit, job.memory_mb, job.threads, job.about())
     digest, error, ending = None, None, Ending.DONE
     try:
-        asked, store = {"spec": json.loads(request.spec)}, _store(request.store)
-        manifest = published("solve", asked, place=place, store=store, limits=limits, stages=stages, cancelled=over)
+        manifest = published(
+            "solve",
+            {"spec": json.loads(job.spec)},
+            place=place,
+            store=_store(store),
+            limits=limits,
+            stages=stages,
+            cancelled=over,
+        )
         digest = manifest["digest"]
     except WorkerEnded as failure:
         ending, error = failure.ending, {"type": failure.kind, "message": str(failure)}
@@ -178,6 +167,7 @@ class LocalSolves:
 
     Args:
         pool: the workers.
+        store: URL of the store that keeps results.
         listen: called with each event of a running solve, in a thread of the pool; must not block.
     """
 
@@ -186,8 +176,8 @@ class LocalSolves:
     up = True
     unreadable = ""
 
-    def __init__(self, pool: Pool, listen: Callable[[dict[str, Any]], None]) -> None:
-        self._pool, self._listen = pool, listen
+    def __init__(self, pool: Pool, store: str, listen: Callable[[Event], None]) -> None:
+        self._pool, self._store, self._listen = pool, store, listen
         self._running: set[Solve] = set()
 
     def start(self) -> None:
@@ -211,17 +201,15 @@ class LocalSolves:
         """Return a sentence for each machine of another release: there is none."""
         return []
 
-    def submit(self, request: Request, task: str, rank: int, room: tuple[int, int]) -> Solve:
-        """Have a spec solved.
+    def submit(self, job: Job, room: tuple[int, int]) -> Solve:
+        """Have a job's spec solved.
 
         Args:
-            request: the solve.
-            task: name of the claim.
-            rank: larger ones first.
+            job: the job; earlier turns come first.
             room: memory in MB and threads that it takes.
         """
-        call = partial(self._carry_out, request, task)
-        future = self._pool.submit(call, memory_mb=room[0], threads=room[1], rank=rank, fresh=request.fresh)
+        call = partial(self._carry_out, job)
+        future = self._pool.submit(call, memory_mb=room[0], threads=room[1], rank=-job.turn, fresh=is_large(job))
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
@@ -245,8 +233,5 @@ class LocalSolves:
         if wait(running, END_SECONDS).not_done:
             _log.error("a worker has not ended within %g s; it ends with this process", END_SECONDS)
 
-    def _carry_out(self, request: Request, task: str, place: Place, cancelled: Callable[[], bool]) -> None:
-        def say(event: str, **more: Any) -> None:
-            self._listen({"task": task, "event": event, **more})
-
-        carry_out(request, place, say=say, cancelled=cancelled)
+    def _carry_out(self, job: Job, place: Place, cancelled: Callable[[], bool]) -> None:
+        carry_out(job, self._store, place, say=self._listen, cancelled=cancelled)

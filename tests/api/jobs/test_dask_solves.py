@@ -50,7 +50,7 @@ def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thre
 
 def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    link = DaskSolves(f"tcp://127.0.0.1:{port_of(listener)}", lambda event: None)
+    link = DaskSolves(f"tcp://127.0.0.1:{port_of(listener)}", "store", lambda event: None)
     link.start()
     assert not link.up and link.client is None and link.capacity() is None
     assert link.look_after()  # there is a new client, or none: what was sent means nothing
@@ -72,7 +72,7 @@ def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatc
 def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 5.0)
     with answering(words) as port:
-        link = DaskSolves(f"tcp://127.0.0.1:{port}", lambda event: None)
+        link = DaskSolves(f"tcp://127.0.0.1:{port}", "store", lambda event: None)
         link.start()
         assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in link.unreadable
         assert len(link.unreadable) < 400 and "\n" not in link.unreadable
@@ -88,7 +88,7 @@ def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
     with LocalCluster(
         processes=False, n_workers=0, protocol="tcp://", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as cluster:
-        link = DaskSolves(cluster.scheduler_address, lambda event: None)
+        link = DaskSolves(cluster.scheduler_address, "store", lambda event: None)
         link.start()
         assert link.up and link.client is not None
         (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == link.client.id)
@@ -105,7 +105,7 @@ def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solv
     heard: list[object] = []
     ports = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
     with LocalCluster(processes=False, n_workers=1, protocol="tcp://", host="127.0.0.1", **ports) as cluster:
-        link = DaskSolves(cluster.scheduler_address, heard.append)
+        link = DaskSolves(cluster.scheduler_address, "store", heard.append)
         link.start()
         assert link.up and (client := link.client) is not None
         stream = client.scheduler_comm

@@ -25,11 +25,11 @@ from ports import free_ports
 from servers import shared_pool
 from toy_solver import RESULT
 
-from factorize.api.jobs import dask_cluster, dispatch, solving
+from factorize.api.jobs import dask_cluster, solving
 from factorize.api.jobs import engine as engine_module
-from factorize.api.jobs.dispatch import Presence, host_name
+from factorize.api.jobs.dispatch import has_ended, has_fallen, new_owner
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import EngineRow, Job, JobOrder, SolveEnding
+from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
@@ -87,7 +87,10 @@ class Place:
     def engine(self, **options: Any) -> JobEngine:
         pool = shared_pool(toy_solver.MODULES, options.pop("capacity_mb", 1000), options.pop("processors", 4))
         options = {"tick": 0.2} | options
-        engine = JobEngine(self.ledger, find=self.find, store=str(self.store), pool=pool, **options)
+        ledger = self.ledger
+        if "lease_seconds" in options:
+            ledger = self.stack.enter_context(Ledger(self.url, lease_seconds=options.pop("lease_seconds")))
+        engine = JobEngine(ledger, find=self.find, store=str(self.store), pool=pool, **options)
         return self.stack.enter_context(engine)
 
     def host(self, **more: Any) -> subprocess.Popen[str]:
@@ -173,7 +176,7 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     engine = place.engine(tick=0.05)
     engine.submit(order(outage=2))
     assert place.ended(digest(0)).state == "done" and engine.solves_total == 3
-    monkeypatch.setattr(dispatch, "OUTAGES", 2)
+    monkeypatch.setattr(engine_module, "OUTAGES", 2)
     engine.submit(order(1, outage=99))
     job = place.ended(digest(1))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
@@ -183,12 +186,12 @@ def test_an_outage_of_the_ledger_is_said_once_and_so_is_its_end(place, monkeypat
     engine = place.engine(tick=0.01)
     refused: list[int] = []
 
-    def refuse(_id: str) -> bool:
+    def refuse(_id: str) -> None:
         refused.append(1)
         raise StoreUnavailable("the job database does not answer: gone; try again")
 
     with monkeypatch.context() as outage:
-        outage.setattr(place.ledger, "beat", refuse)
+        outage.setattr(place.ledger, "renew", refuse)
         wait_for(lambda: len(refused) > 5)
     wait_for(lambda: "answer again" in caplog.text)
     assert engine.writes
@@ -390,7 +393,7 @@ def test_kill_9_leaves_no_orphan_and_a_restart_finishes_everything(place):
     host = place.host()
     assert host.stdout is not None and host.stdout.readline() == "ready\n"
     for number in range(3):
-        place.ledger.claim(order(number, gate="go"), owner="nobody")
+        place.ledger.claim(order(number, gate="go"), owner="")
     wait_for(lambda: place.ledger.counts()["running"] == 2 and len(place.starts()) == 2)
     host.kill()
     host.wait()
@@ -400,11 +403,11 @@ def test_kill_9_leaves_no_orphan_and_a_restart_finishes_everything(place):
     engine = place.engine()
     assert [place.ended(digest(number)).state for number in range(3)] == ["done"] * 3
     assert engine.solves_total == 3
-    assert list(place.ledger.engines()) == [engine.id]
+    assert place.ledger.living() == set()
 
 
 def test_a_result_that_was_stored_before_the_crash_is_found(place):
-    job, _ = place.ledger.claim(order(), owner="crashed")
+    job, _ = place.ledger.claim(order(), owner="")
     place.ledger.start(job)
     (place.store / digest(0)).write_text(RESULT)
     engine = place.engine()
@@ -421,7 +424,7 @@ def test_close_kills_children_and_hands_their_jobs_back(place):
     assert not alive(pid)
     job = place.ledger.get(digest(0))
     assert job is not None and (job.state, job.attempts) == ("queued", 0)
-    assert place.ledger.engines() == {}
+    assert place.ledger.living() == set()
     place.open("go")
     place.engine()
     assert place.ended(digest(0)).attempts == 1
@@ -441,7 +444,7 @@ def test_streams_end_when_the_engine_closes(place):
 
 
 def test_a_service_that_is_killed_again_and_again_is_not_the_specs_fault(place):
-    place.ledger.claim(order(gate="go"), owner="nobody")
+    place.ledger.claim(order(gate="go"), owner="")
     for count in range(1, 5):
         host = place.host()
         wait_for(lambda count=count: len(place.starts()) == count and place.state(digest(0)) == "running")
@@ -481,17 +484,17 @@ def test_a_spec_whose_child_is_killed_thrice_is_run_alone_and_then_given_up(plac
 
 def before_a_reboot(place: Place, *digests: str) -> None:
     """Jobs that ran on this machine when it went down."""
-    name, boot, namespace = host_name().split()
-    place.ledger.announce(EngineRow("fallen", f"{name} {boot[::-1]} {namespace}", os.getpid(), 0.0, 0))
+    machine, boot, *rest = new_owner().split()
+    owner = " ".join([machine, boot[::-1], *rest])
     for spec_digest in digests:
-        place.ledger.start(place.ledger.claim(order(int(spec_digest, 16), gate="go"), owner="fallen")[0])
+        place.ledger.start(place.ledger.claim(order(int(spec_digest, 16), gate="go"), owner=owner)[0])
 
 
 @pytest.mark.parametrize(("count", "deaths"), [(1, 1), (2, 0)])
 def test_a_machine_that_went_down_counts_against_a_spec_that_ran_there_alone(place, count, deaths):
     digests = [digest(number) for number in range(count)]
     before_a_reboot(place, *digests)
-    place.engine(patience=0.0)
+    place.engine(lease_seconds=0.0)
     wait_for(lambda: len(place.starts()) == count)
     assert [place.ledger.get(each).deaths for each in digests] == [deaths] * count
     place.open("go")
@@ -502,7 +505,7 @@ def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
     before_a_reboot(place, digest(0))
     with place.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET deaths = 2")
-    place.engine(patience=0.0)
+    place.engine(lease_seconds=0.0)
     job = place.ended(digest(0))
     assert job.state == "failed" and job.error["type"] == "gave_up" and "went down" in job.error["message"]
     assert place.starts() == []
@@ -511,12 +514,12 @@ def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
 def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, monkeypatch):
     lost = SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": "KilledWorker"}, 0.0)
     endings = [lost]
-    real = dispatch.Settlement.settle
+    real = JobEngine._write_end
 
-    def settle(self: Any, job: Job, outcome: SolveEnding) -> None:
+    def write_end(self: JobEngine, job: Job, outcome: SolveEnding) -> None:
         real(self, job, endings.pop() if endings else outcome)
 
-    monkeypatch.setattr(dispatch.Settlement, "settle", settle)
+    monkeypatch.setattr(JobEngine, "_write_end", write_end)
     engine = place.engine()
     engine.submit(order(store=False))
     job = place.ended(digest(0))
@@ -568,35 +571,30 @@ def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
 def test_a_stopped_engine_loses_its_jobs_and_keeps_quiet_when_it_comes_back(place):
     host = place.host()
     assert host.stdout is not None and host.stdout.readline() == "ready\n"
-    place.ledger.claim(order(gate="go"), owner="nobody")
+    place.ledger.claim(order(gate="go"), owner="")
     old = wait_for(place.starts)[0][1]
     place.stop(host)
-    engine = place.engine(patience=0.5)
+    engine = place.engine(lease_seconds=0.5)
     wait_for(lambda: len(place.starts()) == 2)
     os.kill(host.pid, signal.SIGCONT)
     wait_for(lambda: not alive(old))  # it notices that the job is no longer its own
     place.open("go")
     job = place.ended(digest(0))
     assert (job.state, job.owner) == ("done", engine.id)
-    wait_for(lambda: len(place.ledger.engines()) == 2)  # and announces itself again
 
 
-def test_the_presence_of_engines(place):
-    me = Presence(place.ledger, "me", patience=3600)
-    place.ledger.announce(EngineRow("elsewhere", "another host", os.getpid(), 0.0, 0))
-    place.ledger.announce(EngineRow("earlier", host_name(), os.getpid(), 0.0, 0))  # our number, another start
+def test_an_engine_of_this_machine_is_gone_with_its_process():
+    owner = new_owner()
+    machine, boot, namespace, pid, started, chance = owner.split()
     dead = subprocess.Popen([sys.executable, "-I", "-S", "-c", ""])
     dead.wait()
-    place.ledger.announce(EngineRow("dead", host_name(), dead.pid, time.time(), 0))
-    assert me.living() == {"me", "elsewhere"} == set(place.ledger.engines())
-    hasty = Presence(place.ledger, "hasty", patience=0.0)
-    assert "elsewhere" in hasty.living()  # seen for the first time: its number may yet move
-    wait_for(lambda: "elsewhere" not in hasty.living())
-    assert "me" not in place.ledger.engines()
-    me.beat()
-    assert "me" in place.ledger.engines()
-    me.end()
-    assert "me" not in place.ledger.engines()
+    assert not has_ended(owner) and not has_fallen(owner) and len(owner) <= 64
+    assert has_ended(" ".join([machine, boot, namespace, str(dead.pid), started, chance]))
+    assert has_ended(" ".join([machine, boot, namespace, pid, "0", chance])), "our number, another start"
+    for other in ("elsewhere", "", " ".join(["0" * 8, boot, namespace, str(dead.pid), started, chance])):
+        assert not has_ended(other) and not has_fallen(other), "its lease says whether it lives"
+    rebooted = " ".join([machine, boot[::-1], namespace, str(dead.pid), started, chance])
+    assert has_fallen(rebooted) and not has_ended(rebooted), "another machine may have the same name"
 
 
 def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
@@ -673,7 +671,7 @@ def test_contract_of_the_workers_record_of_a_cancelled_task(place, monkeypatch):
 def test_an_engine_without_a_scheduler_listens_nowhere_and_imports_no_dask(place):
     host = place.host()
     assert host.stdout is not None and host.stdout.readline() == "ready\n"
-    place.ledger.claim(order(), owner="nobody")
+    place.ledger.claim(order(), owner="")
     place.ended(digest(0))
     assert not [c for c in psutil.Process(host.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
     out, _ = host.communicate("")

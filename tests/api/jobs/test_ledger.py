@@ -168,6 +168,33 @@ def test_adoption_has_one_winner_and_silences_the_old_owner(ledger):
     assert ledger.start(new) is not None
 
 
+def test_leases_say_whose_owners_live(ledger):
+    job = claim(ledger, owner="me")
+    claim(ledger, B, owner="other")
+    claim(ledger, "c" * 64)
+    assert ledger.living() == {"me", "other"}
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET lease = lease - 16")
+    assert ledger.living() == set()
+    ledger.renew("me")
+    assert ledger.living() == {"me"} and ledger.get(A) == job, "nobody who follows it hears of that"
+    ledger.renew("me", last=True)
+    assert ledger.living() == set()
+    ledger.adopt(job, "heir")
+    assert ledger.living() == {"heir"}
+    ledger.finish(A, RESULT)
+    assert ledger.living() == set()
+
+
+def test_a_lease_ends_when_the_clock_of_the_database_is_set_back(ledger):
+    claim(ledger, owner="me")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET lease = lease + 3600")
+    assert ledger.living() == set()
+    ledger.renew("me")
+    assert ledger.living() == {"me"}
+
+
 def test_a_start_after_a_death_has_a_name_of_its_own(ledger):
     first = ledger.start(claim(ledger, owner="me"))
     assert first is not None

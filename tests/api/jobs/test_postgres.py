@@ -21,7 +21,7 @@ FULL = (
     "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
     "'could not extend file \"base/5/1259\": No space left on device' USING ERRCODE = 'disk_full'; END $$",
     *(f"CREATE TRIGGER full_{name} BEFORE INSERT OR UPDATE ON {name} EXECUTE FUNCTION no_room()"
-      for name in ("jobs", "engines")),
+      for name in ("jobs", "schema_version")),
 )  # fmt: skip
 """What PostgreSQL says where its disk is full, to whoever writes."""
 
