@@ -105,7 +105,7 @@ class Readiness:
         except DBAPIError as error:
             return [Missing("database", "ledger-other-release", f"{_said(error)}; take another database")]
         if not self._engine.writes:
-            detail = "the last sign of life could not be written; give the database room and the role its rights"
+            detail = "leases could not be renewed; give the database room and the role its rights"
             return [Missing("database", "ledger-read-only", detail)]
         return []
 

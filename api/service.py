@@ -99,7 +99,11 @@ class SolverService:
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(self.ledger.engine)
         self.register = self.keys()
-        self.register.revoke_withdrawn()
+        try:
+            self.register.revoke_withdrawn()
+        except BaseException:
+            self.ledger.close()
+            raise
         self.meter = UsageMeter(self.ledger.engine)
         self.holdings = Holdings(self.ledger.engine, self.meter)
         self.tracer_provider: TracerProvider | None = None

@@ -34,12 +34,15 @@ Digest = Annotated[str, argument(metavar="SPEC_DIGEST", help="Names the job.")]
 def list_jobs(
     state: Annotated[str | None, option(metavar="STATE", help="queued, running, done, failed or cancelled.")] = None,
     workload: Annotated[str | None, option(metavar="KIND", help="Only this kind of workload.")] = None,
+    search: Annotated[
+        str | None, option(metavar="WORDS", help="Of specs, such as n=64, or beginnings of digests.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs to list at most.")] = 50,
     service: str | None = None,
     store: str | None = None,
 ) -> Shown:
     """List jobs, newest first; results that no job has made come last."""
-    found = _service(service, store).jobs(state=state, workload=workload, limit=limit)
+    found = _service(service, store).jobs(state=state, workload=workload, search=search, limit=limit)
     return {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs"
 
 

@@ -26,8 +26,7 @@ from factorize.api.terminal.spec_command import options_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
-    import uvicorn
-
+    from factorize.api.http.server import Server
     from factorize.api.settings import Settings
     from factorize.storage.fsck import StoreReport
     from factorize.storage.gc import Removed
@@ -71,16 +70,14 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
         running.run(sockets=[listener])
 
 
-def _opened(settings: Settings) -> tuple[uvicorn.Server, bool]:
+def _opened(settings: Settings) -> tuple[Server, bool]:
     """Return the server, and whether callers need a key and there is none."""
     from factorize.api.http.server import server
-    from factorize.api.service import SolverService
 
     try:
-        service = SolverService(settings)
-        running = server(settings, service=service)
+        running = server(settings)
         needs_keys = settings.asks_for_keys and not settings.issuers
-        return running, needs_keys and not service.register.all()
+        return running, needs_keys and not running.service.register.all()
     except StoreUnavailable as error:
         raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None
 

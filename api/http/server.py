@@ -180,18 +180,18 @@ class ServerLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*rest, **named)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
 
     def __init__(self, config: uvicorn.Config, service: SolverService, certificate: Certificate | None) -> None:
         super().__init__(config)
-        self._service = service
+        self.service = service
         self._certificate = certificate
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and have workers made ready once requests are answered."""
         await super().startup(sockets)
-        self._service.warm_up()
+        self.service.warm_up()
 
     async def on_tick(self, counter: int) -> bool:
         """Take up a certificate that was renewed."""
@@ -201,12 +201,12 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close what listens, finish what runs."""
-        ending = asyncio.create_task(asyncio.to_thread(self._service.engine.close))
+        ending = asyncio.create_task(asyncio.to_thread(self.service.engine.close))
         await super().shutdown(sockets)
         await ending
 
 
-def server(settings: Settings, *, service: SolverService | None = None) -> uvicorn.Server:
+def server(settings: Settings, *, service: SolverService | None = None) -> Server:
     """Return a server of the service, not started.
 
     Args:
@@ -242,7 +242,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         # Room to read a header block that is too large to its end, so that its sender can read the answer.
         h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,
     )
-    return _Server(config, service, certificate)
+    return Server(config, service, certificate)
 
 
 class Certificate:

@@ -51,8 +51,7 @@ _JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
 """Resource of workers of this release: another may read what it is asked otherwise."""
-FIELDS = ("spec_digest", "spec", "workload", "memory_mb", "seconds_limit", "threads", "request_id", "client_request_id")
-FIELDS += ("task", "deaths")
+FIELDS = "spec_digest spec workload memory_mb seconds_limit threads request_id client_request_id task deaths".split()
 """Of a job, what a worker is told."""
 _MANY = 1e6  # solves at a time, which this resource does not limit
 _GONE = frozenset({"cancelled", "released", "forgotten"})

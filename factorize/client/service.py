@@ -89,18 +89,21 @@ class Service:
         """
         return self._call("POST", f"{PATH}/{check_digest(spec_digest)}/retry")
 
-    def jobs(self, *, state: str | None = None, workload: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+    def jobs(
+        self, *, state: str | None = None, workload: str | None = None, search: str | None = None, limit: int = 50
+    ) -> list[dict[str, Any]]:
         """Return the newest jobs, then results that no job has made.
 
         Args:
             state: only jobs in this state.
             workload: only this kind of workload.
+            search: only specs that have each of these words, or whose digests begin with it.
             limit: 1 to 1000.
 
         Raises:
             ServiceError: no such state, or a limit out of range.
         """
-        given = {"state": state, "workload": workload, "limit": limit}
+        given = {"state": state, "workload": workload, "search": search, "limit": limit}
         query = urlencode({name: value for name, value in given.items() if value is not None})
         items: list[dict[str, Any]] = self._call("GET", f"{PATH}?{query}")["items"]
         return items

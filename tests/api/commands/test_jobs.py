@@ -33,6 +33,8 @@ def test_the_jobs_of_a_service(factorize, slow_service: LiveService):
 
     name = slow_service.post(SPEC).json()["spec_digest"]
     assert [job["spec_digest"] for job in run("list", "--state", "queued").json()["items"]] in ([], [name])
+    for words, count in [(name[:12], 1), ("prefix n=6", 1), ("prefix n=7", 0)]:
+        assert len(run("list", "--search", words).json()["items"]) == count
     assert run("show", name).json()["state"] in ("queued", "running")
     assert f"spec          {name}" in factorize("jobs", "show", name, "--service", slow_service.url).out
     assert run("retry", name).code == 2
