@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -28,13 +28,10 @@ from factorize import __version__
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-NAMES = ("request_id", "client_request_id", "traceparent", "caller", "job", "spec_digest")
-"""What a line of the log may be about; each is a string of at most 128 characters."""
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._-]{8,64}")
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _about: ContextVar[Mapping[str, str]] = ContextVar("factorize_log_context")
 FORMATS = ("text", "json")
-LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 LONGEST = 2000
 _ROOT = "factorize"
 _SPAN_NAMES = {"prove": "proof"}
@@ -124,61 +121,6 @@ def pass_on(logger: logging.Logger) -> None:
     """Have a logger hand its lines to the root's handler alone."""
     logger.handlers.clear()
     logger.propagate = True
-
-
-class Told(logging.Handler):
-    """Hands lines to whoever asked for this process, who writes them.
-
-    Args:
-        say: says an event (api/workers/worker_process.py).
-    """
-
-    def __init__(self, say: Callable[..., None]) -> None:
-        super().__init__()
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say one line."""
-        fields = {**about(), **getattr(record, "about", {})}
-        message = record.getMessage()
-        if record.exc_info:
-            message += f": {record.exc_info[1]!r}"
-        self._say("log", level=record.levelname, logger=record.name, message=message[:LONGEST], about=fields)
-
-
-def tell_lines(say: Callable[..., None]) -> None:
-    """Have a child process hand its lines on in place of writing them."""
-    logging.getLogger().handlers[:] = [Told(say)]
-    logging.getLogger(_ROOT).setLevel(logging.INFO)
-
-
-def hush_lines() -> None:
-    """Have a process that hands its lines on say warnings alone, as Python's own way has it."""
-    logging.getLogger().handlers.clear()
-    logging.getLogger(_ROOT).setLevel(logging.NOTSET)
-
-
-def relay(event: Mapping[str, Any], known: Mapping[str, str]) -> None:
-    """Write a line that a child process has said, which may have said anything.
-
-    Args:
-        event: the event.
-        known: what the child is about; it cannot say otherwise.
-    """
-    level, name, message, fields = (event.get(key) for key in ("level", "logger", "message", "about"))
-    if level not in LEVELS or not isinstance(name, str) or not isinstance(message, str):
-        return
-    if not name.startswith(_ROOT):
-        name = f"{_ROOT}.child"
-    more = fields if isinstance(fields, dict) else {}
-    own = {key: _short(value) for key, value in list(more.items())[:20] if key not in NAMES}
-    logging.getLogger(name[:100]).log(
-        logging.getLevelNamesMapping()[level], "%s", message[:LONGEST], extra={"about": {**own, **known}}
-    )
-
-
-def _short(value: object) -> object:
-    return value if isinstance(value, int | float | bool) or value is None else str(value)[:200]
 
 
 def of_application(provider: TracerProvider | None) -> Any:

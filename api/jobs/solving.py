@@ -64,7 +64,9 @@ def carry_out(
 
     tell("started")
     with bound(**job.about()):
-        _log.info("a solve starts", extra={"about": {"threads": job.threads, "memory_mb": job.memory_mb}})
+        mechanism, pid = json.loads(job.spec)["mechanism"]["kind"], place.pair.solver.pid
+        room = {"threads": job.threads, "memory_mb": job.memory_mb}
+        _log.info("a solve starts", extra={"about": {"pid": pid, "mechanism": mechanism, **room}})
         try:
             ended = run(job, store, place, report=lambda event: tell("progress", progress=event), cancelled=cancelled)
         except Exception as error:
@@ -94,7 +96,7 @@ def run(
         reports.look()
         return cancelled()
 
-    limits = Limits(job.seconds_limit, job.memory_mb, job.threads, job.about())
+    limits = Limits(job.seconds_limit, job.memory_mb, job.threads)
     digest, error, ending = None, None, Ending.DONE
     try:
         manifest = published(

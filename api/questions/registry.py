@@ -9,8 +9,6 @@ prover (`api/proof.py`) before it gets its name.
 
 from __future__ import annotations
 
-import logging
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
 
 Document = dict[str, Any]
-_log = logging.getLogger(__name__)
 PREDICTION_SECONDS = 60.0
 _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
@@ -258,7 +255,6 @@ def solve(request: Document, tell: Tell) -> str:
     from factorize.spec import parse_spec
 
     spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
-    _log.info("the worker solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
     return _written(solvers.solve(spec, progress=lambda step: tell(**vars(step))), request["path"])
 
 

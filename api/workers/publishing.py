@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.proof import passed
@@ -62,13 +62,11 @@ class Limits:
         seconds: on the wall, the check included.
         memory_mb: private memory of either worker, in units of 2^20 bytes; 0 for no limit.
         threads: of either.
-        about: what a line of the log says of it.
     """
 
     seconds: float
     memory_mb: int = 0
     threads: int = 1
-    about: Mapping[str, str] = field(default_factory=dict)
 
 
 def published(
@@ -109,7 +107,6 @@ def published(
                 threads=limits.threads,
                 progress=progress,
                 cancelled=cancelled,
-                about=limits.about,
             )
 
         ask(pair.solver, question, request, lambda event: stages.step(step_of(event)))

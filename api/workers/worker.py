@@ -7,7 +7,6 @@ The protocol is that of `worker_process.py`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import signal
@@ -17,11 +16,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
-from factorize.api.telemetry import relay
 from factorize.api.workers.ending import Ending, WorkerEnded, died, refused, stopped
 from factorize.api.workers.search_path import search_path
 
@@ -34,7 +32,6 @@ _TAIL_BYTES = 8192
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
 
 Document = dict[str, Any]
-_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -74,7 +71,6 @@ class Worker:
         threads: int = 1,
         progress: Callable[[Document], object] = lambda _event: None,
         cancelled: Callable[[], bool] = lambda: False,
-        about: Mapping[str, str] | None = None,
     ) -> Any:
         """Return the answer to a question; blocks.
 
@@ -86,18 +82,16 @@ class Worker:
             threads: threads per BLAS or OpenMP pool.
             progress: gets progress events.
             cancelled: looked at ten times a second; True kills the process.
-            about: what a line of the log says of it.
 
         Raises:
             WorkerEnded: the process gave no answer.
             FactorizeError: what the answer raised, in its own words.
         """
-        log = _log.isEnabledFor(logging.INFO)
-        document = {"question": question, "request": request, "memory_mb": memory_mb, "threads": threads, "log": log}
+        document = {"question": question, "request": request, "memory_mb": memory_mb, "threads": threads}
         with self._asking:
             process = self._running()
             try:
-                event = self._asked(process, document, seconds, progress, cancelled, dict(about or {}))
+                event = self._asked(process, document, seconds, progress, cancelled)
             except BaseException:
                 self._end()
                 raise
@@ -159,7 +153,6 @@ class Worker:
         seconds: float,
         progress: Callable[[Document], object],
         cancelled: Callable[[], bool],
-        about: Mapping[str, str],
     ) -> Document:
         """Return the last event of an answer."""
         assert process.stdin is not None and process.stdout is not None and self._errors is not None
@@ -174,8 +167,6 @@ class Worker:
                 event: Document = json.loads(line)
                 if event["event"] == "progress":
                     progress(event)
-                elif event["event"] == "log":
-                    relay(event, about)
                 else:
                     return event
                 continue

@@ -3,7 +3,6 @@
 `worker.py` starts it. A question is one JSON object on one line of stdin; the answer is JSON lines on stdout:
 
 * ``{"event": "progress", ...}``, some twenty a second at most;
-* ``{"event": "log", ...}``, lines of its log, where the question says ``"log": true``;
 * ``{"event": "done", "answer": ..., "worn": ...}``, or ``{"event": "failed", "error": {"type", "message", "field"}}``.
 
 An error that is none of ours ends the process, with its traceback on stderr. The process is `worn`, and is replaced,
@@ -27,7 +26,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from factorize.api.telemetry import hush_lines, tell_lines
 from factorize.errors import FactorizeError
 
 Document = dict[str, Any]
@@ -96,7 +94,6 @@ def main(name: str, watch: int) -> None:
 
 
 def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream, answered: int) -> None:
-    tell_lines(stream.say) if document["log"] else hush_lines()
     told = _Told(stream.say)
     try:
         with _limited(document["memory_mb"], document["threads"]):

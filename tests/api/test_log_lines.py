@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from factorize.api.telemetry import LONGEST, JsonLines, about, bound, read_client_id, read_traceparent, relay
+from factorize.api.telemetry import JsonLines, about, bound, read_client_id, read_traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -51,17 +51,6 @@ def test_an_exception_stays_on_its_line(written: Any) -> None:
         logging.getLogger("factorize.x").exception("it failed")
     (line,) = written()
     assert line["exception"].endswith("ValueError: wrong") and line["message"] == "it failed"
-
-
-def test_a_child_cannot_say_what_it_is_about_nor_who_speaks(written: Any) -> None:
-    known = {"request_id": "mine", "job": "a-1", "spec_digest": "a"}
-    said = {"level": "INFO", "logger": "root", "message": "x" * 5000, "about": {"job": "b-1", "pid": 7, "more": [1]}}
-    relay(said, known)
-    for broken in ({"level": "NOTSET"}, {"level": 3}, {"logger": None}, {"message": {}}, {"about": 4, "level": None}):
-        relay({**said, **broken}, known)
-    (line,) = written()
-    assert line["logger"] == "factorize.child" and line["message"] == "x" * LONGEST
-    assert (line["job"], line["pid"], line["more"], line["request_id"]) == ("a-1", 7, "[1]", "mine")
 
 
 @pytest.mark.parametrize(
