@@ -225,11 +225,11 @@ def _by_service(spec: Spec, url: str, shown: Display) -> Factorization:
 
 def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
     """Look into the store, else solve, prove and keep, as `factorize solve` does."""
-    from factorize.api.local import obtain, plan
+    from factorize.api.local import obtain
     from factorize.storage.store import open_store
 
     kept = open_store(url, create=True)
-    return kept.load(obtain(plan(spec, kept), kept, progress=told)["digest"])
+    return kept.load(obtain(spec, kept, progress=told)["digest"])
 
 
 def _by_cache(spec: Spec, told: ProgressCallback) -> Factorization:

@@ -7,80 +7,47 @@ all, so an interrupt at any moment leaves what was finished and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from factorize import solvers
 from factorize.api.proof import prove
 from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
+from factorize.factor_file import cast
+from factorize.factorization import Factorization
+from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
+from factorize.solvers import Estimate, choose, estimate, solve
 from factorize.spec import Spec
 from factorize.storage.store import Check, Store
 
-Estimate = solvers.Estimate
-"""What a solve takes."""
+__all__ = ["Estimate", "bound", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
-@dataclass(frozen=True)
-class PlannedSolve:
-    """A spec that is ready to be solved.
-
-    Attributes:
-        spec: canonical, its mechanism named.
-        known: digest of the stored answer, or None.
-    """
-
-    spec: Spec
-    known: str | None
-
-
-def plan(spec: Spec, store: Store | None) -> PlannedSolve:
-    """Name the mechanism of a spec and look for its answer.
-
-    Args:
-        spec: what is asked.
-        store: where to look; None where there is none yet.
-
-    Raises:
-        UnsupportedProblem: no mechanism of this release fits.
-    """
-    chosen = solvers.choose(spec)
-    return PlannedSolve(chosen, None if store is None else store.find(chosen))
-
-
-def cost(planned: PlannedSolve) -> Estimate:
-    """Return the estimate of a solve.
-
-    Raises:
-        TooLarge: the estimate is above this machine's memory.
-    """
-    return solvers.estimate(planned.spec)
-
-
-def obtain(
-    planned: PlannedSolve, store: Store, *, progress: ProgressCallback, check: Check | None = None
-) -> dict[str, Any]:
+def obtain(spec: Spec, store: Store, *, progress: ProgressCallback, check: Check | None = None) -> dict[str, Any]:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 
     Args:
-        planned: from `plan`.
+        spec: what is asked; `auto` is named.
         store: where results are kept.
         progress: called between steps of the solver, and before the proof and the publication.
         check: has the last word on the written file; by default another process proves it.
 
     Raises:
+        UnsupportedProblem: no mechanism of this release fits.
         TooLarge: the estimate is above this machine's memory; nothing was allocated (from `solvers`).
         SolveFailed: the solver stopped without an answer.
         CertificateError: its answer does not hold, or what was written does not.
         NotFound: the numbers of a user's matrix are neither in the spec nor in the store.
         StoreUnavailable, CorruptObject: from the store.
     """
-    if planned.known is not None:
-        return store.manifest(planned.known)
+    chosen = choose(spec)
+    known = store.find(chosen)
+    if known is not None:
+        return store.manifest(known)
     stages = Stages(progress)
 
     def checked(path: Path) -> Mapping[str, Any]:
@@ -89,7 +56,24 @@ def obtain(
         stages.enter("store")
         return proof
 
-    return store.put(solvers.solve(bound(planned.spec, store), progress=stages.step), check=checked)
+    return store.put(solve(bound(chosen, store), progress=stages.step), check=checked)
+
+
+def keep(result: Factorization, store: Store, *, strict: bool = False) -> dict[str, Any]:
+    """Store a result that another process has proved from its written bytes, and return its manifest.
+
+    Args:
+        result: the result.
+        store: where it is kept.
+        strict: see `factorize.api.proof.prove`.
+    """
+    return store.put(result, check=partial(prove, store=store.url, strict=strict))
+
+
+def in_form(result: Factorization, matrices: Sequence[MatrixName], dtype: str | None) -> Factorization:
+    """Return a result with further matrices beside C, in a type; see `cast` and `Factorization.with_matrices`."""
+    made = result if dtype is None else cast(result, dtype)
+    return made.with_matrices(list(matrices)) if set(matrices) - {"C"} else made
 
 
 def bound(spec: Spec, store: Store) -> Spec:

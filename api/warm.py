@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from factorize.api.local import obtain, plan
+from factorize.api.local import obtain
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 
@@ -58,7 +58,7 @@ def warm(specs: Sequence[dict[str, Any]] = SPECS) -> None:
 def _answer(document: dict[str, Any]) -> None:
     with TemporaryDirectory(prefix="factorize.warm.") as folder:
         store = open_store(folder)
-        obtain(plan(parse_spec(document), store), store, progress=lambda _step: None)
+        obtain(parse_spec(document), store, progress=lambda _step: None)
 
 
 if __name__ == "__main__":

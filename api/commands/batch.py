@@ -123,19 +123,20 @@ def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
 
 
 def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
-    from factorize.api.local import cost, plan
+    from factorize.api.local import choose, estimate
 
     if entry.spec is None:
         return Item(entry.label, "bad", error=entry.error)
     try:
-        planned = plan(entry.spec, results)
+        spec = choose(entry.spec)
+        known = None if results is None else results.find(spec)
     except FactorizeError as error:
         return Item(entry.label, "bad", error=error)
-    item = Item(entry.label, "cached" if planned.known else "to solve", planned.spec.digest, planned.known)
-    if planned.known is None:
+    item = Item(entry.label, "cached" if known else "to solve", spec.digest, known)
+    if known is None:
         with suppress(FactorizeError):  # too large: the solve says so
-            needed = cost(planned)
-            item.seconds, item.bytes = pace.lane(planned.spec, needed), needed.bytes
+            needed = estimate(spec)
+            item.seconds, item.bytes = pace.lane(spec, needed), needed.bytes
     return item
 
 
@@ -197,13 +198,13 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
 
 def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[tuple[Item, Spec]]:
     """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
-    from factorize.api.local import plan
+    from factorize.api.local import choose
     from factorize.api.terminal.spec_lists import each_spec
 
     for item, entry in zip(items, each_spec(path), strict=True):
         if item.state != "to solve":
             continue
-        spec = None if entry.spec is None else plan(entry.spec, None).spec
+        spec = None if entry.spec is None else choose(entry.spec)
         if spec is None or spec.digest != item.spec_digest:
             ended(item, InvalidParameter(f"{path} was changed while it was read; start the batch again"), 0.0)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,12 +134,12 @@ def recommend(
         shown.start("comparing")
 
         def keep(found: Factorization) -> None:
+            from factorize.api import local
             from factorize.api.calls import remembered
-            from factorize.api.proof import prove
 
             assert results is not None
             shown.note("proving and storing the one that is recommended")
-            results.put(found, check=partial(prove, store=results.url))
+            local.keep(found, results)
             remembered(found)  # for the code, which calls `factorize.solve`
 
         told = advise(asked, shown.count, service, None if results is None else keep)

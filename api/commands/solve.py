@@ -66,27 +66,22 @@ def solve(
         manifest = _by_service(service, spec, to, wanted, elsewhere=(store, names))
         _warn(read_spec(spec), parse_spec(manifest["spec"]))
         return manifest, _text(manifest, f"service       {service}", to, explain)
-    from factorize.api.local import obtain, plan
+    from factorize.api.local import choose, in_form, keep, obtain
     from factorize.api.proof import prover
 
     results = open_results(store, create=True)
     asked = read_spec(spec)
-    planned = plan(asked, results)
-    if planned.known is None:
+    chosen = choose(asked)
+    origin = "known before" if results.find(chosen) else "solved now"
+    if origin == "solved now":
         prover().start()  # which imports what it needs while the solve runs
     with prompt_interrupt(), display() as shown:
-        shown.start(_label(planned.spec.document()))
-        manifest = obtain(planned, results, progress=shown.report)
+        shown.start(_label(chosen.document()))
+        manifest = obtain(chosen, results, progress=shown.report)
         shown.finish("")
-    _warn(asked, planned.spec)
-    origin = "solved now" if planned.known is None else "known before"
+    _warn(asked, chosen)
     if names != ["C"] or dtype != "float64":
-        from factorize.api.proof import prove
-        from factorize.factor_file import cast
-
-        stored = cast(results.load(manifest["digest"]), dtype)
-        changed = stored if names == ["C"] else stored.with_matrices(names)
-        manifest = results.put(changed, check=partial(prove, store=results.url))
+        manifest = keep(in_form(results.load(manifest["digest"]), names, dtype), results)
     if to is not None:
         copy_stored(results, manifest, to)
     return manifest, _text(manifest, f"store         {results.url} ({origin})", to, explain)
@@ -138,20 +133,20 @@ def _label(document: dict[str, Any]) -> str:
 
 def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
-    from factorize.api.local import cost, plan
+    from factorize.api.local import choose
+    from factorize.api.local import estimate as estimate_of
     from factorize.api.pace import machine_pace
 
     results = None
     with suppress(NotFound):
         results = open_results(store, create=False)
-    planned = plan(read_spec(spec), results)
-    needed = cost(planned)
-    pace = machine_pace()
-    until, posted = pace.command(planned.spec, needed), pace.service(planned.spec, needed)
-    known = planned.known is not None
+    chosen = choose(read_spec(spec))
+    needed, pace = estimate_of(chosen), machine_pace()
+    until, posted = pace.command(chosen, needed), pace.service(chosen, needed)
+    known = results is not None and results.find(chosen) is not None
     document = {
-        "spec": planned.spec.document(),
-        "spec_digest": planned.spec.digest,
+        "spec": chosen.document(),
+        "spec_digest": chosen.digest,
         "known": known,
         "estimate": {
             "seconds": needed.seconds,
@@ -161,7 +156,7 @@ def estimate(spec: SpecText, store: str | None = None) -> Shown:
         },
     }
     lines = [
-        f"mechanism     {planned.spec.mechanism.kind}",
+        f"mechanism     {chosen.mechanism.kind}",
         f"until done    {describe_seconds(until)} by `factorize solve`, {describe_seconds(posted)} posted to a service",
         f"memory        {needed.bytes / 2**20:.0f} MiB",
         f"stored        {'yes: it is not solved again' if known else 'no'}",
@@ -178,14 +173,14 @@ def add(
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from factorize.api.proof import prove
+    from factorize.api.local import keep
     from factorize.checker.file import read_array
 
     array = read_array(strategy)
     asked = read_spec(spec)
     results = open_results(store, create=True)
     found = certified(array, asked, results)
-    manifest = results.put(found, check=partial(prove, store=results.url, strict=True))
+    manifest = keep(found, results, strict=True)
     return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
 
 
@@ -300,9 +295,9 @@ def _kinds() -> list[dict[str, Any]]:
 
 def _chosen(text: str) -> Any:
     """Return the canonical spec with a mechanism of a name."""
-    from factorize.api.local import plan
+    from factorize.api.local import choose
 
-    return plan(read_spec(text), None).spec
+    return choose(read_spec(text))
 
 
 def _document(part: Any) -> dict[str, Any]:

@@ -192,10 +192,9 @@ def _from_store(
     digest = full_digest(source, results) if is_name(source) else _digest_of(source, results)
     manifest = results.manifest(digest)
     if dtype is not None:
-        from factorize.api.proof import prove
-        from factorize.factor_file import cast
+        from factorize.api.local import in_form, keep
 
-        manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
+        manifest = keep(in_form(results.load(digest), (), dtype), results)
     copy_stored(results, manifest, to, accept)
     return manifest
 
@@ -217,15 +216,16 @@ def sign(
 
 
 def _digest_of(source: str, results: Store) -> str:
-    from factorize.api.local import plan
+    from factorize.api.local import choose
 
-    planned = plan(read_spec(source), results)
-    if planned.known is None:
+    chosen = choose(read_spec(source))
+    known = results.find(chosen)
+    if known is None:
         raise NotFound(
-            f"the store has no result for the spec {planned.spec.digest}; run `factorize solve` first, or name a "
+            f"the store has no result for the spec {chosen.digest}; run `factorize solve` first, or name a "
             "service with --service"
         )
-    return planned.known
+    return known
 
 
 def plot(

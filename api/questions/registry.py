@@ -264,12 +264,10 @@ def form(request: Document, _tell: Tell) -> str:
     Args:
         request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
     """
-    from factorize.factor_file import cast
+    from factorize.api.local import in_form
 
     base = _store(request["store"]).load(request["digest"])
-    dtype = request["dtype"]
-    made = base.with_matrices(request["matrices"]) if dtype is None else cast(base, dtype)
-    return _written(made, request["path"])
+    return _written(in_form(base, request["matrices"], request["dtype"]), request["path"])
 
 
 def _answer(question: Question, request: Document, tell: Tell) -> Document:

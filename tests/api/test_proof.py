@@ -16,7 +16,7 @@ from store_cases import factorization, overwrite, toeplitz
 import factorize
 from factorize import solvers
 from factorize.api import proof
-from factorize.api.local import obtain, plan
+from factorize.api.local import obtain
 from factorize.api.proof import inspect, prove
 from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
@@ -91,7 +91,7 @@ def test_a_claim_that_does_not_hold_is_never_published(store):
 def test_a_solver_that_lies_stores_nothing(store, monkeypatch):
     monkeypatch.setattr(solvers, "solve", lambda asked, **how: overclaiming())
     with pytest.raises(CertificateError):
-        obtain(plan(spec_of(4, "identity"), store), store, progress=lambda step: None)
+        obtain(spec_of(4, "identity"), store, progress=lambda step: None)
     assert holds_nothing(store)
 
 

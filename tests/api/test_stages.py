@@ -10,7 +10,7 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
-from factorize.api.local import obtain, plan
+from factorize.api.local import obtain
 from factorize.api.proof import inspect
 from factorize.api.terminal.progress import state_text
 from factorize.errors import Cancelled
@@ -29,7 +29,7 @@ def test_a_solve_names_its_phases_in_order(tmp_path: Path, mechanism: str, phase
     seen: list[Progress] = []
     store = open_store(tmp_path)
     proof = partial(inspect, store=store.url, strict=False)
-    obtain(plan(spec_of(9, mechanism), store), store, progress=seen.append, check=proof)
+    obtain(spec_of(9, mechanism), store, progress=seen.append, check=proof)
     assert list(dict.fromkeys(step.phase for step in seen if step.phase != "compile")) == phases
     assert [step.seconds for step in seen] == sorted(step.seconds for step in seen)
     assert all(step.seconds_left is None or step.seconds_left > 0 for step in seen)

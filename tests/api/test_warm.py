@@ -54,13 +54,13 @@ OF_PART = [
 WARM = "import json, sys; from factorize.api.warm import warm; warm(json.loads(sys.argv[1]))"
 SOLVE = """
 import json, sys
-from factorize.api.local import obtain, plan
+from factorize.api.local import obtain
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 
 store = open_store(sys.argv[1])
 for document in json.loads(sys.argv[2]):
-    obtain(plan(parse_spec(document), store), store, progress=lambda _step: None)
+    obtain(parse_spec(document), store, progress=lambda _step: None)
 """
 
 

@@ -12,7 +12,7 @@ from specs import document_of, solved
 
 from factorize.api.commands.batch_report import COLUMNS, Item, check_path, write_report
 from factorize.api.commands.batch_solving import LocalLanes, solve_all
-from factorize.api.local import plan
+from factorize.api.local import choose
 from factorize.api.terminal.progress import Display
 from factorize.api.workers.worker import SOLVER
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
@@ -26,7 +26,7 @@ MISSING = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, 
 
 
 def planned(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> tuple[Item, Spec]:
-    return Item(str(number), "to solve", seconds=seconds, bytes=1 << 20), plan(parse_spec(document), None).spec
+    return Item(str(number), "to solve", seconds=seconds, bytes=1 << 20), choose(parse_spec(document))
 
 
 def batch_of(store: Store, documents: list[dict[str, Any]], *, solver: str = SOLVER) -> dict[int, Any]:
