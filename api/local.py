@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from factorize import solvers
 from factorize.api.proof import prove
 from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
@@ -20,7 +21,7 @@ from factorize.factor_file import cast
 from factorize.factorization import Factorization
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
-from factorize.solvers import Estimate, choose, estimate, solve
+from factorize.solvers import Estimate, choose, estimate
 from factorize.spec import Spec
 from factorize.storage.store import Check, Store
 
@@ -56,7 +57,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback, check: Check
         stages.enter("store")
         return proof
 
-    return store.put(solve(bound(chosen, store), progress=stages.step), check=checked)
+    return store.put(solvers.solve(bound(chosen, store), progress=stages.step), check=checked)
 
 
 def keep(result: Factorization, store: Store, *, strict: bool = False) -> dict[str, Any]:

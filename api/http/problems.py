@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,39 +190,26 @@ def request_id(request: Request) -> str:
 
 def install(app: FastAPI) -> None:
     """Make every error of an application a problem document."""
-    app.add_exception_handler(ProblemAnswer, _on_problem)
-    app.add_exception_handler(tree.FactorizeError, _on_expected)
-    app.add_exception_handler(HTTPException, _on_status)
-    app.add_exception_handler(RequestValidationError, _on_validation)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(DBAPIError, _on_shortage)
-    app.add_exception_handler(MemoryError, _on_shortage)
-    app.add_exception_handler(Exception, _on_bug)
+    for kind in _PROBLEMS:
+        app.add_exception_handler(kind, _on_error)
 
 
-async def _on_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ProblemAnswer)
-    return error.response(request_id(request))
-
-
-async def _on_expected(request: Request, error: Exception) -> Response:
-    assert isinstance(error, tree.FactorizeError)
-    problem = problem_of(error)
-    if problem.kind.status >= 500:
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and "caller" not in request.scope["state"]:
+        try:
+            await NO_ROUTE(request)  # no route has it, which strangers are not told
+        except tree.FactorizeError as refusal:
+            error = refusal
+    problem = next(make for kind, make in _PROBLEMS.items() if isinstance(error, kind))(request, error)
+    if problem.kind.status >= 500 and isinstance(error, _LOGGED):
         _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
     return problem.response(request_id(request))
 
 
-async def _on_status(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if "caller" not in request.scope["state"]:  # no route has it, which strangers are not told
-        try:
-            await NO_ROUTE(request)
-        except tree.FactorizeError as refusal:
-            return await _on_expected(request, refusal)
+def _of_status(request: Request, error: HTTPException) -> ProblemAnswer:
     slug = _STATUSES.get(error.status_code, "bad-request")
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else {}
-    return ProblemAnswer(slug, KINDS[slug].meaning, headers=headers).response(request_id(request))
+    return ProblemAnswer(slug, KINDS[slug].meaning, headers=headers)
 
 
 def _allowed(request: Request) -> str:
@@ -235,25 +222,26 @@ def _has_route(request: Request, method: str) -> bool:
     return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
 
-async def _on_validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _of_validation(_request: Request, error: RequestValidationError) -> ProblemAnswer:
     found = [{"pointer": _pointer(str(e["loc"][-1])), "detail": str(e["msg"])} for e in error.errors()]
     detail = "; ".join(f"{entry['pointer'][1:]}: {entry['detail']}" for entry in found)
-    return ProblemAnswer("invalid-parameter", detail, extra={"errors": found}).response(request_id(request))
+    return ProblemAnswer("invalid-parameter", detail, extra={"errors": found})
 
 
-async def _on_disconnect(request: Request, error: Exception) -> Response:
-    """Nobody reads this answer: the client has gone before its body was complete."""
-    return ProblemAnswer("request-timeout", KINDS["request-timeout"].meaning).response(request_id(request))
+def _of_shortage(what: str) -> ProblemAnswer:
+    return ProblemAnswer("unavailable", f"the service cannot use {what} now; try again")
 
 
-async def _on_shortage(request: Request, error: Exception) -> Response:
-    """The database is locked, full or gone, or there is no memory for this answer."""
-    _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
-    what = "as much memory as this answer takes" if isinstance(error, MemoryError) else "its job database"
-    return ProblemAnswer("unavailable", f"the service cannot use {what} now; try again").response(request_id(request))
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    """Starlette logs the traceback after this answer."""
-    return ProblemAnswer("internal", KINDS["internal"].meaning).response(request_id(request))
+_PROBLEMS: dict[type[Exception], Callable[[Request, Any], ProblemAnswer]] = {
+    ProblemAnswer: lambda _request, error: error,
+    tree.FactorizeError: lambda _request, error: problem_of(error),
+    HTTPException: _of_status,
+    RequestValidationError: _of_validation,
+    # Nobody reads this answer: the client has gone before its body was complete.
+    ClientDisconnect: lambda *_: ProblemAnswer("request-timeout", KINDS["request-timeout"].meaning),
+    DBAPIError: lambda *_: _of_shortage("its job database"),  # it is locked, full or gone
+    MemoryError: lambda *_: _of_shortage("as much memory as this answer takes"),
+    Exception: lambda *_: ProblemAnswer("internal", KINDS["internal"].meaning),  # Starlette logs the traceback
+}
+"""What errors become, the first that fits."""
+_LOGGED = (tree.FactorizeError, DBAPIError, MemoryError)

@@ -7,7 +7,6 @@ So many streams of events may each key, or each address without keys, follow at 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from anyio import CapacityLimiter
 from fastapi import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -52,36 +52,27 @@ WORK_KINDS: Mapping[str, WorkKind] = {
 """Long specs, rows of matrices, pages of the list, predictions, comparisons, calibrations, further forms of a file."""
 
 
-@dataclass
 class _Line:
-    kind: WorkKind
-    running: int = 0
-    waiting: int = 0
+    """Those at work of one kind, and those in line behind them."""
 
-    def __post_init__(self) -> None:
-        self.places, self.mean = asyncio.Semaphore(self.kind.places), self.kind.seconds
+    def __init__(self, kind: WorkKind) -> None:
+        self.kind, self.places, self.mean = kind, CapacityLimiter(kind.places), kind.seconds
 
     @property
-    def delay(self) -> float:
-        """Seconds until one more would have a place."""
-        return self.mean * (self.waiting + 1) / self.kind.places
+    def counts(self) -> tuple[int, int]:
+        """How many are worked on, and how many wait."""
+        counts = self.places.statistics()
+        return counts.borrowed_tokens, counts.tasks_waiting
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Wait in line, and hold a place."""
-        self.waiting += 1
-        try:
-            await self.places.acquire()
-        finally:
-            self.waiting -= 1
-        self.running += 1
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.running -= 1
-            self.mean += (time.monotonic() - began - self.mean) / 8
-            self.places.release()
+        async with self.places:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self.mean += (time.monotonic() - began - self.mean) / 8
 
 
 class WorkGate:
@@ -101,7 +92,7 @@ class WorkGate:
 
     def at_work(self) -> dict[str, tuple[int, int]]:
         """Return for each kind how many are worked on and how many wait."""
-        return {name: (line.running, line.waiting) for name, line in self._lines.items()}
+        return {name: line.counts for name, line in self._lines.items()}
 
     def check(self, name: str, owner: str) -> None:
         """Refuse one more request, if there is no room for it.
@@ -114,17 +105,18 @@ class WorkGate:
             ProblemAnswer: 429, with the seconds after which to try again.
         """
         line = self._lines[name]
-        full = line.running >= line.kind.places and line.waiting >= line.kind.line
+        running, waiting = line.counts
+        full = running >= line.kind.places and waiting >= line.kind.line
         if owner and self._held[owner] >= self._most_each:
             reason = f"{self._most_each} requests of this key are at work, the limit for each"
         elif full:
-            reason = f"{line.running} requests for {name} work are at work and {line.waiting} wait, which is the limit"
+            reason = f"{running} requests for {name} work are at work and {waiting} wait, which is the limit"
         elif sum(self._held.values()) >= self._most:
             reason = f"{self._most} requests are at work, the limit of this service"
         else:
             return
         self.refused[name] += 1
-        seconds = min(max(1, math.ceil(line.delay)), _LONGEST_RETRY)
+        seconds = min(max(1, math.ceil(line.mean * (waiting + 1) / line.kind.places)), _LONGEST_RETRY)
         detail = f"{reason}; try again after {seconds} s"
         raise ProblemAnswer("busy", detail, headers={"Retry-After": str(seconds)})
 
