@@ -22,12 +22,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from factorize.api.jobs.dispatch import Dispatch, Sent, has_ended, has_fallen, new_owner
 from factorize.api.jobs.job import ALONE_AFTER, Job, JobOrder, SolveEnding, read_progress
 from factorize.api.jobs.ledger import Ledger, Within
+from factorize.api.jobs.owners import has_ended, has_fallen, new_owner
 from factorize.api.jobs.solving import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
@@ -78,9 +79,12 @@ class JobEngine:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.solves = _solves(pool, scheduler, store, lambda event: self._inbox.put(partial(self._on_event, event)))
         """What carries solves out: a `LocalSolves` or a `DaskSolves`."""
-        self._dispatch = Dispatch(
-            self.solves, lambda task, future: self._inbox.put(partial(self._on_end, task, future))
-        )
+        self.room: tuple[int, int] | None = self.solves.capacity()
+        """Memory in MB and threads of the largest worker; None while no worker is known."""
+        self.closed = False
+        """Whether the engine ends or has ended."""
+        self._lock = threading.RLock()  # of what is sent
+        self._sent: dict[str, tuple[Job, Any]] = {}  # jobs whose solves were submitted, with the futures of these
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -100,12 +104,17 @@ class JobEngine:
         What solves here is killed and its jobs are handed back to the ledger, so that the next start takes them up.
         Solves on workers elsewhere go on.
         """
-        if not self._dispatch.stop():
+        with self._lock:
+            before, self.closed = self.closed, True
+        if before:
             return
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        self._dispatch.close(self._ledger.release)
+        for job, _ in self._sent.values() if self.solves.here else ():
+            with suppress(Exception):
+                self._ledger.release(job)
+        self.solves.close()
         with suppress(Exception):
             self._ledger.renew(self.id, last=True)
 
@@ -122,12 +131,7 @@ class JobEngine:
     @property
     def capacity_mb(self) -> int | None:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
-        return None if self._dispatch.room is None else self._dispatch.room[0]
-
-    @property
-    def closed(self) -> bool:
-        """Whether the engine ends or has ended."""
-        return self._dispatch.stopped
+        return None if self.room is None else self.room[0]
 
     def submit(self, order: JobOrder, within: Within = lambda *_: None) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
@@ -142,11 +146,11 @@ class JobEngine:
         """
         job = self._ledger.get(order.spec_digest)
         stale = job is not None and job.state == "done" and self._find(order.spec_digest) is None
-        with self._dispatch.lock:
+        with self._lock:
             job, mine = self._ledger.claim(order, owner=self.id, stale=stale, within=within)
             if mine:
                 _log.info("a job is queued", extra={"about": job.about()})
-                self._dispatch.send(job)
+                self._send(job)
         return job
 
     def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
@@ -157,7 +161,7 @@ class JobEngine:
         """
         job = self._ledger.cancel(spec_digest, actor)
         if job is not None:
-            self._dispatch.drop(job.task, kill=True)
+            self._drop(job.task, kill=True)
         return job
 
     async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job, None]:
@@ -195,6 +199,34 @@ class JobEngine:
                     seen = job
         return seen if seen is not None and seen.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
 
+    # What is sent
+
+    def _send(self, job: Job) -> None:
+        """Have a job solved. Where it cannot be submitted it stays open, and the next round tries again."""
+        with self._lock:
+            if self.closed or not self.solves.up:
+                return
+            largest_mb, processors = self.room or (None, job.threads)
+            room = job.memory_mb, min(job.threads, processors)
+            if job.suspect:
+                if largest_mb is None:
+                    return  # no worker is known that it could have for itself
+                room = largest_mb, processors
+            try:
+                future = self.solves.submit(replace(job, threads=min(job.threads, processors)), room)
+            except Exception:
+                _log.warning("a job could not be submitted; it stays queued", exc_info=True)
+                return
+            self._sent[job.task] = job, future
+            future.add_done_callback(lambda ended: self._inbox.put(partial(self._on_end, job, ended)))
+
+    def _drop(self, task: str, *, kill: bool) -> None:
+        """Forget a solve, and end it if asked to."""
+        with self._lock:
+            _, future = self._sent.pop(task, (None, None))
+        if future is not None and kill:
+            self.solves.cancel(future)
+
     # The engine's thread
 
     def _work(self) -> None:
@@ -230,38 +262,40 @@ class JobEngine:
     def _on_event(self, event: object) -> None:
         """A running solve has said something. On a scheduler elsewhere it may be a stranger that says it."""
         if isinstance(event, dict):
-            entry = self._dispatch.get(str(event.get("task")))
-            if entry is not None:
-                self._heard(entry, str(event.get("event")), event)
+            with self._lock:  # it may be just now that it is sent
+                job, _ = self._sent.get(str(event.get("task")), (None, None))
+            if job is not None:
+                self._heard(job, str(event.get("event")), event)
 
-    def _heard(self, entry: Sent, kind: str, event: dict[str, Any]) -> None:
+    def _heard(self, job: Job, kind: str, event: dict[str, Any]) -> None:
         ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
         if kind == "ended" and ending is not None:
-            self._settle(entry, ending)
+            self._settle(job, ending)
         elif kind == "started":
             self.solves_total += 1
-            self._let_go_unless(self._ledger.start(entry.job), entry)
+            self._let_go_unless(self._ledger.start(job), job)
         elif kind == "progress" and progress is not None:
-            self._let_go_unless(self._ledger.update_progress(entry.job, progress), entry)
+            self._let_go_unless(self._ledger.update_progress(job, progress), job)
 
-    def _let_go_unless(self, changed: Job | None, entry: Sent) -> None:
+    def _let_go_unless(self, changed: Job | None, job: Job) -> None:
         """Let go of a solve whose claim is over, so that its job could not be changed."""
         if changed is None:
-            self._dispatch.drop(entry.job.task, kill=self.solves.here)
+            self._drop(job.task, kill=self.solves.here)
 
-    def _on_end(self, task: str, future: Any) -> None:
+    def _on_end(self, job: Job, future: Any) -> None:
         """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
-        entry = self._dispatch.get(task)
-        if entry is not None and entry.future is future:
-            self._settle(entry, self.solves.outcome(entry.future))
+        with self._lock:
+            _, known = self._sent.get(job.task, (None, None))
+        if known is future:
+            self._settle(job, self.solves.outcome(future))
 
-    def _settle(self, entry: Sent, outcome: SolveEnding | None) -> None:
+    def _settle(self, job: Job, outcome: SolveEnding | None) -> None:
         """Write the end of a solve, unless it was only lost."""
         try:
             if outcome is not None:
-                self._write_end(entry.job, outcome)
+                self._write_end(job, outcome)
         finally:
-            self._dispatch.drop(entry.job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
+            self._drop(job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
 
     def _write_end(self, job: Job, outcome: SolveEnding) -> None:
         _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
@@ -291,7 +325,10 @@ class JobEngine:
             self.writes = False
             raise
         self.writes = True  # only now: while leases are being renewed, the attempt before counts
-        self._dispatch.look_after()
+        if self.solves.look_after():  # the connection was lost, and what was sent means nothing any more
+            with self._lock:
+                self._sent.clear()
+        self.room = self.solves.capacity()
         rows = self._look_after_sent()
         living = {owner for owner in self._ledger.living() if not has_ended(owner)}
         running = Counter(job.owner for job in rows if job.state == "running")
@@ -302,14 +339,14 @@ class JobEngine:
 
     def _look_after_sent(self) -> list[Job]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
-        with self._dispatch.lock:
-            tasks = list(self._dispatch.sent)
+        with self._lock:
+            tasks = list(self._sent)
         rows = {job.task: job for job in self._ledger.unfinished()}
         for task in tasks:
             if task not in rows:
-                self._dispatch.drop(task, kill=True)
+                self._drop(task, kill=True)
             elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
-                self._dispatch.drop(task, kill=self.solves.here)
+                self._drop(task, kill=self.solves.here)
         return list(rows.values())
 
     def _resume(self, job: Job, *, fell: bool) -> None:
@@ -319,8 +356,8 @@ class JobEngine:
             job: the job.
             fell: its machine went down while it ran there alone.
         """
-        with self._dispatch.lock:
-            if job.task in self._dispatch.sent or not self.solves.up:
+        with self._lock:
+            if job.task in self._sent or not self.solves.up:
                 return
             stored = self._find(job.spec_digest)
             if stored is not None:
@@ -329,7 +366,7 @@ class JobEngine:
                 self._ledger.fail(job, _given_up(None))
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
-                self._dispatch.send(adopted)
+                self._send(adopted)
 
 
 def _given_up(last: dict[str, str] | None) -> dict[str, str]:

@@ -27,10 +27,10 @@ from toy_solver import RESULT
 
 from factorize.api.jobs import dask_cluster, solving
 from factorize.api.jobs import engine as engine_module
-from factorize.api.jobs.dispatch import has_ended, has_fallen, new_owner
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.owners import has_ended, has_fallen, new_owner
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
@@ -255,7 +255,7 @@ def test_a_queued_job_can_be_cancelled_and_never_starts(place):
     engine.submit(order(0, gate="go"))
     wait_for(place.starts)
     engine.submit(order(1))
-    wait_for(lambda: len(engine._dispatch.sent) == 2)
+    wait_for(lambda: len(engine._sent) == 2)
     assert engine.cancel(digest(1)) is not None
     place.open("go")
     place.ended(digest(0))
@@ -303,7 +303,7 @@ def test_callers_take_turns_on_the_workers(place):
     wait_for(place.starts)
     for number, caller in [(1, "many"), (2, "many"), (3, "few")]:
         engine.submit(replace(order(number), caller=caller))
-    wait_for(lambda: len(engine._dispatch.sent) == 4)
+    wait_for(lambda: len(engine._sent) == 4)
     place.open("go")
     for number in (1, 2, 3):
         place.ended(digest(number))
@@ -368,10 +368,10 @@ def test_a_solve_that_is_lost_is_not_cancelled(place, pause):
     engine = place.engine(tick=0.02 if pause < 0.3 else 0.2)
     engine.submit(order(gate="go"))
     wait_for(place.starts)
-    old = next(iter(engine._dispatch.sent.values())).future
+    (_, old) = next(iter(engine._sent.values()))
     old.cancel()
     time.sleep(pause)
-    wait_for(lambda: [entry for entry in list(engine._dispatch.sent.values()) if entry.future is not old])
+    wait_for(lambda: [future for _, future in list(engine._sent.values()) if future is not old])
     assert place.state(digest(0)) in ("queued", "running")
     place.open("go")
     job = place.ended(digest(0))
@@ -467,7 +467,7 @@ def test_a_spec_whose_child_is_killed_thrice_is_run_alone_and_then_given_up(plac
             wait_for(lambda: len(place.starts()) == 3)
         os.kill(place.starts()[count - 1][1], signal.SIGKILL)
         wait_for(lambda count=count: place.ledger.get(digest(0)).deaths == count)
-    wait_for(lambda: place.ledger.get(digest(0)).task in engine._dispatch.sent)
+    wait_for(lambda: place.ledger.get(digest(0)).task in engine._sent)
     time.sleep(0.4)  # some rounds in which it could start beside the other
     assert len(place.starts()) == 3, "it runs alone, so not beside another solve"
     place.open("go")
@@ -530,11 +530,11 @@ def test_a_solve_whose_end_was_not_heard_is_tried_again_and_not_counted_against_
     unheard = ["ended"]
     real = JobEngine._heard
 
-    def heard(self: JobEngine, entry: Any, kind: str, event: dict[str, Any]) -> None:
+    def heard(self: JobEngine, job: Job, kind: str, event: dict[str, Any]) -> None:
         if kind in unheard:
             unheard.remove(kind)
         else:
-            real(self, entry, kind, event)
+            real(self, job, kind, event)
 
     monkeypatch.setattr(JobEngine, "_heard", heard)
     place.engine().submit(order(fail="no"))
@@ -657,10 +657,10 @@ def test_contract_of_the_workers_record_of_a_cancelled_task(place, monkeypatch):
         engine = place.engine(scheduler=cluster.scheduler_address)
         engine.submit(order(gate="never"))
         wait_for(place.starts)
-        task, entry = next(iter(engine._dispatch.sent.items()))
+        task, (_, future) = next(iter(engine._sent.items()))
         (worker,) = cluster.workers.values()
         assert worker.state.tasks[task].state == "executing" and dask_cluster.is_wanted(worker, task)
-        entry.future.cancel(force=True)
+        future.cancel(force=True)
         wait_for(lambda: not dask_cluster.is_wanted(worker, task))
         record = worker.state.tasks.get(task)
         assert record is None or record.state in {"cancelled", "released", "forgotten"}
