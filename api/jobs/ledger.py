@@ -80,7 +80,8 @@ class Ledger:
         self._clock, self._lease_seconds = clock(self.engine), lease_seconds
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; those that threads use now, when they are given back."""
+        sa.event.listen(self.engine.pool, "checkin", lambda connection, _record: connection and connection.close())
         self.engine.dispose()
 
     def __enter__(self) -> Self:

@@ -293,6 +293,15 @@ def test_durable_settings_hold_on_every_connection(sqlite_ledger):
             assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30000
 
 
+def test_a_connection_in_use_at_the_end_is_closed_when_it_is_given_back(sqlite_ledger):
+    with sqlite_ledger.engine.connect() as connection:
+        used = connection.connection.dbapi_connection
+        sqlite_ledger.close()
+        assert connection.scalar(sa.text("SELECT 1")) == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        used.execute("SELECT 1")
+
+
 def test_a_database_of_another_release_is_refused(ledger, url):
     with ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE schema_version SET version = 99"))
