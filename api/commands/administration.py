@@ -17,7 +17,6 @@ import typer
 
 from factorize.api.terminal.output import Commands, Shown, argument, option, remark
 from factorize.api.terminal.progress import display, show_event
-from factorize.api.terminal.sources import service_url
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -39,54 +38,51 @@ def list_jobs(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs to list at most.")] = 50,
     service: str | None = None,
-    store: str | None = None,
 ) -> Shown:
     """List jobs, newest first; results that no job has made come last."""
-    found = _service(service, store).jobs(state=state, workload=workload, search=search, limit=limit)
+    found = _service(service).jobs(state=state, workload=workload, search=search, limit=limit)
     return {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs"
 
 
 @jobs.command("show")
-def show_job(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
+def show_job(digest: Digest, service: str | None = None) -> Shown:
     """Show one job: state, progress, and why it failed."""
-    return _shown_job(_service(service, store).status(digest))
+    return _shown_job(_service(service).status(digest))
 
 
 @jobs.command()
-def cancel(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
+def cancel(digest: Digest, service: str | None = None) -> Shown:
     """End a queued or running job; its processes are killed within seconds."""
-    return _shown_job(_service(service, store).cancel(digest))
+    return _shown_job(_service(service).cancel(digest))
 
 
 @jobs.command()
-def retry(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
+def retry(digest: Digest, service: str | None = None) -> Shown:
     """Queue a failed or cancelled job again."""
-    return _shown_job(_service(service, store).retry(digest))
+    return _shown_job(_service(service).retry(digest))
 
 
 @jobs.command()
-def watch(digest: Digest, service: str | None = None, store: str | None = None) -> Shown:
+def watch(digest: Digest, service: str | None = None) -> Shown:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
-    source = _service(service, store)
-    with display() as shown:
-        shown.start(digest[:12])
+    source = _service(service)
+    with display(digest[:12]) as shown:
         document = source.wait(digest, progress=lambda event: show_event(shown, event))
-        shown.finish("")
     return _shown_job(document)
 
 
-def _service(url: str | None, store: str | None) -> Service:
+def _service(url: str | None) -> Service:
     """Return the service that is asked.
 
     Raises:
-        InvalidParameter: none is named, or a store is.
+        InvalidParameter: none is named.
     """
     from factorize.client.service import Service
 
     if url is None:
         message = "jobs are those of a running service; name it with --service URL or FACTORIZE_SERVICE"
         raise InvalidParameter(message, field="service")
-    return Service(service_url(url, store))
+    return Service(url)
 
 
 def _shown_job(document: dict[str, Any]) -> Shown:

@@ -24,7 +24,7 @@ from factorize.api.terminal.output import (
     remark,
 )
 from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt
-from factorize.api.terminal.sources import open_results, service_url
+from factorize.api.terminal.sources import open_results
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def batch(
     stored: Callable[[str], dict[str, Any]] | None = None
     lanes: Open | None = None
     if service is not None:
-        asked = Service(service_url(service, store))
+        asked = Service(service)
         items, width, stored = _expand(specs, None, Pace()), 1, asked.status
         lanes = partial(RemoteLanes, asked)
         if dry_run:
@@ -171,7 +171,7 @@ def _run(path: Path, items: list[Item], lanes: Open) -> KeyboardInterrupt | Serv
 
     waiting = sum(item.state == "to solve" for item in items)
     try:
-        with prompt_interrupt(), display(waiting) as shown:
+        with prompt_interrupt(), display(total=waiting) as shown:
 
             def ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> None:
                 shown.finish(_ended(item, outcome, seconds))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
-from factorize.api.terminal.sources import open_target, read_spec_text, service_url, written_whole
+from factorize.api.terminal.sources import open_target, read_spec_text, written_whole
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import is_digest
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
@@ -44,7 +44,7 @@ def calibrate(
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
     asked = fields | ({"method": "deterministic"} if deterministic else {})
-    document = _here(target, store, asked) if service is None else _there(target, service_url(service, store), asked)
+    document = _here(target, store, asked) if service is None else _there(target, service, asked)
     return document, _text(document)
 
 

@@ -13,7 +13,6 @@ from factorize.api.terminal.sources import (
     open_results,
     read_spec,
     read_spec_text,
-    service_url,
     written_whole,
 )
 from factorize.api.terminal.spec_command import options_of
@@ -59,11 +58,9 @@ def compare(
         check_format(plot)
         check_target(plot)
     request = request_for(read_spec(spec), **_memory(buffers), **fields)
-    with prompt_interrupt(), display() as shown:
-        shown.start("comparing")
+    with prompt_interrupt(), display("comparing") as shown:
         kept = None if service else opened_store(store)
-        table = comparison(request, kept, shown.count, service and service_url(service, store))
-        shown.finish("")
+        table = comparison(request, kept, shown.count, service)
     if plot is not None:
         from factorize.api.pictures.views import draw_comparison
 
@@ -125,13 +122,10 @@ def recommend(
 
     shown_code = _frameworks(code)
     check_target(to)
-    if service is not None:
-        service = service_url(service, store)
     asked = _question(fields, workload)
     remark("\n".join([headline(asked), *(f"note: {note}" for note in asked.notes())]))
     results = None if service is not None else open_results(store, create=True)
-    with prompt_interrupt(), display() as shown:
-        shown.start("comparing")
+    with prompt_interrupt(), display("comparing") as shown:
 
         def keep(found: Factorization) -> None:
             from factorize.api import local
@@ -143,7 +137,6 @@ def recommend(
             remembered(found)  # for the code, which calls `factorize.solve`
 
         told = advise(asked, shown.count, service, None if results is None else keep)
-        shown.finish("")
     if to is not None:
         _write(to, told["spec"])
     kept = "" if results is None else f"\nstore       {results.url} (`factorize solve` of this spec answers from there)"

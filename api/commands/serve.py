@@ -134,12 +134,10 @@ def fsck(
     from factorize.storage.fsck import fsck as check
 
     results = open_results(store, create=False)
-    with display() as shown:
-        shown.start("fsck")
+    with display("fsck") as shown:
         report = check(
             results, repair=repair, progress=lambda done, total: shown.note(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB")
         )
-        shown.finish("")
     code = ExitCode.OK if report.clean else ExitCode.VERIFICATION_FAILED
     return {"store": results.url, **report.document()}, _report_text(report, results.url), code
 

@@ -30,7 +30,6 @@ from factorize.api.terminal.sources import (
     parse_matrices,
     read_spec,
     read_spec_text,
-    service_url,
 )
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.errors import InvalidParameter, InvalidStrategy, NotFound
@@ -63,7 +62,7 @@ def solve(
         from factorize.spec import parse_spec
 
         wanted = None if dtype == "float64" else dtype
-        manifest = _by_service(service, spec, to, wanted, elsewhere=(store, names))
+        manifest = _by_service(service, spec, to, wanted, names)
         _warn(read_spec(spec), parse_spec(manifest["spec"]))
         return manifest, _text(manifest, f"service       {service}", to, explain)
     from factorize.api.local import choose, in_form, keep, obtain
@@ -75,10 +74,8 @@ def solve(
     origin = "known before" if results.find(chosen) else "solved now"
     if origin == "solved now":
         prover().start()  # which imports what it needs while the solve runs
-    with prompt_interrupt(), display() as shown:
-        shown.start(_label(chosen.document()))
+    with prompt_interrupt(), display(_label(chosen.document())) as shown:
         manifest = obtain(chosen, results, progress=shown.report)
-        shown.finish("")
     _warn(asked, chosen)
     if names != ["C"] or dtype != "float64":
         manifest = keep(in_form(results.load(manifest["digest"]), names, dtype), results)
@@ -101,29 +98,19 @@ def _warn(asked: Spec, solved: Spec) -> None:
         remark(f"warning: {note}")
 
 
-def _by_service(
-    url: str,
-    source: str,
-    to: Path | None,
-    dtype: str | None,
-    *,
-    elsewhere: tuple[str | None, Sequence[str]],
-) -> dict[str, Any]:
+def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names: Sequence[str]) -> dict[str, Any]:
     """Have a service solve the spec, and download its file where one is wanted."""
     from factorize.client.download import download
     from factorize.client.service import Service
 
-    store, names = elsewhere
     if list(names) != ["C"]:
         message = f"the service {url} sends C alone; leave --matrices or --service out"
         raise InvalidParameter(message, field="matrices")
-    answering = Service(service_url(url, store))
-    with prompt_interrupt(), display() as shown:
-        shown.start(url)
+    answering = Service(url)
+    with prompt_interrupt(), display(url) as shown:
         manifest = answering.manifest(read_spec_text(source), dtype=dtype, progress=partial(show_event, shown))
         if to is not None:
             download(answering, manifest, to, progress=partial(show_event, shown))
-        shown.finish("")
     return manifest
 
 

@@ -34,7 +34,6 @@ from factorize.api.terminal.sources import (
     parse_matrices,
     read_spec,
     read_spec_text,
-    service_url,
     written_whole,
 )
 from factorize.encoding import is_digest
@@ -161,7 +160,7 @@ def get(
     manifest = (
         _from_store(source, to, store, dtype, accept)
         if service is None
-        else _from_service(source, to, service_url(service, store), dtype, signature, public_key)
+        else _from_service(source, to, service, dtype, signature, public_key)
     )
     text = f"{describe_manifest(manifest)}\nfile          {to}"
     signed = accept(to)
@@ -177,11 +176,9 @@ def _from_service(
     from factorize.factor_file import load
 
     wanted = source if is_digest(source) else read_spec_text(source)
-    with display() as shown:
-        shown.start(url)
+    with display(url) as shown:
         say = partial(show_event, shown)
         fetch(wanted, url=url, to=to, dtype=dtype, progress=say, signature=signature, public_key=public_key)
-        shown.finish("")
     return load(to).manifest
 
 
@@ -247,7 +244,7 @@ def plot(
     check_format(to)
     shown = parse_matrices(matrices)
     if service is not None:
-        factorizations = [_downloaded(service_url(service, store), target) for target in targets]
+        factorizations = [_downloaded(service, target) for target in targets]
     else:
         factorizations = [open_target(target, store) for target in targets]
     figure = picture(view, factorizations, shown)

@@ -253,6 +253,12 @@ def _with_shared(function: Any) -> Any:
 
     @wraps(function)
     def command(**values: Any) -> Any:
+        service = values.get("service")
+        if service is not None and values["store"] is not None:
+            told = (
+                f"the service {service} has a store of its own; leave --store, or --service and FACTORIZE_SERVICE, out"
+            )
+            raise InvalidParameter(told, field="store")
         shown = function(**{name: values[name] for name in values if name in (*signature.parameters, "fields")})
         if not isinstance(shown, tuple):
             return shown

@@ -182,17 +182,20 @@ class NotebookBar(Display):
 
 
 @contextmanager
-def display(total: int | None = None) -> Iterator[Display]:
+def display(label: str = "", total: int | None = None) -> Iterator[Display]:
     """Show the solves of a command on stderr while the block runs.
 
     Args:
+        label: of the one thing that the block does; empty where it says itself what it begins and ends.
         total: number of solves for an overall bar; None for a single solve.
     """
-    if not sys.stderr.isatty():
-        yield Lines(total)
-        return
-    with _rich() as bars:
-        yield Bars(bars, total)
+    with _rich() if sys.stderr.isatty() else nullcontext() as bars:
+        shown = Bars(bars, total) if bars else Lines(total)
+        if label:
+            shown.start(label)
+        yield shown
+        if label:
+            shown.finish("")
 
 
 @contextmanager

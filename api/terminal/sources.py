@@ -45,22 +45,6 @@ def open_results(url: str | None, *, create: bool) -> Store:
         raise InvalidParameter(f"the store {place} cannot be opened: {error}", field="store") from None
 
 
-def service_url(url: str, store: str | None) -> str:
-    """Return the URL of the service that a command asks.
-
-    Args:
-        url: what `--service` or FACTORIZE_SERVICE says.
-        store: what `--store` says, or None.
-
-    Raises:
-        InvalidParameter: a store is named, too.
-    """
-    if store is not None:
-        message = f"the service {url} has a store of its own; leave --store out, or --service and FACTORIZE_SERVICE"
-        raise InvalidParameter(message, field="store")
-    return url
-
-
 def read_spec_text(source: str) -> bytes:
     """Return the JSON text of a spec that is given inline, as a path, or on stdin.
 

@@ -19,7 +19,7 @@ from factorize.api.commands.batch_solving import RemoteLanes, solve_all
 from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm
 from factorize.client.service import Service
-from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
+from factorize.errors import ServiceError, ServiceUnreachable
 from factorize.spec import Spec, parse_spec
 
 
@@ -129,5 +129,3 @@ def test_a_service_that_is_gone_leaves_the_rest_not_reached(
     with pytest.raises(ServiceUnreachable):
         batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", output=OutputForm.JSON)
     assert json.loads(capsys.readouterr().out)["counts"]["not_reached"] == 1
-    with pytest.raises(InvalidParameter, match="leave --store out"):
-        batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", store=str(tmp_path))
