@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorize.api.local import keep_matrices
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
-from factorize.api.workers.publishing import Limits, Stages, published
+from factorize.api.workers.publishing import Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.errors import Cancelled, FactorizeError, ServiceError, ServiceUnreachable, SolveFailed
 from factorize.format.manifest import check_manifest
@@ -93,8 +93,9 @@ class LocalLanes:
             {"spec": spec.document()},
             place=place,
             store=self._store,
-            limits=Limits(seconds, threads=threads),
             stages=Stages((lambda _step: None) if small else self._shown.report),
+            seconds=seconds,
+            threads=threads,
             cancelled=cancelled,
         )
         return manifest, time.monotonic() - began

@@ -169,22 +169,19 @@ def _read_error(said: object) -> dict[str, str] | None:
 def read_progress(said: object) -> dict[str, Any] | None:
     """Return the fields of a progress event; None of what is no event: one without a count of steps and seconds.
 
-    The other fields are a finite number, a known word or None each. A comparison also says of how many mechanisms, and
-    which one runs.
+    The other fields are a finite number, a known word or None each.
     """
     if not isinstance(said, dict):
         return None
-    iteration, seconds, phase, total = (said.get(name) for name in ("iteration", "seconds", "phase", "total"))
+    iteration, seconds, phase = (said.get(name) for name in ("iteration", "seconds", "phase"))
     if type(iteration) is not int or iteration < 0 or not _is_finite(seconds):
         return None
-    comparison = {"total": total, "mechanism": str(said.get("mechanism"))[:100]} if type(total) is int else {}
     numbers = {name: said.get(name) for name in ("relative_gap", "class_gap", "seconds_left")}
     return {
         "iteration": iteration,
         "seconds": seconds,
         "phase": phase if phase in PHASES else None,
         **{name: value if _is_finite(value) else None for name, value in numbers.items()},
-        **comparison,
     }
 
 

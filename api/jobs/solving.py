@@ -14,7 +14,7 @@ from factorize.api.jobs.job import Job, SolveEnding, read_progress
 from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Place, Pool, Solve
-from factorize.api.workers.publishing import Limits, Stages, published
+from factorize.api.workers.publishing import Stages, published
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store
@@ -96,7 +96,6 @@ def run(
         reports.look()
         return cancelled()
 
-    limits = Limits(job.seconds_limit, job.memory_mb, job.threads)
     digest, error, ending = None, None, Ending.DONE
     try:
         manifest = published(
@@ -104,8 +103,10 @@ def run(
             {"spec": json.loads(job.spec)},
             place=place,
             store=_store(store),
-            limits=limits,
             stages=stages,
+            seconds=job.seconds_limit,
+            memory_mb=job.memory_mb,
+            threads=job.threads,
             cancelled=over,
         )
         digest = manifest["digest"]

@@ -54,29 +54,16 @@ class Stages:
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a question to workers may take.
-
-    Attributes:
-        seconds: on the wall, the check included.
-        memory_mb: private memory of either worker, in units of 2^20 bytes; 0 for no limit.
-        threads: of either.
-    """
-
-    seconds: float
-    memory_mb: int = 0
-    threads: int = 1
-
-
 def published(
     question: str,
     request: Document,
     *,
     place: Place,
     store: Store,
-    limits: Limits,
     stages: Stages,
+    seconds: float,
+    memory_mb: int = 0,
+    threads: int = 1,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Document:
     """Return the manifest of a result, stored after another process has proved what was written.
@@ -86,15 +73,17 @@ def published(
         request: what it is about.
         place: whose workers do it; given back before the publication, which waits for a disk.
         store: where it is kept.
-        limits: what it may take.
         stages: told of each step.
+        seconds: wall limit, the check included.
+        memory_mb: private memory of either worker, in units of 2^20 bytes; 0 for no limit.
+        threads: of either.
         cancelled: looked at often; True ends it.
 
     Raises:
         WorkerEnded: a worker gave no answer.
         FactorizeError: there is no result, or one that does not hold; nothing is stored.
     """
-    end = time.monotonic() + limits.seconds
+    end = time.monotonic() + seconds
     with store.objects.stage() as staged:
         path, pair = str(staged.path), place.pair
 
@@ -103,8 +92,8 @@ def published(
                 name,
                 {**asked, "path": path, "store": store.url},
                 seconds=max(0.0, end - time.monotonic()),
-                memory_mb=limits.memory_mb,
-                threads=limits.threads,
+                memory_mb=memory_mb,
+                threads=threads,
                 progress=progress,
                 cancelled=cancelled,
             )
@@ -219,12 +208,19 @@ def made_form(
         InvalidParameter: there is no such form.
         StoreUnavailable: a worker ended otherwise; try again.
     """
-    limits = Limits(min(LIMIT_SECONDS, most_seconds), memory_mb, pool.processors)
     request = {"digest": digest, "matrices": list(matrices), "dtype": dtype}
     try:
         with pool.place() as place:
-            stages = Stages(lambda _step: None)
-            manifest = published("form", request, place=place, store=store, limits=limits, stages=stages)
+            manifest = published(
+                "form",
+                request,
+                place=place,
+                store=store,
+                stages=Stages(lambda _step: None),
+                seconds=min(LIMIT_SECONDS, most_seconds),
+                memory_mb=memory_mb,
+                threads=pool.processors,
+            )
     except WorkerEnded as error:
         if error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
             raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None

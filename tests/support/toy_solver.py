@@ -67,17 +67,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def published(
-    question: str, request: dict[str, Any], *, place: Any, store: Any, limits: Any, stages: Any, cancelled: Any
+    question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, **limits: Any
 ) -> dict[str, Any]:
     """What `published` of a pool does, without a proof and with a store that is a folder."""
     digest = place.pair.solver.ask(
         question,
         {**request, "store": store.objects.root.as_posix()},
-        seconds=limits.seconds,
-        memory_mb=limits.memory_mb,
-        threads=limits.threads,
         progress=lambda event: stages.step(step_of(event)),
-        cancelled=cancelled,
+        **limits,
     )
     return {"digest": digest}
 

@@ -18,7 +18,7 @@ from specs import document_of
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Place, Pool
-from factorize.api.workers.publishing import Limits, Stages, published
+from factorize.api.workers.publishing import Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.storage.store import open_store
 
@@ -195,7 +195,7 @@ def test_a_result_is_published_after_another_process_has_proved_it(tmp_path: Pat
     with shared_pool((SOLVER, PROVER), None, None).place() as place:
         manifest = published(
             "solve", {"spec": document_of(4, "identity")}, place=place, store=store,
-            limits=Limits(600.0), stages=Stages(lambda step: seen.append(step.phase)),
+            stages=Stages(lambda step: seen.append(step.phase)), seconds=600.0,
         )  # fmt: skip
     assert manifest["files"][0]["proof"]["claims"] and seen[-2:] == ["prove", "store"]
     assert store.load(manifest["digest"]).shape("C") == (4, 4)
