@@ -24,8 +24,7 @@ from factorize.certificate.certificate import certify
 from factorize.checker.bounds.block_resolvents import nuclear_norm_below
 from factorize.solution import Solution
 from factorize.solvers import choose
-from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.epochs import recursions as recursion_optimum
+from factorize.solvers.epochs import recursions
 from factorize.solvers.epochs.blocks import DualPoint, Ring, maximise
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.search import End
@@ -93,7 +92,7 @@ def spec_of(k: int, b: int, workload: dict[str, Any] = PREFIX) -> Spec:
 
 
 def solution_of(spec: Spec) -> Solution:
-    return epoch_optimum.solve(Problem(spec), lambda _step: None)
+    return recursions.solve(Problem(spec), lambda _step: None)
 
 
 def with_matrix(report: Report, k: int, b: int) -> None:
@@ -119,15 +118,15 @@ def with_matrix(report: Report, k: int, b: int) -> None:
 
 
 def recursion_of(spec: Spec) -> End[DualPoint]:
-    ring = recursion_optimum.ring_of(Problem(spec))
-    return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None)
+    ring = recursions.ring_of(Problem(spec))
+    return recursions.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None)
 
 
 def recursion(report: Report, name: str, k: int, b: int) -> None:
     """Rows of a workload that is a recursion: dual, solve, and the gap that is certified."""
     spec = spec_of(k, b, RECURSIONS[name])
     ascent, dual = timed(lambda: recursion_of(spec), repeats=3)
-    solution, whole = timed(lambda: recursion_optimum.solve(Problem(spec), lambda _step: None), repeats=2)
+    solution, whole = timed(lambda: recursions.solve(Problem(spec), lambda _step: None), repeats=2)
     found = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
     gap = math.inf if found.relative_gap is None else found.relative_gap
     title = f"{name}, k={k}, b={b} (n={k * b})"
@@ -136,7 +135,7 @@ def recursion(report: Report, name: str, k: int, b: int) -> None:
 
 
 def dual_from(spec: Spec) -> End[DualPoint]:
-    return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
+    return maximise(recursions.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
 
 
 def row(report: Report, name: str, spent: Timed, series: str, n: int, note: str) -> None:

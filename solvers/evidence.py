@@ -15,9 +15,7 @@ from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Progress, Solution
-from factorize.solvers.epochs import decompositions, separated_evidence
-from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.epochs import recursions as recursion_optimum
+from factorize.solvers.epochs import decompositions, recursions, separated_evidence
 from factorize.solvers.methods.threads import CORES
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single import max_error
@@ -134,8 +132,11 @@ def work(spec: Spec) -> float:
     return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
 
 
+@np.errstate(all="ignore")
 def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     """Return dual evidence for the workload that the spec evaluates on, or nothing where that is too dear.
+
+    Numbers that leave the range of doubles on the way end or lower a bound, and warn of nothing.
 
     Args:
         spec: canonical; its mechanism does not matter.
@@ -153,11 +154,13 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
             return _two_sided(own, quiet) if participation.single else {}
         if participation.single:
             return _single(own, quiet)
-        if participation.periodic and _rings(own, participation.spread(own.n).most):
-            return {"factors": epoch_optimum.dual_factors(own, _ACCURACY, quiet)}
-        if participation.periodic and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
-            found = _by_filters(own, quiet)
-            return found or {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MOST_WORK)}
+        if participation.periodic:
+            small = max(own.n, own.workload.m) <= LARGEST_EPOCHS
+            rings = small or _rings(own, participation.spread(own.n).most)
+            found = _by_rings(own, quiet, settled=small) if rings else {}
+            if small and not found:
+                return {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MOST_WORK)}
+            return found
         if participation.free:
             return separated_evidence.banded_evidence(spec, report)
     except Cancelled:
@@ -167,10 +170,11 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     return {}
 
 
-def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    """Weights or factors from the filters over epochs, where the workload is a recursion."""
-    refused = recursion_optimum.supports(own.spec) is not None
-    return {} if refused else recursion_optimum.dual_evidence(own, _ACCURACY, report, _MOST_WORK)
+def _by_rings(own: Problem, report: StepReport, *, settled: bool = False) -> dict[str, np.ndarray]:
+    """Weights or factors from the recursion folded by epochs, where the workload is one."""
+    if not recursions.own(own.spec):
+        return {}
+    return recursions.dual_evidence(own, _ACCURACY, report, _MOST_WORK, settled=settled)
 
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
@@ -206,7 +210,7 @@ def _is_bounded(own: Problem) -> bool:
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    found = (_structured(own, report) or _by_filters(own, report)) if _is_bounded(own) else {}
+    found = (_structured(own, report) or _by_rings(own, report)) if _is_bounded(own) else {}
     if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
         return found
     ascent = ascent_of(scaled(own.target[:, own.kept]), _ACCURACY, report)
@@ -217,7 +221,7 @@ def _rings(own: Problem, epochs: int) -> bool:
     """Whether the dual of fixed epochs and its bound need no n x n array and a few seconds at most."""
     inverse = own.workload.bidiagonal_inverse()
     weighted = None if inverse is None else own.objective.weighted_inverse(inverse)
-    if weighted is None or epoch_optimum.supports(own.spec) is not None:
+    if weighted is None or not recursions.own(own.spec):
         return False
     uniform = bool((weighted.q[1:] == weighted.p[1:]).all())  # a schedule, which the certificate's bound is made for
     return uniform and own.n * epochs**2 <= LARGEST_RING

@@ -23,9 +23,8 @@ from factorize.solvers.problem import Problem
 from factorize.spec import Spec
 from factorize.workloads.prefix import easier_ones
 
-
-def _any(_spec: Spec) -> bool:
-    return True
+_TAKES_ALL: dict[str, Callable[[Spec], Any]] = {"own": lambda _: True, "supports": lambda _: None}
+"""What a solver's module may leave out."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +42,26 @@ class Entry:
     solve: Callable[[Problem, ProgressCallback], Solution]
     supports: Callable[[Spec], str | None]
     estimate: Callable[[Spec], Estimate]
-    own: Callable[[Spec], bool] = _any
+    own: Callable[[Spec], bool] = _TAKES_ALL["own"]
     dual: bool = False
 
 
-def _entry(module: str, solver: str = "solve", *, own: bool = False, dual: bool = False) -> Entry:
+def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     """Return the solver of a module, which is imported when one of its functions is first called.
 
     Args:
-        module: below this package; it has `supports` and `estimate`.
+        module: below this package; it has `estimate`, and `own` and `supports` unless it takes every spec that it is
+            asked about.
         solver: its function that solves.
-        own: whether it has an `own`, too.
         dual: see `Entry`.
     """
 
     def call(name: str, *arguments: Any) -> Any:
-        return getattr(import_module(f"{__package__}.{module}"), name)(*arguments)
+        function: Any = getattr(import_module(f"{__package__}.{module}"), name, _TAKES_ALL.get(name))
+        return function(*arguments)
 
-    solve, supports, estimate = (partial(call, name) for name in (solver, "supports", "estimate"))
-    return Entry(solve, supports, estimate, own=partial(call, "own") if own else _any, dual=dual)
+    solve, supports, estimate, own = (partial(call, name) for name in (solver, "supports", "estimate", "own"))
+    return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
 _AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless")
@@ -69,15 +69,14 @@ _AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless")
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         _entry("single.structured", dual=True),
-        _entry("epochs.epochs_optimum", dual=True),
         _entry("epochs.recursions", dual=True),
         _entry("epochs.decompositions", dual=True),
         _entry("single.max_error", dual=True),
         _entry("single.dense", dual=True),
     ),
     "buffered_linear": (
-        _entry("buffered.redrawn", own=True, dual=True),
-        _entry("buffered.buffered_optimum", own=True, dual=True),
+        _entry("buffered.redrawn", dual=True),
+        _entry("buffered.buffered_optimum", dual=True),
     ),
     "banded": (_entry("banded.banded_optimum"),),
     "toeplitz": (_entry("toeplitz.toeplitz_optimum"),),
@@ -197,9 +196,10 @@ def entry_for(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    entries = [entry for entry in SOLVERS[kind] if entry.own(spec)]
     if spec.workload.endless or spec.sampling is not None:
         entries = [_ENDLESS if spec.workload.endless else _AMPLIFIED]
+    else:
+        entries = [entry for entry in SOLVERS[kind] if entry.own(spec)]
     reasons = [entry.supports(spec) for entry in entries]
     for entry, reason in zip(entries, reasons, strict=True):
         if reason is None:

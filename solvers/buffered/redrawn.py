@@ -17,7 +17,7 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.epochs import recursions
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
@@ -71,10 +71,10 @@ def supports(spec: Spec) -> str | None:
             f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
             f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
         )
-    if epochs > epoch_optimum.LARGEST_EPOCHS or n < epoch_optimum.SHORTEST_EPOCH * epochs:
+    if epochs > recursions.LARGEST_EPOCHS or n < recursions.SHORTEST_EPOCH * epochs:
         return (
-            f"n={n} with {epochs} epochs is outside buffered_linear (at most {epoch_optimum.LARGEST_EPOCHS} "
-            f"epochs, at least {epoch_optimum.SHORTEST_EPOCH} steps each); use dense"
+            f"n={n} with {epochs} epochs is outside buffered_linear (at most {recursions.LARGEST_EPOCHS} "
+            f"epochs, at least {recursions.SHORTEST_EPOCH} steps each); use dense"
         )
     if buffers >= n // epochs:
         return f"buffers={buffers} is not below the {n // epochs} steps of an epoch; use fewer, or dense"
@@ -104,11 +104,13 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or its optimum is lost to rounding.
     """
+    from factorize.solvers.epochs.steps import factors
     from factorize.structures.redrawn import RedrawnMatrix
 
     report = Reporter(progress)
     try:
-        ring = epoch_optimum.ring_of(problem)
+        ring = recursions.bidiagonal_ring(problem)
+        assert ring is not None  # see `supports`
         sizes = _sizes(problem.spec, ring.epochs)
         found = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
@@ -117,7 +119,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=RedrawnMatrix(*found.numbers, lag=problem.n // ring.epochs),
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=_dual_of(found.optimum),
+        dual={"factors": factors(found.optimum.best.dual)},
     )
 
 
@@ -127,13 +129,6 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
     redraws = spec.mechanism.redraws
     buffers = min(spec.mechanism.buffers, max(MOST_SIDE // epochs - 1, 1))
     return buffers, epochs - 1 if redraws is None else redraws
-
-
-def _dual_of(optimum: End[DualPoint]) -> dict[str, np.ndarray]:
-    """Return the evidence for the lower bound over all matrices."""
-    from factorize.solvers.epochs.steps import factors
-
-    return {"factors": factors(optimum.best.dual)}
 
 
 class RedrawnFound(NamedTuple):

@@ -71,11 +71,9 @@ class Effort(NamedTuple):
 _ALL = Effort()
 
 
-def supports(spec: Spec) -> str | None:
-    """Return why a spec is outside this solver, or None."""
-    if not spec.participation.periodic:
-        return f"the optimum over correlation blocks is for fixed_epochs; participation is {spec.participation.kind!r}"
-    return refuse_objective(spec)
+def own(spec: Spec) -> bool:
+    """Return whether a spec has fixed epochs and an objective that a fixed target expresses."""
+    return spec.participation.periodic and refuse_objective(spec) is None
 
 
 def estimate(spec: Spec) -> Estimate:

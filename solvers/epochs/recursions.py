@@ -1,8 +1,9 @@
 """Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
 
-For what `factorize.solvers.single.structured` and `epochs_optimum` have no form for: momentum, Nesterov and SRG over
-epochs, coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come
-from `ring`, C from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and `decompositions`.
+Workloads with a bidiagonal inverse take the dual from `blocks` and X from `gram`. For the others (momentum, Nesterov
+and SRG over epochs, coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum) both
+come from `ring`. C comes from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and
+`decompositions`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
 rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
@@ -13,6 +14,8 @@ of the dual singular, and decompositions with a barrier (`decompositions`) remai
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,21 +24,25 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
-from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
 from factorize.solvers.single import dense
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
+from factorize.workloads import Workload
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace
 
 if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import DualPoint
+    from factorize.solvers.epochs.blocks import DualPoint, Ring
     from factorize.solvers.epochs.ring import RecursionRing
     from factorize.solvers.methods.search import End
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
 
-LARGEST_EPOCHS = 64
+LARGEST_EPOCHS, LARGEST_FILTERED = 128, 64
+"""With a bidiagonal inverse, and without."""
+
 SHORTEST_EPOCH = 4
 """With fewer steps per epoch the blocks are nearly the whole matrix."""
 
@@ -44,6 +51,11 @@ LARGEST_REPLACED = 1024
 
 _MOST_STATES = 6
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+_BEYOND, _FARTHEST = 0.01, 1e-11
+"""A part of the tolerance, and the least gap, to which steps go on: each is cheap beside a product of whole matrices,
+of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
+_GRAM_ERROR = 0.02
+"""Relative error of X beside the root of the tolerance. What it costs is some twenty times its square: 1 % of that."""
 _PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
 _LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
 _PARALLEL = 1e-14
@@ -52,32 +64,32 @@ _POLES, _STEPS, _MOST_STEPS = 40, 60, 400
 _LEAST_STEPS = 6  # for evidence beside a claim
 
 
-def supports(spec: Spec) -> str | None:
-    """Return why a spec is outside this solver, or None."""
-    k = spec.participation.passes
-    n = (spec.optimize_for or spec.workload).n
-    if k is None:
-        return "filters over epochs are for single and fixed_epochs"
-    refusal = dense.refuse_objective(spec)
-    if refusal is not None:
-        return refusal
-    if not SMALLEST <= n <= MAX_DENSE or k > LARGEST_EPOCHS or n < SHORTEST_EPOCH * k:
-        return f"n={n} with {k} epochs is solved as fast by decompositions, or its C is too large"
-    return _refuse_system(spec, k)
+def own(spec: Spec) -> bool:
+    """Return whether a spec has such a workload, one or fixed epochs, and sizes where that pays."""
+    k, n = spec.participation.passes, (spec.optimize_for or spec.workload).n
+    if (
+        k is None
+        or dense.refuse_objective(spec) is not None
+        or not SMALLEST <= n <= MAX_DENSE
+        or n < SHORTEST_EPOCH * k
+    ):
+        return False
+    if k > 1 and _inverse(spec, outline_of(spec)) is not None:
+        return k <= LARGEST_EPOCHS
+    return k <= LARGEST_FILTERED and _is_filtered(spec, k)
 
 
-def _refuse_system(spec: Spec, k: int) -> str | None:
+def _is_filtered(spec: Spec, k: int) -> bool:
+    """Whether the filters of `ring` find the dual."""
     system = _system(spec)
     if system is None or system.feed.shape[1] > _MOST_STATES:
-        return "the weighted workload is no recursion with few states"
+        return False
     moving = np.flatnonzero(system.through)
     if not moving.size:
-        return "no step moves anything of its own"
+        return False
     lost = (system.through == 0) & system.feed.any(axis=1)
     lost[moving[-1] :] = False
-    if k > 1 and not _harmless(system, lost, k):
-        return "steps of rate zero make the dual of fixed epochs singular"
-    return None
+    return k == 1 or _harmless(system, lost, k)
 
 
 def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
@@ -103,14 +115,20 @@ def _system(spec: Spec) -> StateSpace | None:
     return None if objective is None or inner is None else inner.then(objective)
 
 
+def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:
+    inverse = workload.bidiagonal_inverse()
+    return None if inverse is None else spec.objective.weighted_inverse(inverse)
+
+
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: filters with q k states, X from them, and the certificate's products."""
-    n, k, system = float(spec.workload.n), spec.participation.passes or 1, _system(spec)
-    states = 1 if system is None else max(1, system.feed.shape[1])
+    n, k, states, whole = float(spec.workload.n), spec.participation.passes or 1, 1, 6
+    if k == 1 or _inverse(spec, outline_of(spec)) is None:
+        system = _system(spec)
+        states, whole = 1 if system is None else max(1, system.feed.shape[1]), 8
     solve = _STEPS * _POLES * 6 * n * (states * k) ** 2 + _POLES * n * n * states * k
-    return refuse_beyond_dense(
-        estimate_of(entries=8 * n * n + 5 * _POLES * n * states * k, multiplications=solve + 2 * n**3), int(n), int(n)
-    )
+    entries = whole * n * n + 5 * _POLES * n * states * k
+    return refuse_beyond_dense(estimate_of(entries=entries, multiplications=solve + 2 * n**3), int(n), int(n))
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -119,14 +137,19 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
-    report = Reporter(progress)
+    from factorize.solvers.epochs.blocks import Ring
+    from factorize.solvers.epochs.gram import whole_gram
+
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, report)
-        if ascent.outcome is not Outcome.CONVERGED and problem.n <= LARGEST_REPLACED:
+        ascent = ascend(ring, _SAFETY * problem.tolerance, Reporter(progress), beyond=_BEYOND * problem.tolerance)
+        if ascent.outcome is not Outcome.CONVERGED and problem.n <= LARGEST_REPLACED and not isinstance(ring, Ring):
             return _by_decompositions(problem, progress)
-        ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
-        strategy = _factor(ring.whole_gram(ascent.best), ring.epochs, ridges)
+        poles = ring.poles(ascent.best.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
+        best = replace(ascent.best, poles=poles)
+        gram = whole_gram(ring, best) if isinstance(ring, Ring) else ring.whole_gram(best)
+        strategy = _factor(gram, ring.epochs, _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1])
+        dual = _evidence(ascent.best.dual)
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
@@ -135,7 +158,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=problem.with_unit_sensitivity(strategy),
         outcome=ascent.outcome,
         iterations=ascent.steps,
-        dual=_evidence(ascent, ring),
+        dual=dual,
     )
 
 
@@ -165,56 +188,102 @@ def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution
     return epochs.solve(problem, progress)
 
 
-def _evidence(ascent: End[DualPoint], ring: RecursionRing) -> dict[str, np.ndarray]:
-    if ring.epochs == 1:
-        return {"weights": np.ascontiguousarray(ascent.best.dual[:, 0, 0])}
-    return {"factors": np.linalg.cholesky(ascent.best.dual)}
+def _evidence(dual: np.ndarray) -> dict[str, np.ndarray]:
+    from factorize.solvers.epochs.steps import factors
+
+    if dual.shape[1] == 1:
+        return {"weights": np.ascontiguousarray(dual[:, 0, 0])}
+    return {"factors": factors(dual)}
 
 
-def dual_evidence(problem: Problem, accuracy: float, report: StepReport, work: float) -> dict[str, np.ndarray]:
+def dual_evidence(
+    problem: Problem, accuracy: float, report: StepReport, work: float, *, settled: bool = False
+) -> dict[str, np.ndarray]:
     """Return dual evidence with a bound within about `accuracy` of the optimum, or nothing; no n x n array.
 
     Args:
         problem: spec.
         accuracy: relative.
         report: told the gap after each step.
-        work: multiplications after which what is found is returned, but for some steps that are taken in any case.
+        work: multiplications after which what is found is returned, but for some steps that are taken in any case; a
+            bidiagonal inverse needs few.
+        settled: whether what misses the accuracy is nothing.
     """
+    from factorize.solvers.epochs.blocks import Ring, after_power_step, maximise
+
     try:
         ring = ring_of(problem)
-        steps = max(_LEAST_STEPS, int(work / ring.work(_POLES)))
-        return _evidence(ascend(ring, accuracy, report, most_steps=steps), ring)
+        if isinstance(ring, Ring):
+            end = maximise(ring, tolerance=accuracy, report=report, coarse=True)
+            dual = after_power_step(end.best)
+        else:
+            end = ascend(ring, accuracy, report, most_steps=max(_LEAST_STEPS, int(work / ring.work(_POLES))))
+            dual = end.best.dual
+        return {} if settled and end.outcome is not Outcome.CONVERGED else _evidence(dual)
     except (ValueError, FloatingPointError):  # numbers outside the range of the filters
         return {}
 
 
-def ring_of(problem: Problem) -> RecursionRing:
+def ring_of(problem: Problem) -> Ring | RecursionRing:
     """Return the weighted workload folded by epochs.
 
     Raises:
-        ValueError: it is no recursion, or its numbers are not finite.
+        ValueError: it is no recursion, or its numbers are not finite, or leave the range of its form.
     """
     from factorize.solvers.epochs.ring import RecursionRing
 
+    ring = bidiagonal_ring(problem)
+    if ring is not None:
+        return ring
     system, k = _system(problem.spec), problem.participation.passes
     if system is None or k is None:
         raise ValueError("the weighted workload is no recursion with few states")
     return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
 
 
+def bidiagonal_ring(problem: Problem) -> Ring | None:
+    """Return the weighted workload folded by epochs, or None for one epoch or without a bidiagonal inverse.
+
+    Raises:
+        ValueError: its numbers leave the range in which their fourth powers are safe.
+    """
+    from factorize.solvers.epochs.blocks import Ring
+    from factorize.solvers.single.newton import require_range
+
+    k, inverse = problem.participation.passes or 1, _inverse(problem.spec, problem.workload)
+    if k == 1 or inverse is None:
+        return None
+    p, q = (np.array(part, dtype=np.float64) for part in inverse)
+    q[0] = 0.0
+    require_range("p", p, 1e-60, 1e60)
+    require_range("q", q[q != 0.0], 1e-60, 1e60)
+    return Ring(p, q, k)
+
+
 def ascend(
-    ring: RecursionRing,
+    ring: Ring | RecursionRing,
     tolerance: float,
     report: StepReport,
+    *,
+    beyond: float = math.inf,
     most_steps: int = _MOST_STEPS,
 ) -> End[DualPoint]:
-    """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow."""
-    from factorize.solvers.epochs.blocks import maximise
+    """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow.
+
+    Args:
+        ring: the workload.
+        tolerance: relative gap.
+        report: told the gap after each step.
+        beyond: a smaller gap, to which cheap steps go on.
+        most_steps: after which it ends.
+    """
+    from factorize.solvers.epochs.blocks import Ring, maximise
 
     with np.errstate(all="ignore"):
         return maximise(
             ring,
             tolerance=tolerance,
+            beyond=max(beyond, _FARTHEST) if isinstance(ring, Ring) else math.inf,
             report=report,
             patience=_PATIENCE,
             most_steps=most_steps,

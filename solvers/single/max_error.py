@@ -33,13 +33,9 @@ _NODE_STEP, _TAIL_BELOW, _TAIL_ABOVE = 1.2, -7.0, 2.0  # of log tau; beyond the 
 _RIDGES = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
-def supports(spec: Spec) -> str | None:
-    """Return why a spec is outside this solver, or None."""
-    if not isinstance(spec.objective, MaxError):
-        return f"objective {spec.objective.kind!r} has solvers of its own"
-    if not spec.participation.single:
-        return f"the optimum of objective 'max' for participation {spec.participation.kind!r} is not known"
-    return None
+def own(spec: Spec) -> bool:
+    """Return whether a spec has this objective and single participation."""
+    return spec.participation.single and isinstance(spec.objective, MaxError)
 
 
 def estimate(spec: Spec) -> Estimate:
