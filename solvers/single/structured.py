@@ -18,8 +18,10 @@ from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single import dense
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
+from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ SMALLEST = 128
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 
 
+LARGEST_REPLACED = 1024
+"""Up to this n decompositions take over where the O(n) solver has no answer."""
+
+_LOOSE = 1e-5  # of its norm, by which a column stays below 1 before its constraint counts as one that is not tight
 _LEAST_NESTEROV = 1e-3  # below, the recurrences of nesterov.py lose digits
 _RIDGE = 0.2  # of the tolerance, where weights of zero leave columns equal: C needs something that tells them apart
 
@@ -98,7 +104,8 @@ def has_structure(workload: Workload, spec: Spec) -> bool:
     inverse = workload.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return True
-    return _takes_filters(workload, spec) or merged_of(workload, spec) is not None
+    merges = workload.first_order() is not None and spec.objective.row_weights(workload.m) is not None
+    return _takes_filters(workload, spec) or merges
 
 
 def _takes_filters(workload: Workload, spec: Spec) -> bool:
@@ -112,21 +119,10 @@ def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def supports(spec: Spec) -> str | None:
-    """Return why a spec is outside this solver, or None."""
+def own(spec: Spec) -> bool:
+    """Return whether a spec has single participation, such a form, and sizes where it pays and C is not too large."""
     workload = spec.optimize_for or spec.workload
-    if not spec.participation.single:
-        return "only single participation has an O(n) solver"
-    if not SMALLEST <= workload.n <= MAX_DENSE:
-        return f"n={workload.n} is outside {SMALLEST} to {MAX_DENSE}: below, decompositions do; above, C is too large"
-    inverse = workload.bidiagonal_inverse()
-    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
-        return None
-    if isinstance(spec.objective, Mean) and is_filtered(workload):
-        return None
-    if workload.first_order() is not None and spec.objective.row_weights(workload.m) is not None:
-        return None
-    return "the weighted workload has no banded inverse"
+    return spec.participation.single and SMALLEST <= workload.n <= MAX_DENSE and has_structure(workload, spec)
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -138,31 +134,34 @@ def estimate(spec: Spec) -> Estimate:
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the optimum of a spec with single participation, C whole.
 
+    Up to LARGEST_REPLACED steps, decompositions take over where the workload's numbers leave the range of its form.
+
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
     from factorize.solvers.single.newton import maximise
     from factorize.solvers.single.streaming import streaming_factor
-    from factorize.structures.dense import DenseMatrix
 
     structure = structure_of(problem.workload, problem.spec)
     if structure is None:
         raise SolveFailed("the weighted workload has no banded inverse")
     try:
         found = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
+        whole = streaming_factor(structure, found.best.v, found.best.poles).dense()
     except (ValueError, FloatingPointError) as error:
-        raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
-    try:
-        factor = streaming_factor(structure, found.best.v, found.best.poles)
-    except FloatingPointError as error:
-        raise SolveFailed(f"{error}; use a milder schedule") from None
+        if problem.n <= LARGEST_REPLACED:
+            return dense.solve(problem, progress)
+        raise SolveFailed(
+            f"{error}; rescale the workload so that its entries lie near 1, or use a milder schedule"
+        ) from None
+    # Columns whose constraint is not tight stay below 1: raising them could raise the loss.
+    whole *= np.minimum(1.0, np.sqrt(found.best.x / ((1.0 - _LOOSE) * found.best.x.max())))
     merged = merged_of(problem.workload, problem.spec)
     if merged is None:
-        whole = factor.dense()
         whole.setflags(write=False)  # given away: it need not be copied
         strategy = DenseMatrix(whole)
     else:
-        strategy = problem.with_unit_sensitivity(merged.embed(factor.dense(), _RIDGE * problem.tolerance))
+        strategy = problem.with_unit_sensitivity(merged.embed(whole, _RIDGE * problem.tolerance))
     return Solution(
         strategy=strategy,
         outcome=Outcome.CONVERGED if found.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT,
