@@ -85,7 +85,7 @@ def _solved(
     told = _Told(progress or _ignore, needed.seconds)
     problem = Problem(spec)
     with told.compilations():
-        with begun(spec, own=entry.dual or not evidence) as searched:
+        with begun(spec, own=entry.dual or not evidence) as searched, np.errstate(all="ignore"):
             solution = entry.solve(problem, told)
             if evidence:
                 solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)

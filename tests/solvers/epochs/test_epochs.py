@@ -163,3 +163,11 @@ def test_rates_of_zero_inside_momentum():
         {"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": rates}, "dense", 4, tolerance=1e-6
     ).certificate
     assert certificate.relative_gap <= 1e-6
+
+
+@pytest.mark.parametrize("part", [4, {"kind": "min_sep", "min_sep": 36}])
+def test_weights_of_twenty_decades_warn_of_nothing(part):
+    """Correlations and bounds of steps that hardly count are lost to rounding on the way; the bound stands."""
+    weights = {"kind": "weighted", "weights": [float(10 ** (10 * np.sin(7 * i))) for i in range(144)]}
+    found = solved(144, "dense" if part == 4 else "identity", part, weights, tolerance=1e-6).certificate
+    assert found.converged and found.lower_bound is not None
