@@ -233,9 +233,9 @@ class Weighted(Objective):
         return scaling(np.sqrt(self.row_weights(m)))
 
     def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
-        """Columns divided by the roots of the weights; None with a zero weight."""
+        """Columns divided by the roots of the weights; None with a zero weight, or with weights of other outputs."""
         roots = np.sqrt(self.row_weights(len(inverse.p)))
-        if not roots.all():
+        if len(roots) != len(inverse.p) or not roots.all():
             return None
         return BidiagonalInverse(inverse.p / roots, inverse.q / np.concatenate([[1.0], roots[:-1]]))
 

@@ -147,3 +147,12 @@ def test_what_the_callback_raises_ends_the_solve() -> None:
 
     with pytest.raises(Cancelled):
         solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
+
+
+@pytest.mark.parametrize("mechanism", [{"kind": "buffered_linear", "buffers": 2}, {"kind": "dense"}])
+def test_weights_of_a_tall_matrix_do_not_fit_another_workload(mechanism: dict[str, Any]) -> None:
+    tall = {"kind": "matrix", "rows": np.ones((16, 8)).tolist()}
+    weights = {"kind": "weighted", "weights": [1.0] * 16}
+    more = {"optimize_for": {"kind": "prefix", "n": 8}} if mechanism["kind"] == "dense" else {}
+    with pytest.raises(UnsupportedProblem):
+        solvers.choose(spec_of(tall, mechanism, None, weights, **more))
