@@ -204,7 +204,7 @@ def lower_bound(
         return bound_by_whole(spec, dual, workload, None if short else inverse)
 
     roads.insert(0 if spec["workload"].get("n", _LONG) < _LONG else len(roads), ("whole matrices", by_whole))
-    reasons = []
+    reasons, nothing = [], None
     for name, road in roads:
         try:
             bound = road()
@@ -212,8 +212,13 @@ def lower_bound(
             reasons.append(str(reason))
             continue
         if bound is not None:
-            return LowerBound.of(bound, f"nuclear norm dual, by {name}")
-    raise NotEnclosed("; ".join(reasons))
+            found = LowerBound.of(bound, f"nuclear norm dual, by {name}")
+            if bound > 0:
+                return found
+            nothing = nothing or found  # rounding has taken all of it, and another road may lose less
+    if nothing is None:
+        raise NotEnclosed("; ".join(reasons))
+    return nothing
 
 
 def bound_by_whole(

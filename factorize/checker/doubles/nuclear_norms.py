@@ -188,8 +188,8 @@ def _nearer(guess: np.ndarray) -> np.ndarray:
     return guess
 
 
-_ADDED = (0.0, 1e-15, 1e-13, 1e-11)
-"""Of the largest entry, to a diagonal that rounding has made indefinite: any F proves something."""
+_ADDED = (0.0, *(10.0**power for power in range(-15, -2, 2)))
+"""Of the largest entry, to the diagonal of a W that rounding or a poor C makes indefinite: any F proves something."""
 
 
 def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:

@@ -35,3 +35,18 @@ def test_a_damped_oscillation_is_enclosed_over_many_steps() -> None:
 def test_right_claims_for_a_damped_oscillation_are_proved(mechanism: str) -> None:
     result = solved({"n": 300} | COUPLED, mechanism, {"kind": "fixed_epochs", "epochs": 4})
     assert check_factor_file(sealed(*parts(result))).supported
+
+
+def test_another_road_bounds_where_entries_are_lost() -> None:
+    """With a schedule the entries' radii outgrow them; a short workload is then bounded as a recursion."""
+    cooldown = {"n": 60, "learning_rates": {"kind": "linear_cooldown", "steps": 30, "final": 0.9}}
+    bound = solved(COUPLED | cooldown | {"momentum": 0.99}, "identity").certificate.lower_bound
+    assert bound is not None and bound.rule == "nuclear norm dual, by log-determinants"
+
+
+def test_a_matrix_far_from_the_best_of_its_bands_has_a_bound_within_them() -> None:
+    weights = {"kind": "weighted", "weights": [float(10 ** (2 * (-1) ** (i // 3))) for i in range(48)]}
+    filters = {"kind": "srg", "n": 48, "momentum": 0.1, "decay": 0.7}
+    found = solved(filters, {"kind": "banded", "bands": 4}, 2, weights, tolerance=1e-4).certificate
+    assert found.class_lower_bound is not None
+    assert found.loss.objective == pytest.approx(found.class_lower_bound.objective, rel=0.01)
