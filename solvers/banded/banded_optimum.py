@@ -119,9 +119,17 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
     landscape = Landscape(target, problem.n, bands)
-    descent = GramDescent(landscape, start(problem, landscape, report))
-    end = descent.descend(problem.tolerance, lambda step, left: report(step, None, left))
-    return Solution(strategy=landscape.strategy(end.best), outcome=end.outcome, iterations=end.steps)
+    best, steps = start(problem, landscape, report), 0
+    while True:
+
+        def told(step: int, left: float, before: int = steps) -> None:
+            report(before + step, None, left)
+
+        end = GramDescent(landscape, best).descend(problem.tolerance, told)
+        gained, best, steps = 1.0 - end.best.loss / best.loss, end.best, steps + end.steps
+        # What a step may still gain is measured by the steps before it, which know little of an ill-conditioned loss.
+        if end.outcome is not Outcome.CONVERGED or gained <= problem.tolerance or steps >= MOST_STEPS:
+            return Solution(strategy=landscape.strategy(best), outcome=end.outcome, iterations=steps)
 
 
 def is_start_alone(n: int, bands: int) -> bool:

@@ -115,6 +115,14 @@ def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
     assert certificate.lower_bound.objective <= certificate.class_lower_bound.objective * (1 + 1e-9)
 
 
+def test_a_descent_that_ended_early_goes_on() -> None:
+    """Rates over eight decades: what the last steps saw of the loss says that nothing is left, and 2e-5 of it is."""
+    rates = [float(10 ** (4 * np.sin(5 * i))) for i in range(12)]
+    workload = {"kind": "momentum", "n": 12, "momentum": 0.99, "learning_rates": rates}
+    _, certificate = searched(bandwise(workload, 4, {"kind": "min_sep", "min_sep": 4}), evidence=False)
+    assert certificate.loss.objective < 160_880_000
+
+
 @settings(max_examples=12)
 @given(st.integers(0, 10_000), st.floats(-9, -1))
 def test_no_member_of_the_class_has_a_bound_above_the_optimum(seed: int, magnitude: float) -> None:
