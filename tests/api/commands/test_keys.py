@@ -118,7 +118,7 @@ def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(factoriz
     def lacks_keys(**given: Any) -> bool:
         settings = Settings(store=str(tmp_path / "store"), **given)
         running, lacks = opened_server(settings)
-        running._service.ledger.close()  # nothing of it was started
+        running.service.ledger.close()  # nothing of it was started
         return lacks
 
     assert not lacks_keys()  # on loopback, without keys
