@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.compiled import compiled, part
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
@@ -90,7 +90,7 @@ def sweep(
         own[i] = extra[i] * size * size
 
 
-@compiled
+@part
 def factor_step(
     m: int, i: int, ratio: Array, inputs: Array, targets: Array, own: Array, gram: Array, outputs: Array
 ) -> float:
@@ -146,7 +146,7 @@ def factor(
     return -1
 
 
-@compiled
+@part
 def error_step(
     m: int,
     i: int,

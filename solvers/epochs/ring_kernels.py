@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import plain
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.compiled import compiled, part
 from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
@@ -203,7 +203,7 @@ def backward(
                     store(across, at, load(across, at) - spread(feed[c, e, r]) * value)
 
 
-@compiled
+@part
 def _keep(feed: Array, left: Array, inner: Array, begun: Array, moved: Array, adjoint: Array, state: Array) -> None:
     k, q = feed.shape
     half = spread(0.5)
@@ -216,7 +216,7 @@ def _keep(feed: Array, left: Array, inner: Array, begun: Array, moved: Array, ad
         store(state, i, load(begun, i) - half * load(moved, i))
 
 
-@compiled
+@part
 def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, information: Array, column: Array) -> None:
     """``P' <- F^T P' F - L B - B^T L^T + B^T U B`` with L = F^T H in `left`."""
     k, q = feed.shape

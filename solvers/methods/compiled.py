@@ -20,6 +20,8 @@ from typing import TypeVar, cast
 
 import numba
 
+from factorize.numbers import compiling
+
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
@@ -28,7 +30,12 @@ _FLAGS = {"reassoc", "contract", "nsz"}
 
 def compiled(kernel: Kernel) -> Kernel:
     """Compile a kernel on its first call, without the interpreter lock."""
-    return cast(Kernel, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS)(kernel))
+    return cast(Kernel, compiling.kernel(error_model="numpy", fastmath=_FLAGS)(kernel))
+
+
+def part(kernel: Kernel) -> Kernel:
+    """Compile what kernels alone call, as `compiled`."""
+    return cast(Kernel, compiling.part(error_model="numpy", fastmath=_FLAGS)(kernel))
 
 
 def inlined(formula: Kernel) -> Kernel:

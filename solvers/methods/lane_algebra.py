@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.compiled import part
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store
 
 Array = NDArray[np.float64]
@@ -23,12 +23,12 @@ def vectors(entries: int) -> Array:
     return found[start : start + entries * WIDTH]
 
 
-@compiled
+@part
 def _put(c: Array, at: int, sign: float, value: Any, fresh: bool) -> None:
     store(c, at, spread(sign) * value if fresh else load(c, at) + spread(sign) * value)
 
 
-@compiled
+@part
 def multiply(
     a: Array,
     ar: int,
@@ -99,7 +99,7 @@ def multiply(
             j += 1
 
 
-@compiled
+@part
 def mirror(a: Array, side: int) -> None:
     """Copy the lower triangle to the upper one."""
     for i in range(side):
@@ -107,7 +107,7 @@ def mirror(a: Array, side: int) -> None:
             store(a, j * side + i, load(a, i * side + j))
 
 
-@compiled
+@part
 def invert(a: Array, side: int) -> None:
     """``a <- a^-1`` for positive definite a, whole, by sweeping its pivots."""
     for pivot in range(side):
@@ -130,7 +130,7 @@ def invert(a: Array, side: int) -> None:
         store(a, i, spread(0.0) - load(a, i))
 
 
-@compiled
+@part
 def from_left(maps: Array, transposed: bool, a: Array, columns: int, stride: int, column: Array) -> None:
     """``a <- diag(maps_e) a`` in place, or with the transposes; maps of shape (k, q, q), a of q k rows."""
     k, q = maps.shape[0], maps.shape[1]
@@ -145,7 +145,7 @@ def from_left(maps: Array, transposed: bool, a: Array, columns: int, stride: int
                 store(a, (e * q + r) * stride + j, value)
 
 
-@compiled
+@part
 def from_both(maps: Array, transposed: bool, a: Array, column: Array) -> None:
     """``a <- F a F^T`` for symmetric a with F = diag(maps_e), or ``F^T a F``; whole."""
     k, q = maps.shape[0], maps.shape[1]

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.core.typing.templates import ConcreteTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
 WIDTH = 8
 """Poles per vector."""
@@ -119,18 +120,17 @@ def reciprocal(typing: Any, value: Any) -> Any:
 
 
 def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
-    @_compiled_inline
-    def apply(typing: Any, x: Any, y: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, name)(*arguments, flags=("contract",))
+    """Add an operator of two vectors, one instruction: a function would have to be compiled and linked."""
 
-        return lanes(lanes, lanes), generate
+    class Operator(ConcreteTemplate):
+        key = symbol
+        cases: ClassVar = [lanes(lanes, lanes)]
 
-    @overload(symbol)
-    def dispatch(x, y):  # type: ignore[no-untyped-def]  # numba compares its signature with the lambda's
-        if isinstance(x, Lanes) and isinstance(y, Lanes):
-            return lambda x, y: apply(x, y)
-        return None
+    def generate(context: Any, builder: Any, types: Any, arguments: Any) -> Any:
+        return getattr(builder, name)(*arguments, flags=("contract",))
+
+    infer_global(symbol)(Operator)
+    lower_builtin(symbol, lanes, lanes)(generate)
 
 
 _operation(operator.add, "fadd")

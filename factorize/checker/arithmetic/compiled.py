@@ -5,10 +5,15 @@ Imported on first use: numba is heavy.
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
-    from numba import njit as njit
+    from factorize.numbers.compiling import kernel as kernel
+    from factorize.numbers.compiling import part as part
 except ImportError:
 
-    def njit(**_options):  # type: ignore[no-redef,no-untyped-def]  # numba's has no types either
+    def kernel(**_options: Any) -> Any:
         """Leave a function as it is."""
         return lambda function: function
+
+    part = kernel

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from factorize.checker.arithmetic.compiled import kernel, part
 from factorize.checker.arithmetic.near import UNIT
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
+@part(error_model="numpy", fastmath={"contract", "nsz"})
 def _factor(a, rows):
     """Overwrite the first rows, a square, by the transpose of their Cholesky factor L, and each r below by r L^-T."""
     side = a.shape[1]
@@ -38,7 +38,7 @@ def _factor(a, rows):
                     a[i, s] -= value * a[j, s]
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _add_dual(dual, grounded, t, m, shift, a):
     """Add t W and the springs to the ground of the two classes, and raise the diagonal by what that may round."""
     b, k = dual.shape[0], dual.shape[1]
@@ -57,7 +57,7 @@ def _add_dual(dual, grounded, t, m, shift, a):
     _inflate(a)
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _inflate(a):
     """Raise the diagonal by more than the sums and products since the last time, and the next factorization, round."""
     side = a.shape[1]
@@ -65,7 +65,7 @@ def _inflate(a):
         a[i, i] *= 1.0 + 1.1 * (0.75 * side * side + 16 * side + 16) * UNIT
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+@part(error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 def _parallel(a, near, far, shift, joint):
     """Overwrite a by an upper bound of P = (a^-1 + R)^-1, R of the edges with resistances near (first class) and far.
 
@@ -111,7 +111,7 @@ def _parallel(a, near, far, shift, joint):
         a[i, i] *= 1.0 + 1.1 * side * (side + 3 + 2.1 * (side + 1) * residual) * UNIT
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _in_steps(a, shift, out):
     """Add a matrix of (u, d) to one of the steps y, its diagonal raised by what the sums may round."""
     side = a.shape[1]
@@ -139,7 +139,7 @@ def _in_steps(a, shift, out):
             out[i, i] += 8 * side * UNIT * a[i, i]
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _trace(factors, m, joint):
     """Return a lower bound of tr(F^T a^-1 F) over the two classes of a block; a stands in the first rows of joint."""
     b, k = factors.shape[0], factors.shape[1]
@@ -161,7 +161,7 @@ def _trace(factors, m, joint):
     return squares * (1.0 - lost) if lost < 0.01 else 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def block_resolvent_traces(resistances, grounded, dual, factors, t):
     """Return lower bounds of tr(W K^-1), K = sum of edges + t W, for each node t; one that failed is less, or NaN.
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from factorize.checker.arithmetic.compiled import kernel, part
 from factorize.checker.losses.variance_kernels import _plus, _times
 
 STEP = 2.0**-92
@@ -28,19 +28,19 @@ _LARGEST = 1e140
 _SCALE = 2.0**-400
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@part(error_model="numpy")
 def _lower(high, low, c, less):
     """Make a diagonal entry smaller, by what its own rounding takes as well."""
     less += _OWN * abs(high[c, c])
     high[c, c], low[c, c] = _plus(high[c, c], low[c, c], -less, 0.0)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@part(error_model="numpy")
 def _root(value):
     return math.sqrt(max(value, 0.0)) + _SMALLEST
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@part(error_model="numpy")
 def _statement(target, sources, count, coefficients, high, low, z, work):
     """Carry out state <- sum of coefficients times states; those of `sources` stand one further."""
     m = len(high)
@@ -74,7 +74,7 @@ def _statement(target, sources, count, coefficients, high, low, z, work):
     return size < _LARGEST and abs(dh) < _LARGEST  # both are false for NaN
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@part(error_model="numpy")
 def _observe(o, shift, high, low, z, work):
     """Condition on the observation of state o with noise of variance 1 / shift; return 1 + shift P_oo as a pair."""
     m = len(high)
@@ -119,7 +119,7 @@ def _observe(o, shift, high, low, z, work):
     return xh, xl, True
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@kernel(error_model="numpy")
 def determinant(shift, inputs, weights, states, targets, sources, counts, program, output):
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 

@@ -10,10 +10,10 @@ The series of an inverse with few diagonals is compiled here, too. Imported on f
 
 from __future__ import annotations
 
-from factorize.checker.arithmetic.compiled import njit
+from factorize.checker.arithmetic.compiled import kernel, part
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _plus(ah, al, bh, bl):
     """Add, within 2^-100 (|a| + |b|)."""
     total = ah + bh
@@ -23,7 +23,7 @@ def _plus(ah, al, bh, bl):
     return high, rest - (high - total)
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _times(ah, al, bh, bl):
     """Multiply, within 2^-100 |a b|: halves of 26 bits are multiplied without rounding."""
     first = ah * bh
@@ -38,7 +38,7 @@ def _times(ah, al, bh, bl):
     return high, rest - (high - first)
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _state(target, sources, coefficients, noise, high, low, bound, work):
     """Carry out one statement; coefficients are pairs, `noise` is the variance of y. Return whether it is enclosed."""
     m, count = len(high), len(sources)
@@ -46,8 +46,8 @@ def _state(target, sources, coefficients, noise, high, low, bound, work):
     for k in range(count):
         size += abs(coefficients[k, 0])
     for c in range(m):
-        for part in range(3):
-            work[part, c] = 0.0
+        for row in range(3):
+            work[row, c] = 0.0
         largest = max(largest, high[c, c])
         widest = max(widest, bound[c, c])
         for k in range(count):
@@ -74,7 +74,7 @@ def _state(target, sources, coefficients, noise, high, low, bound, work):
     return size < 1e100 and largest < 1e200 and step * 2.0**-51 * max(widest, moved) < 0.25 * lost
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, reading, state, ends, work, slots, row):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 
@@ -126,7 +126,7 @@ def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, readi
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def renewal(weights, column):
     """Write c_0 = 1, c_t = sum_d weights[d] c_{t-d}, the furthest first: a term of d steps meets d + 1 roundings."""
     column[0] = 1.0

@@ -8,24 +8,24 @@ lags[t] steps back.
 
 from __future__ import annotations
 
-import numba
+from factorize.numbers.compiling import kernel, part
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _enter(rings, i, phases):
     """Note where in each ring step i stands."""
     for v in range(len(phases)):
         phases[v] = i % rings[1, v] if rings[1, v] > 1 else 0
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _slot(rings, phases, state, lag):
     """Return where the value of a state some steps back stands."""
     place = phases[state] - lag
     return rings[0, state] + (place if place >= 0 else place + rings[1, state])
 
 
-@numba.njit(cache=True, nogil=True)
+@part()
 def _find(rings, phases, terms, row, start, stop, target, slots):
     """Write the slots of a statement's terms; return whether it leaves its target as it is."""
     used, itself = 0, False
@@ -37,7 +37,7 @@ def _find(rings, phases, terms, row, start, stop, target, slots):
     return used == 1 and itself
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def sweep(
     rings, targets, starts, terms, factors, steps, output, origin, backwards, block, out, held, live, places, sums
 ):
@@ -111,7 +111,7 @@ def sweep(
                     state[entry, k] = 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def variances(
     rings, targets, starts, terms, factors, steps, backwards, noise, reading, covariance, found, places, sums
 ):
