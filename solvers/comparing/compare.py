@@ -32,7 +32,6 @@ from factorize.solvers.comparing.comparison import (
     recommend,
 )
 from factorize.solvers.comparing.deadline import SOLVES, Deadline
-from factorize.solvers.comparing.own_time import own_seconds
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
     calibrated,
@@ -327,11 +326,11 @@ class _Run:
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = own_seconds(), _LATE * self._limit(plan) + more
+        began, last = time.thread_time(), _LATE * self._limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
-            passed = own_seconds() - began
+            passed = time.thread_time() - began
             if passed > last:
                 raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
             if not plan.always and self.deadline.over(SOLVES):

@@ -109,33 +109,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        return {
-            "mechanism": self.mechanism,
-            "parameters": self.parameters,
-            "normalization": self.normalization,
-            "tolerance": self.tolerance,
-            "spec_digest": self.spec_digest,
+        return vars(self) | {
             "loss": {name: float(value) for name, value in vars(self.loss).items()},
-            "relative_gap": self.relative_gap,
             "sensitivity": {name: getattr(self.sensitivity, name) for name in ("value", "kind", "rule")},
-            "noise_vectors": self.noise_vectors,
-            "noise_bytes": self.noise_bytes,
-            "flops": self.flops,
-            "redraws": self.redraws,
-            "seconds": self.seconds,
-            "converged": self.converged,
             "warnings": list(self.warnings),
             "calibration": self.calibration and self.calibration.document(),
-            "rmse_at_privacy": self.rmse_at_privacy,
-            "objective_at_privacy": self.objective_at_privacy,
-            "sampling": self.sampling,
             "spec": dict(self.spec),
-            "optimized_for": self.optimized_for,
-            "optimized_under": self.optimized_under,
-            "sigma_of_sums": self.sigma_of_sums,
-            "method": self.method,
-            "rmse_without_secrecy": self.rmse_without_secrecy,
-            "next_command": self.next_command,
         }
 
 

@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from factorize.errors import Cancelled
-from factorize.solvers.comparing.own_time import own_seconds
 
 _SWITCH = 5e-4  # seconds after which a thread that waits gets the interpreter; Python's own is ten times as long
 
@@ -40,10 +39,10 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         for task in tasks:
             task(hear)
         return
+    import numba  # noqa: F401  # in this thread: two threads that import it at once wait for each other for ever
     from threadpoolctl import threadpool_limits
 
     interval = sys.getswitchinterval()
-    own_seconds()  # imports numba in this thread: two threads that import it at once wait for each other for ever
     # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.
     with threadpool_limits(limits=1, user_api="blas"), warnings.catch_warnings():
         # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.
