@@ -176,7 +176,7 @@ def read_light(path: Path) -> Reading:
         if isinstance(source, Streamable):
             noising = impulses(source, stop)
         else:
-            noising = np.array([row for row, _ in zip(source.iterate(), range(stop), strict=False)])
+            noising = np.array([source.make()(step) for step in range(stop)])
     if noising is not None and not np.isfinite(noising).all():  # noise beyond double precision, which tells nothing
         noising = None
     return Reading(factors.steps, None, noising, _claim(factors.sensitivity))

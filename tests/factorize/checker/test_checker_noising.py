@@ -20,7 +20,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
 from factorize.client import load as load_factors
-from factorize.client.noise_source import source_of
+from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factor_file import load
 from factorize.factorization import Factorization
@@ -76,7 +76,8 @@ def test_a_false_inverse_behind_a_tiny_diagonal_entry_is_refused_and_never_drawn
     with pytest.raises(CorruptObject, match="stored C_inv is not the one"):
         load(tmp_path / "f.safetensors")
     source = source_of(load_factors(tmp_path / "f.safetensors"))
-    drawn = np.array(list(source.iterate()))  # type: ignore[union-attr]  # rows, for a dense C
+    assert isinstance(source, ComputedRows)  # for a dense C
+    drawn = np.array([source.make()(step) for step in range(source.steps)])
     assert squared_in_fractions(drawn) <= Fraction(claim) ** 2
 
 
