@@ -38,7 +38,7 @@ from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
-_LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
+_LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of the loss
 
 
 def supports(spec: Spec) -> str | None:
@@ -201,24 +201,30 @@ def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
 
 
 def tune(problem: Problem) -> float:
-    """Return the nu in {0} and [1e-9, 0.9] with the smallest loss: a grid, then a bounded search around its best point.
+    """Return the nu in {0} and [1e-9, 0.9] with the smallest loss.
 
     The loss is the objective itself, sens(C)^2 times the error, for the problem's workload and participation.
     """
+    return lowest(_loss_of_nu(problem), _GRID)
+
+
+def lowest(loss: Callable[[float], float], grid: np.ndarray) -> float:
+    """Return the parameter of the smallest loss: 0, or by a bounded search around the best point of a grid.
+
+    Args:
+        loss: of a parameter.
+        grid: positive and ascending.
+    """
     from scipy.optimize import minimize_scalar
 
-    loss = _loss_of_nu(problem)
-    values = [loss(nu) for nu in _GRID]
-    best = int(np.argmin(values))
-    low, high = _GRID[max(best - 1, 0)], _GRID[min(best + 1, len(_GRID) - 1)]
+    best = int(np.argmin([loss(parameter) for parameter in grid]))
     found = minimize_scalar(
-        lambda log_nu: loss(math.exp(log_nu)),
-        bounds=(math.log(low), math.log(high)),
+        lambda logarithm: loss(math.exp(logarithm)),
+        bounds=(math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)])),
         method="bounded",
         options={"xatol": _LOG_ACCURACY},
     )
-    candidates = [0.0, float(_GRID[best]), math.exp(float(found.x))]
-    return min(candidates, key=loss)
+    return min((0.0, float(grid[best]), math.exp(float(found.x))), key=loss)
 
 
 def _loss_of_nu(problem: Problem) -> Callable[[float], float]:

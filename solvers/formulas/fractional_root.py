@@ -7,9 +7,7 @@ arXiv 2601.22334), whatever the workload.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.formulas.closed_form import (
     PASSES,
+    lowest,
     needs_decoder,
     normalised,
     recursion_cost,
@@ -33,9 +32,8 @@ from factorize.spec import Spec
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 
-_GRID = np.concatenate([np.geomspace(1e-6, 0.1, 11), np.arange(0.2, 1.0, 0.1)])
+_GRID = np.concatenate([np.geomspace(1e-6, 0.1, 11), np.arange(0.2, 1.0, 0.1), [1.0]])
 """Of 1 - parameter: the best one approaches 1 as n grows and as the bands get fewer."""
-_LOG_ACCURACY = 1e-6  # of log(1 - parameter); the loss is flat at its minimum, so this is 1e-12 of the loss
 _EVALUATIONS = 60
 LONGEST_POWER = 1 << 14
 """Diagonals of the power of a workload other than prefix sums, which take a quadratic recursion."""
@@ -145,9 +143,7 @@ def negative_power(series: Array, gamma: float) -> Array:
 def _best(
     problem: Problem, noising: Callable[[float], Array], strategy: Callable[[float], Matrix], report: Reporter
 ) -> float:
-    """Return the parameter in [0, 1] of the smallest loss: a grid, then a bounded search around its best point."""
-    from scipy.optimize import minimize_scalar
-
+    """Return the parameter in [0, 1] of the smallest loss."""
     loss, tried = _loss(problem, noising, strategy), 0
 
     def of_rest(rest: float) -> float:
@@ -156,17 +152,7 @@ def _best(
         report(tried, None)
         return loss(1.0 - rest)
 
-    values = [of_rest(rest) for rest in _GRID]
-    best = int(np.argmin(values))
-    low, high = _GRID[max(best - 1, 0)], ([*_GRID, 1.0])[best + 1]
-    found: Any = minimize_scalar(
-        lambda log_rest: of_rest(math.exp(log_rest)),
-        bounds=(math.log(low), math.log(high)),
-        method="bounded",
-        options={"xatol": _LOG_ACCURACY},
-    )
-    candidates = [1.0, float(_GRID[best]), math.exp(float(found.x)), 0.0]
-    return 1.0 - min(candidates, key=of_rest)
+    return 1.0 - lowest(of_rest, _GRID)
 
 
 def _loss(
