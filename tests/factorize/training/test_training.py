@@ -223,7 +223,7 @@ def test_the_sensitivities_of_the_two_filters() -> None:
 
 
 def test_differenced_noise_adds_up_to_independent_rows() -> None:
-    noise = FilteredNoise(DIFFERENCED, TARGET, 4000, steps=4, seed=3)
+    noise = FilteredNoise(DIFFERENCED, TARGET, 20_000, steps=4, seed=3)
     sums = np.cumsum([noise.next() for _ in range(4)], axis=0) / noise.calibration.sigma_of_sums
     assert np.abs(np.cov(sums) - np.eye(4)).max() < 0.08
     with pytest.raises(InvalidParameter, match="past n=4"):
@@ -469,9 +469,9 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(method: Any) -> None:
-    """Made from minimal state where C has structure: 4,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
+    """Made from minimal state where C has structure: 20,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
     factors = solve(parse_spec(method_spec(method, ones(12), **METHODS[method])))
-    noise = FactorizationNoise(factors, TARGET, 4000, seed=2)
+    noise = FactorizationNoise(factors, TARGET, 20_000, seed=2)
     rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma_of_sums
     inverse = factors.rows("C_inv", 0, 12)
     expected = inverse @ inverse.T
