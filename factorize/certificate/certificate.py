@@ -144,10 +144,10 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
     parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
     utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
     with one_blas_thread(strategy.n):
+        sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
         ends = _ends(utility, strategy.n)
         bound = _bound(utility.lower_bound) if dual else None
         class_bound = _bound(utility.class_bound) if spec.optimize_for is None else None
