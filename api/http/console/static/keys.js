@@ -52,6 +52,7 @@ class Desk {
   constructor(signal) {
     this.signal = signal;
     this.pages = [null];
+    this.latest = 0;
     this.token = el("section", { class: "card", tabindex: "-1", "aria-labelledby": "token-title", hidden: true });
     this.refusal = el("p", { class: "error", role: "alert" });
     this.list = el("div", { tabindex: "-1" });
@@ -65,10 +66,12 @@ class Desk {
   }
 
   async show() {
+    const request = (this.latest += 1);
     const query = new URLSearchParams({ limit: LIMIT });
     if (this.state.value) query.set("state", this.state.value);
     if (this.pages.at(-1)) query.set("cursor", this.pages.at(-1));
     const found = await askJson(`${PATH}?${query}`, { signal: this.signal });
+    if (request !== this.latest) return; // the filter has changed meanwhile
     const heads = ["name", "id", "state", "scopes", "made (UTC)", "ends (UTC)", "quotas", "action"];
     const shown = found.items.length ? table("Keys", heads, found.items.map((key) => this.line(key))) : el("p", {}, "Nothing here.");
     this.list.replaceChildren(shown, turning(this.pages, found.next, () => this.show()));

@@ -14,11 +14,14 @@ export async function resultsPage(main, { signal }) {
   const search = el("input", { id: "filter-search", name: "search", type: "search", maxlength: "200", placeholder: "momentum n=2048" });
   const box = el("div", {});
   const pages = [null];
+  let latest = 0;
   const show = async () => {
+    const request = (latest += 1);
     const query = new URLSearchParams({ limit: LIMIT });
     for (const control of [state, workload, search]) if (control.value) query.set(control.name, control.value);
     if (pages.at(-1)) query.set("cursor", pages.at(-1));
     const found = await askJson(`/v1/factorizations?${query}`, { signal });
+    if (request !== latest) return; // the filters have changed meanwhile
     box.replaceChildren(listed(found.items, show, signal), turning(pages, found.next, show));
   };
   const anew = () => {
