@@ -67,7 +67,7 @@ class QuadraticRun(ExactRun):
                 "last_squared_gradient": float(gradient[-1]),
             },
             assumptions=("f is a quadratic with these eigenvalues, gradients are exact", NO_CLIPPING),
-            source="second moments of Koloskova et al. 2023, eq. (8), docs/choose.md",
+            source="second moments of Koloskova et al. 2023, eq. (8)",
             series={"step": shown.tolist(), "loss": loss[shown].tolist(), "squared_gradient": gradient[shown].tolist()},
         )
 

@@ -130,7 +130,7 @@ def overflow_probability(examples: int, bins: int, capacity: int) -> float:
 
 def capacity_for(examples: int, bins: int, *, physical_batch: int, tau: float) -> int:
     """Return the smallest multiple of `physical_batch` that some bin exceeds with probability at most `tau`."""
-    parts = range(1, -(-examples // physical_batch))  # so many may be enough, and one more is
+    parts = range(1, -(-examples // physical_batch))  # the candidates below all examples, which no bin exceeds
     return physical_batch * (
         1 + bisect_left(parts, True, key=lambda few: overflow_probability(examples, bins, few * physical_batch) <= tau)
     )

@@ -1,8 +1,8 @@
 """C24, Figure 2: stationary loss of linear regression on Gaussian inputs against d, effective dimension and step size.
 
-The paper simulates; here second moments are exact (docs/choose.md), and only the check of them is sampled.
-What the paper leaves open: the values of d and of the learning rate. With x x^T replaced by its mean, as in the paper's
-analysis, the slope 0.18 would be 0.00 and 0.94 would be 0.77.
+The paper simulates; here second moments are exact (docs/notes/frequency-domain.md), and only the check of them is
+sampled. What the paper leaves open: the values of d and of the learning rate. With x x^T replaced by its mean, as in
+the paper's analysis, the slope 0.18 would be 0.00 and 0.94 would be 0.77.
 """
 
 from __future__ import annotations

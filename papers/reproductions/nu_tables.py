@@ -1,8 +1,8 @@
 """C24, Tables 2, 3 and 4: sensitivities, which mechanisms are anytime, and rates of the asymptotic suboptimality.
 
 Rates have no constants, so exponents are fitted: at 0.001 and below, the learning rates are small enough for
-Gaussian inputs (docs/choose.md) to differ from their averages by less than the fit. Where a table prints 0 for
-anti-PGD and for nu = 0, it means infinity: the text says so and the sensitivity forces it.
+Gaussian inputs (docs/notes/frequency-domain.md) to differ from their averages by less than the fit. Where a table
+prints 0 for anti-PGD and for nu = 0, it means infinity: the text says so and the sensitivity forces it.
 """
 
 from __future__ import annotations
