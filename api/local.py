@@ -1,20 +1,20 @@
 """One spec from question to stored answer, solved in this process: what `factorize solve` and `batch` run.
 
-The same steps as behind HTTP (name the mechanism, look into the store, solve, certify, write, check the file, publish),
+The same steps as behind HTTP (name the mechanism, look into the store, solve, certify and prove, publish),
 without a job: whoever started the command waits for it, and Ctrl-C ends it. Results appear in the store whole or not at
 all, so an interrupt at any moment leaves what was finished and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from factorize import solvers
-from factorize.api.proof import prove
+from factorize.api.draft import write_draft
+from factorize.api.proof import certify, prove
 from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast
@@ -23,19 +23,18 @@ from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import Estimate, choose, estimate
 from factorize.spec import Spec
-from factorize.storage.store import Check, Store
+from factorize.storage.store import Store
 
 __all__ = ["Estimate", "bound", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
-def obtain(spec: Spec, store: Store, *, progress: ProgressCallback, check: Check | None = None) -> dict[str, Any]:
+def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 
     Args:
         spec: what is asked; `auto` is named.
         store: where results are kept.
         progress: called between steps of the solver, and before the proof and the publication.
-        check: has the last word on the written file; by default another process proves it.
 
     Raises:
         UnsupportedProblem: no mechanism of this release fits.
@@ -50,14 +49,13 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback, check: Check
     if known is not None:
         return store.manifest(known)
     stages = Stages(progress)
-
-    def checked(path: Path) -> Mapping[str, Any]:
+    draft = solvers.search(bound(chosen, store), progress=stages.step)
+    with store.objects.stage() as staged:
+        staged.produce(partial(write_draft, draft))
         stages.enter("prove")
-        proof = check(path) if check is not None else prove(path, store=store.url)
+        proof = certify(staged.path, store=store.url)
         stages.enter("store")
-        return proof
-
-    return store.put(solvers.solve(bound(chosen, store), progress=stages.step), check=checked)
+        return store.put_checked(staged, proof)
 
 
 def keep(result: Factorization, store: Store, *, strict: bool = False) -> dict[str, Any]:

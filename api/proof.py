@@ -1,9 +1,11 @@
-"""The proof: a written factor file is checked before it is published, in a process that has never solved anything.
+"""The proof: results are certified and checked before they are published, in a process that has never solved anything.
 
-The process reads the file's bytes and nothing else of the solve, proves every claim again (`factorize.checker`), and
-answers with the sha256 of what it has read, so that what is published is what was checked. The sensitivity has to hold
-by two programs: a second one finds it from the rows of C in plain doubles (`factorize.certificate.sensitivity`). The
-process is the prover of a pair of workers (`api/workers`).
+The process certifies what a solver claims (`api/draft.py`) and writes the factor file. It reads that file's bytes back,
+proves every claim (`factorize.checker`), and answers with the sha256 of what it has read, so that what is published is
+what was checked. Losses and bounds, which the certificate takes from the checker, are proved once, if the numbers in
+the file are those of the certificate. The sensitivity has to hold by two programs: a second one finds it from the rows
+of C in plain doubles (`factorize.certificate.sensitivity`). The process is the prover of a pair of workers
+(`api/workers`).
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from factorize.api.workers.worker_process import Tell
     from factorize.checker.report import Report
+    from factorize.checker.utility import Utility
     from factorize.factorization import Factorization
 
 Document = dict[str, Any]
@@ -53,6 +57,17 @@ def prove(path: Path, *, store: str, strict: bool = False) -> Document:
     return passed(prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict}))
 
 
+def certify(path: Path, *, store: str) -> Document:
+    """Have a draft certified by that process, which writes the factor file in its place; see `prove`.
+
+    Raises:
+        CertificateError: the solver's claim does not hold.
+        StoreUnavailable: the disk refuses the file.
+        WorkerEnded: see `prove`.
+    """
+    return passed(prover().ask("certify", {"path": os.fspath(path), "store": store}))
+
+
 @cache
 def prover() -> Worker:
     """Return the checker of this process, which is started when it is first asked, or by `start` ahead of that."""
@@ -74,19 +89,40 @@ def passed(answer: Document) -> Document:
 
 def check(request: Document, _tell: Tell) -> Document:
     """Check the file that a request names (`path`, `store`, `strict`), and say how long it took."""
+    return _timed(lambda: inspect(Path(request["path"]), request["store"], strict=request["strict"]))
+
+
+def certify_draft(request: Document, _tell: Tell) -> Document:
+    """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
+    return _timed(lambda: _certified(Path(request["path"]), request["store"]))
+
+
+QUESTIONS = {"check": check, "certify": certify_draft}
+
+
+def _timed(call: Callable[[], Document]) -> Document:
     started = time.monotonic()
     try:
-        answer = inspect(Path(request["path"]), request["store"], strict=request["strict"])
+        answer = call()
     except OSError as error:
-        raise StoreUnavailable(f"{error}; check the disk and try again") from None
+        raise StoreUnavailable(f"{error}; free space, check the disk and try again") from None
     return {**answer, "seconds": round(time.monotonic() - started, 3)}
 
 
-QUESTIONS = {"check": check}
+def _certified(path: Path, store: str) -> Document:
+    from factorize.api.draft import read_draft
+    from factorize.certificate.certificate import utility_of
+    from factorize.factorization import Factorization
+    from factorize.storage.medium.files import Files
+
+    spec, solution, solver = read_draft(path, partial(_user_matrices, store=store))
+    utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
+    Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
+    return inspect(path, store, strict=False, proved=utility)
 
 
-def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
-    """Check a factor file in this process; see `prove`."""
+def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = None) -> dict[str, Any]:
+    """Check a factor file in this process; see `prove` and `check_factor_file`."""
     from factorize import __version__
     from factorize.encoding import sha256
     from factorize.factor_file import from_bytes
@@ -102,7 +138,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(1, "hash") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
         # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
         hashing = beside.submit(sha256, data)
-        report = examined(data, user, strict=strict)
+        report = examined(data, user, strict=strict, proved=proved)
     if report.supported:
         confirm_sensitivity(report, from_bytes(data, matrices=user))
     return {
@@ -132,19 +168,21 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
         report.checked.append("the rows of C give the same sensitivity in plain doubles, by a second program")
 
 
-def examined(data: bytes, user: dict[str, np.ndarray], *, strict: bool = False) -> Report:
-    """Run the checker over the bytes of a factor file; see `prove`."""
+def examined(
+    data: bytes, user: dict[str, np.ndarray], *, strict: bool = False, proved: Utility | None = None
+) -> Report:
+    """Run the checker over the bytes of a factor file; see `prove` and `check_factor_file`."""
     from factorize.checker.check import check_factor_file, undecided
 
     try:
-        return check_factor_file(data, user=user)
+        return check_factor_file(data, user=user, proved=proved)
     except TooLarge as error:
         if strict:
             raise
         return undecided(data, str(error))
 
 
-def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
+def _user_matrices(spec: Mapping[str, Any], store: str) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec names, from the store."""
     from factorize.storage.records import user_matrices
 

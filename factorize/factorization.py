@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy
 from factorize.structures.layouts import describe
+
+if TYPE_CHECKING:
+    from factorize.checker.utility import Utility
 
 LARGEST_COVERED = 2048
 """Longest n for which a stored C_inv without structure is enlarged by its rounding, as the checker can prove it."""
@@ -69,20 +72,23 @@ class Factorization(AnyFactors):
         self.manifest = manifest
 
     @classmethod
-    def from_solution(cls, spec: Spec, solution: Solution, *, solver: Mapping[str, Any]) -> Factorization:
+    def from_solution(
+        cls, spec: Spec, solution: Solution, *, solver: Mapping[str, Any], utility: Utility | None = None
+    ) -> Factorization:
         """Certify a solver's claim and describe it.
 
         Args:
             spec: canonical spec with a named mechanism.
             solution: the claim.
             solver: provenance (mechanism, version, seconds, iterations, environment).
+            utility: see `certify`.
 
         Raises:
             CertificateError: the claim does not hold.
         """
         with ThreadPoolExecutor(1, "digests") as beside:  # hashing lets go of the interpreter's lock
             stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
-            certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+            certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome, utility=utility)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
         provenance = {**solver, **solution.provenance, **stopped}
         manifest = _manifest(spec, stored.result(), certificate, provenance)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from factorize.structures.endless import AnyStrategy
+
+if TYPE_CHECKING:
+    from factorize.spec import Spec
 
 
 class Outcome(Enum):
@@ -41,6 +44,20 @@ class Solution:
     iterations: int
     dual: Mapping[str, np.ndarray] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Draft(NamedTuple):
+    """A solution beside what it answers, before anything is certified.
+
+    Attributes:
+        spec: canonical spec with a named mechanism.
+        solution: the claim.
+        solver: provenance (mechanism, version, seconds, environment).
+    """
+
+    spec: Spec
+    solution: Solution
+    solver: Mapping[str, Any]
 
 
 PHASES = ("compile", "coarse grid", "refine", "bound", "certify", "prove", "store")

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from factorize.solvers.budget import Estimate
 from factorize.solvers.register import SOLVERS, Entry, choose
-from factorize.solvers.solving import estimate, solve
+from factorize.solvers.solving import estimate, search, solve
 
 if TYPE_CHECKING:
     from factorize.solvers.comparing.compare import compare
 
-__all__ = ["SOLVERS", "Entry", "Estimate", "choose", "compare", "estimate", "solve"]
+__all__ = ["SOLVERS", "Entry", "Estimate", "choose", "compare", "estimate", "search", "solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,14 +15,15 @@ import numpy as np
 import factorize
 from factorize.errors import extras_named
 from factorize.factorization import Factorization
-from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
-from factorize.solution import Progress, ProgressCallback
+from factorize.numbers.blas_threads import one_blas_thread
+from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
 from factorize.spec import Spec
+from factorize.workloads.matrix import UserMatrix
 
 
 def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
@@ -69,42 +70,52 @@ def solve(
         CertificateError: the recomputed numbers contradict the solver's claim.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
-    spec = choose(spec).bind(matrices or {})
-    with one_blas_thread(0 if spec.workload.endless else spec.workload.n, largest=LARGEST_WHOLE):
-        return _solved(spec, progress, evidence)
+    told = _Told(progress or _ignore)
+    with told.compilations():
+        draft = _searched(choose(spec).bind(matrices or {}), told, evidence)
+        told.enter("certify")
+        return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
 
 
-def _solved(
-    spec: Spec,
-    progress: ProgressCallback | None,
-    evidence: bool,
-) -> Factorization:
-    """Return the certified answer to a spec with a named mechanism."""
+def search(spec: Spec, *, progress: ProgressCallback | None = None) -> Draft:
+    """Solve a spec, and certify nothing; see `solve`, which has the same errors.
+
+    Args:
+        spec: what is asked for; a user's matrix bound to its numbers.
+        progress: see `solve`.
+    """
+    told = _Told(progress or _ignore)
+    with told.compilations():
+        return _searched(choose(spec), told, evidence=True)
+
+
+def _searched(spec: Spec, told: _Told, evidence: bool) -> Draft:
     entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
-    told = _Told(progress or _ignore, needed.seconds)
+    told.estimate = needed.seconds
     problem = Problem(spec)
-    with told.compilations():
-        with begun(spec, own=entry.dual or not evidence) as searched, np.errstate(all="ignore"):
+    whole = spec.workload.n if isinstance(spec.workload, UserMatrix) else 0  # others have products of small blocks
+    with one_blas_thread(whole), np.errstate(all="ignore"):
+        with begun(spec, own=entry.dual or not evidence) as searched:
             solution = entry.solve(problem, told)
             if evidence:
                 solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
-        provenance = _provenance(spec, time.monotonic() - began)
-        told.enter("certify")
-        return Factorization.from_solution(spec, solution, solver=provenance)
+    return Draft(spec, solution, _provenance(spec, time.monotonic() - began))
 
 
 class _Told:
     """Passes steps on with the seconds of the whole solve, and those that the estimate leaves of it."""
 
-    def __init__(self, callback: ProgressCallback, estimate: float) -> None:
-        self._callback, self._estimate = callback, estimate
+    estimate = 0.0
+
+    def __init__(self, callback: ProgressCallback) -> None:
+        self._callback = callback
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
 
     def __call__(self, step: Progress) -> None:
         passed = time.monotonic() - self._began
-        left = self._estimate - passed
+        left = self.estimate - passed
         self._last = replace(step, seconds=passed, seconds_left=left if left > 0 else None)
         self._callback(self._last)
 

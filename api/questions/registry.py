@@ -3,8 +3,8 @@
 Routes (`api/http/questions.py`) and their schemas are made from those that are posted: what is posted, who may, within
 which limits, and the answer. The docstring of a question is what the OpenAPI document says of its route.
 
-Nothing is published here: solves and forms write files where they are told, and what was written is checked by the
-prover (`api/proof.py`) before it gets its name.
+Nothing is published here: solves and forms write files where they are told. The prover (`api/proof.py`) certifies the
+draft of a solve, and checks every factor file before it gets its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from factorize.api.results import Result
     from factorize.api.service import SolverService
     from factorize.api.workers.worker_process import Tell
-    from factorize.factorization import Factorization
     from factorize.storage.store import Store
 
     Find = Callable[[str | None], Result]
@@ -241,8 +240,8 @@ def make_ready() -> None:
         import_module(name)
 
 
-def solve(request: Document, tell: Tell) -> str:
-    """Solve a canonical spec, write its factor file, and return the digest.
+def solve(request: Document, tell: Tell) -> None:
+    """Solve a canonical spec and write the draft of its factor file.
 
     Args:
         request: `spec`, `store`, and the `path` of the file.
@@ -252,14 +251,16 @@ def solve(request: Document, tell: Tell) -> str:
         FactorizeError: there is no file.
     """
     from factorize import solvers
+    from factorize.api.draft import write_draft
     from factorize.spec import parse_spec
 
     spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
-    return _written(solvers.solve(spec, progress=lambda step: tell(**vars(step))), request["path"])
+    draft = solvers.search(spec, progress=lambda step: tell(**vars(step)))
+    _write(partial(write_draft, draft), request["path"])
 
 
-def form(request: Document, _tell: Tell) -> str:
-    """Write a stored factorization in another form, and return the digest of that.
+def form(request: Document, _tell: Tell) -> None:
+    """Write a stored factorization in another form.
 
     Args:
         request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
@@ -267,7 +268,7 @@ def form(request: Document, _tell: Tell) -> str:
     from factorize.api.local import in_form
 
     base = _store(request["store"]).load(request["digest"])
-    return _written(in_form(base, request["matrices"], request["dtype"]), request["path"])
+    _write(in_form(base, request["matrices"], request["dtype"]).save, request["path"])
 
 
 def _answer(question: Question, request: Document, tell: Tell) -> Document:
@@ -278,14 +279,13 @@ QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form)}
 QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
 
 
-def _written(found: Factorization, path: str) -> str:
+def _write(write: Callable[[Path], None], path: str) -> None:
     from factorize.storage.medium.files import Files
 
     try:
-        Files().produce(Path(path), found.save)
+        Files().produce(Path(path), write)
     except OSError as error:
         raise StoreUnavailable(f"{path}: {error}; free space and try again") from None
-    return found.digest
 
 
 @cache

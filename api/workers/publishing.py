@@ -1,4 +1,4 @@
-"""Publishing of results: one worker writes a factor file, another checks it, this process stores it; forms of a file.
+"""Publishing of results: one worker solves, another certifies and proves, this process stores; forms of a file.
 
 A form is what a file is to hold beside the result itself: further matrices, or another type of numbers.
 """
@@ -54,6 +54,10 @@ class Stages:
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
 
 
+_PROOFS: dict[str, tuple[str, Document]] = {"solve": ("certify", {}), "form": ("check", {"strict": False})}
+"""Question to the prover about what the solver has written: a draft, or a factor file."""
+
+
 def published(
     question: str,
     request: Document,
@@ -100,7 +104,7 @@ def published(
 
         ask(pair.solver, question, request, lambda event: stages.step(step_of(event)))
         stages.enter("prove")
-        proof = passed(ask(pair.prover, "check", {"strict": False}, lambda _event: None))
+        proof = passed(ask(pair.prover, *_PROOFS[question], lambda _event: None))
         stages.enter("store")
         place.release()
         return store.put_checked(staged, proof)

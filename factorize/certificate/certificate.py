@@ -119,8 +119,23 @@ def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
     return None if document is None else LowerBound(document["objective"], document["rule"])
 
 
+def utility_of(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray]) -> Utility:
+    """Return what is to be proved of how well C serves A; each proof is made once, when it is first needed."""
+    from factorize.checker.utility import Utility
+
+    parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
+    return Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
+
+
 @extras_named("a certificate")
-def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
+def certify(
+    spec: Spec,
+    strategy: AnyStrategy,
+    dual: Mapping[str, np.ndarray],
+    *,
+    outcome: Outcome,
+    utility: Utility | None = None,
+) -> Certificate:
     """State what is proved of a strategy matrix: sensitivity, losses and lower bounds.
 
     Args:
@@ -128,6 +143,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         strategy: C, of side n.
         dual: evidence for the lower bound (checker/bounds/evidence.py), possibly empty.
         outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
+        utility: that of `utility_of`, for a caller who needs its proofs again.
 
     Raises:
         CertificateError: shapes do not fit, the residual is too large, losses are not enclosed or beyond doubles, or
@@ -135,8 +151,6 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         TooLarge: no proof reaches the losses at this size.
         MissingExtra: without the extra `[solve]`.
     """
-    from factorize.checker.utility import Utility
-
     require_mode()
     if spec.workload.endless != (strategy.side is None):
         raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
@@ -144,9 +158,8 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
-    utility = Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
     with one_blas_thread(strategy.n):
+        utility = utility or utility_of(spec, strategy, dual)
         sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
         ends = _ends(utility, strategy.n)
         bound = _bound(utility.lower_bound) if dual else None

@@ -55,12 +55,15 @@ from factorize.errors import (
 from factorize.spec import parse_spec
 
 
-def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
+def check_factor_file(
+    data: bytes, *, user: Mapping[str, np.ndarray] | None = None, proved: Utility | None = None
+) -> Report:
     """Check a factor file from its bytes.
 
     Args:
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
+        proved: losses and bounds that this process has proved; taken if they are those of the file's own numbers.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
@@ -72,7 +75,7 @@ def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = No
     report, file = _opened(data)
     try:
         check_mode()
-        _check(report, file, user or {})
+        _check(report, file, user or {}, proved)
     except NotEnclosed as reason:
         report.leave(str(reason), of=report.stated)
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
@@ -108,7 +111,7 @@ def _opened(data: bytes) -> tuple[Report, FactorFile]:
     return report, file
 
 
-def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> None:
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], proved: Utility | None) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
     check_known(spec["workload"])
     if spec["workload"].get("n") == "unbounded":
@@ -126,7 +129,8 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
     report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
     if spec["workload"]["kind"] != "matrix" or array_of(spec["workload"], user) is not None:
-        utility = Utility(spec, strategy, file.dual, user)
+        known = proved is not None and proved.concerns(spec, strategy, file.dual)
+        utility = proved if proved is not None and known else Utility(spec, strategy, file.dual, user)
         check_bound(report, file, utility)
         check_class_bound(report, file, utility)
         check_decoder(report, file, strategy, bracket, user)

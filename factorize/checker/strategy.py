@@ -33,6 +33,7 @@ class Strategy:
         structure: the name; of a scaled matrix, that of what is scaled.
         reading: C without the factors of its columns.
         scale: these, shape (n,), or None.
+        parts: the tensors.
 
     Raises:
         CorruptObject: the tensors do not make that structure.
@@ -40,7 +41,7 @@ class Strategy:
     """
 
     def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
-        self.n = n
+        self.n, self.parts = n, parts
         self.scale = parts.get(COLUMN_SCALE)
         self.structure = check_strategy(structure, parts, n)
         self.reading = READINGS[self.structure](parts, n)

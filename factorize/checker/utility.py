@@ -50,7 +50,7 @@ _QUICKER = 16
 
 
 class Utility:
-    """What is proved of how well C serves A; products are made when they are first needed.
+    """What is proved of how well C serves A; each proof, and each product, is made once, when it is first needed.
 
     Args:
         spec: canonical spec.
@@ -68,12 +68,21 @@ class Utility:
     ) -> None:
         self._spec, self._strategy, self._dual, self._user = spec, strategy, dual, user
 
+    def concerns(self, spec: Mapping[str, Any], strategy: Strategy, dual: Mapping[str, np.ndarray]) -> bool:
+        """Return whether these proofs are those of a spec, a C and its evidence: the same numbers, all of them."""
+        same_spec = all(part == spec[name] for name, part in self._spec.items())
+        return same_spec and _equal(self._strategy.parts, strategy.parts) and _equal(self._dual, dual)
+
     def losses(self) -> Ends:
         """Return enclosures of the losses at sensitivity 1.
 
         Raises:
             NotEnclosed: no road reaches them.
         """
+        return self._losses
+
+    @cached_property
+    def _losses(self) -> Ends:
         wide, reasons = None, []
         short = min(max(self._strategy.n**3 // _QUICKER, variances.LEAST_WORK), variances.LARGEST_WORK)
         for road in (
@@ -124,6 +133,10 @@ class Utility:
 
     def lower_bound(self) -> LowerBound:
         """Return a bound that no strategy matrix beats, from the evidence; see `lower_bound`."""
+        return self._lower_bound
+
+    @cached_property
+    def _lower_bound(self) -> LowerBound:
         return lower_bound(self._spec, self._dual, self._user, lambda: self._inverse)
 
     def class_bound(self) -> LowerBound:
@@ -132,6 +145,10 @@ class Utility:
         Raises:
             NotEnclosed: the class, or this size of it, is not evaluated here.
         """
+        return self._class_bound
+
+    @cached_property
+    def _class_bound(self) -> LowerBound:
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.structure == "banded":
             return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
@@ -173,6 +190,10 @@ class Utility:
     @cached_property
     def _inverse(self) -> np.ndarray:
         return inverse_of(self._entries.values)
+
+
+def _equal(some: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+    return some.keys() == others.keys() and all(np.array_equal(array, others[name]) for name, array in some.items())
 
 
 def lower_bound(

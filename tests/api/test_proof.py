@@ -22,9 +22,10 @@ from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
 from factorize.certificate.sensitivity import compare_plain
 from factorize.checker import check
-from factorize.errors import CertificateError, CorruptObject, StoreUnavailable, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest
 from factorize.participation import read_participation
+from factorize.solution import Draft, Outcome, Solution
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 from factorize.structures.dense import DenseMatrix
@@ -89,9 +90,19 @@ def test_a_claim_that_does_not_hold_is_never_published(store):
 
 
 def test_a_solver_that_lies_stores_nothing(store, monkeypatch):
-    monkeypatch.setattr(solvers, "solve", lambda asked, **how: overclaiming())
-    with pytest.raises(CertificateError):
+    solution = Solution(toeplitz(5), Outcome.CONVERGED, 1)
+    monkeypatch.setattr(solvers, "search", lambda asked, **how: Draft(spec_of(4, "identity"), solution, {}))
+    with pytest.raises((CertificateError, InvalidStrategy)):
         obtain(spec_of(4, "identity"), store, progress=lambda step: None)
+    assert holds_nothing(store)
+
+
+def test_a_solver_of_another_mechanism_stores_nothing(store, monkeypatch):
+    spec = spec_of(4, "identity")
+    solution = Solution(toeplitz(4), Outcome.CLOSED_FORM, 1)
+    monkeypatch.setattr(solvers, "search", lambda asked, **how: Draft(spec, solution, {"mechanism": "identity"}))
+    with pytest.raises(CertificateError, match="nothing is stored: C is not of the mechanism identity"):
+        obtain(spec, store, progress=lambda step: None)
     assert holds_nothing(store)
 
 
@@ -157,7 +168,7 @@ def test_without_memory_for_whole_matrices_the_sensitivity_is_still_proved(store
 
 
 def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_says_so(store, tmp_path, monkeypatch):
-    def refuse(data, *, user):
+    def refuse(data, **more):
         raise TooLarge("n=9000 is above 8192")
 
     monkeypatch.setattr(check, "check_factor_file", refuse)

@@ -163,7 +163,9 @@ def test_a_worker_that_has_solved_others_writes_the_same_bytes(tmp_path: Path) -
     def written() -> list[bytes]:
         files = []
         for document in SUITE:
-            place.pair.solver.ask("solve", {"spec": document, "store": store.url, "path": path}, threads=1)
+            about = {"store": store.url, "path": path}
+            place.pair.solver.ask("solve", {"spec": document, **about}, threads=1)
+            place.pair.prover.ask("certify", about, threads=1)
             files.append(Path(path).read_bytes())
         return files
 

@@ -16,6 +16,7 @@ from specs import solved
 from whole_bounds import by_strategy, by_vectors
 
 from factorize import parse_spec, solvers
+from factorize.certificate import certificate
 from factorize.checker import check, stored, utility
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.balls import of_doubles
@@ -42,6 +43,7 @@ from factorize.checker.report import (
 from factorize.checker.spec import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
+from factorize.encoding import tensor_digest
 from factorize.errors import CertificateError
 from factorize.factor_file import cast
 from factorize.factorization import Factorization
@@ -433,3 +435,32 @@ def test_enclosures_made_wide_prove_no_claim(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(room, name, made_wider(getattr(room, name), wider))
     report = check_factor_file(data)
     assert [name for name in numbers if report.status(name) is Status.PROVED] == []
+
+
+class TestProofsThatAreThere:
+    """`proved` of `check_factor_file`: the proofs of the certificate, for the numbers that they are about alone."""
+
+    def result(self) -> Factorization:
+        return solved(parse_spec({"workload": {"kind": "prefix", "n": 12}}))
+
+    def test_are_not_made_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result = self.result()
+        data, proved = sealed(*parts(result)), certificate.utility_of(result.spec, result.matrix, result.dual)
+        before = check_factor_file(data, proved=proved)
+        monkeypatch.setattr(check, "Utility", None)
+        assert check_factor_file(data, proved=proved).claims == before.claims
+        assert {one["status"] for one in before.claims} == {"proved"}
+
+    @pytest.mark.parametrize("part", ["C", "dual.weights", "objective"])
+    def test_serve_no_other_file(self, part: str) -> None:
+        result = self.result()
+        proved = certificate.utility_of(result.spec, result.matrix, result.dual)
+        manifest, tensors = parts(result)
+        if part == "objective":
+            manifest["spec"]["objective"] = {"kind": "max"}
+        else:
+            tensors[part] *= np.linspace(0.5, 1.0, 12)
+            manifest["dual"]["sha256"] = tensor_digest([tensors["dual.weights"]])
+        data = sealed(manifest, tensors)
+        other = check_factor_file(data, proved=proved)
+        assert other.failed == check_factor_file(data).failed != []
