@@ -253,8 +253,6 @@ def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:
         told = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"
         found.append(f"claimed       {told}, {numbers['bins']} bins, a secret one for each example")
         found.append(f"claim         {numbers['claim_digest']} (seed: {numbers['seed']})")
-    if "least_delta" in numbers:
-        found.append(f"delta         at least {numbers['least_delta']:.4g}, as bins taken one at a time show")
     for direction, name in _DIRECTIONS.items():
         if "estimate" in numbers.get(direction, {}):
             found.append(f"{name:13} delta near {numbers[direction]['estimate']:.6g}, by the samples drawn here")

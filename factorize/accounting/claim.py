@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
-from factorize.checker.sampling.calibrations import CalibrationReport, Factors, check_claim
+from factorize.checker.sampling.calibrations import CalibrationReport, check_claim
 from factorize.checker.sampling.star_claim import PROTOCOL
+from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
 from factorize.format.claims import CertifiedFactors
 
@@ -111,8 +112,8 @@ class Claim:
 
     def tested(self, factors: CertifiedFactors) -> CalibrationReport:
         """Return what the checker says of the claim, from the tensors of C."""
-        tensors = Factors(factors.digest, factors.structure, factors.strategy_tensors(), factors.steps)
-        return check_claim(tensors, self.document())
+        strategy = partial(Strategy, factors.structure, factors.strategy_tensors(), factors.steps)
+        return check_claim(factors.digest, strategy, self.document())
 
 
 def prefixed(digest: str) -> str:

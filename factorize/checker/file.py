@@ -37,10 +37,11 @@ class FactorFile(NamedTuple):
         """Read C.
 
         Raises:
-            CorruptObject, InvalidStrategy: see `Strategy`.
+            CorruptObject, InvalidStrategy: see `Strategy`; or C has no last step.
         """
-        entry = self.manifest["matrices"]["C"]
-        return Strategy(entry["structure"], self.matrices["C"], int(entry["shape"][1]))
+        if self.steps is None:
+            raise InvalidStrategy("C has no last step")
+        return Strategy(self.manifest["matrices"]["C"]["structure"], self.matrices["C"], self.steps)
 
 
 def read_factor_file(data: bytes) -> FactorFile:

@@ -20,7 +20,6 @@ from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.moment_pairs import bracket_of
 from factorize.checker.participation import allowed
 from factorize.checker.report import SENSITIVITY, Report, check_claim
-from factorize.checker.sampling.calibrations import Factors
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
 from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
@@ -248,7 +247,7 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile, mu: Frac
 
 def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
     """Test the claim that the calibration rests on."""
-    tested = check_sampled(Factors.of(file), stated)
+    tested = check_sampled(file.manifest["digest"], file.strategy, stated)
     for text in tested.checked:
         report.prove(text, of=PRIVACY)
     for text in tested.failed:

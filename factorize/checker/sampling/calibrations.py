@@ -1,7 +1,7 @@
 """Calibrations under random bins: whether the bytes of C bear out a claim.
 
 The claim is read by docs/notes/bins-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
-from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
+from C, and then, for each direction, a closed form or the bet of the claim.
 
 Bounds of a claim by its law of sampling: what deterministic evidence, and the epsilon without secrecy, rest on.
 """
@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.file import FactorFile, read_factor_file
+from factorize.checker.file import read_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, losses, star
 from factorize.checker.sampling.bins import gram
@@ -54,28 +53,6 @@ class CalibrationReport(Report):
         return super().document() | {"calibration": dict(self.calibration)}
 
 
-class Factors(NamedTuple):
-    """A C from its tensors.
-
-    Attributes:
-        digest: of the factorization.
-        structure: its name.
-        tensors: by suffix, as doubles.
-        steps: n.
-    """
-
-    digest: str
-    structure: str
-    tensors: Mapping[str, np.ndarray]
-    steps: int
-
-    @classmethod
-    def of(cls, file: FactorFile) -> Factors:
-        """Return the C of a file."""
-        entry = file.manifest["matrices"]["C"]
-        return cls(str(file.manifest["digest"]), entry["structure"], file.matrices["C"], entry["shape"][1])
-
-
 def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
     """Check a claim about the amplified privacy of a factor file, from its bytes.
 
@@ -91,20 +68,24 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
         CorruptObject: the factor file's bytes disagree with their digests.
         TooLarge: C, bins or samples are beyond the limits of this checker.
     """
-    report = check_claim(Factors.of(read_factor_file(data)), document, fresh=fresh)
+    file = read_factor_file(data)
+    report = check_claim(file.manifest["digest"], file.strategy, document, fresh=fresh)
     report.checked.insert(0, "every byte of the file belongs to a tensor or the manifest, and every digest agrees")
     return report
 
 
 @ctx.workprec(PLACES)
-def check_claim(factors: Factors, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
-    """Check a claim about the amplified privacy of a C, from its tensors; see `check_calibration`."""
+def check_claim(
+    digest: str, strategy: Callable[[], Strategy], document: Mapping[str, Any], *, fresh: bool = False
+) -> CalibrationReport:
+    """Check a claim about the amplified privacy of the C of a digest; see `check_calibration`."""
     report = CalibrationReport()
     try:
         check_products()
         claim = read_claim(document)
-        _check_factors(claim, factors)
-        _check(report, claim, Strategy(factors.structure, factors.tensors, claim.n), fresh)
+        c = strategy()
+        _check_factors(claim, digest, c.n)
+        _check(report, claim, c, fresh)
     except ClaimRefused as reason:
         report.refute(str(reason))
     except (TooLarge, CorruptObject):
@@ -114,11 +95,11 @@ def check_claim(factors: Factors, document: Mapping[str, Any], *, fresh: bool = 
     return report
 
 
-def _check_factors(claim: Claim, factors: Factors) -> None:
+def _check_factors(claim: Claim, digest: str, n: int) -> None:
     mechanism = claim.document["mechanism"]
-    own = "sha256:" + factors.digest.removeprefix("sha256:")
+    own = "sha256:" + digest.removeprefix("sha256:")
     require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, and the file is {own}")
-    require(claim.n == factors.steps, f"the claim is about n={claim.n} steps, and C has {factors.steps}")
+    require(claim.n == n, f"the claim is about n={claim.n} steps, and C has {n}")
     epochs = -(-claim.n // claim.bins)
     stated = mechanism["epochs"]
     require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
@@ -136,14 +117,6 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     )
     report.prove(found.proved)
     _check_unamplified(report, claim, found)
-    least = found.least()
-    document["least_delta"] = float(least)
-    if least > claim.delta:
-        report.refute(
-            f"delta {claim.delta!r} is below {float(least):.6g}, which bins taken one at a time show (theorem 8)",
-            of="calibration.pq",
-        )
-        return
     sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
     if report.supported:
         document["accepted"] = _accepted(any(sampled))
@@ -297,10 +270,6 @@ class BinBounds:
         kernel = star.scaled(self._gram.high, self.claim.scale)
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
-    def least(self) -> arb:
-        """Return a lower bound of delta, which refutes at once (theorem 8 a)."""
-        return star.least_delta(self._gram, self.claim.scale, self.claim.epsilon)
-
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Return what a bet of a direction draws (theorem 5 or 7).
 
@@ -336,10 +305,6 @@ class AllocationBounds:
     def norm(self) -> Fraction:
         """Return k times the square."""
         return self._square * self._number
-
-    def least(self) -> arb:
-        """Return 0: no set of steps has a weight to speak of."""
-        return arb(0)
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Return at least delta in a direction by theorem 9, and by what."""

@@ -1,11 +1,10 @@
-"""Deterministic bounds on what balls-in-bins sampling leaks: the star bound, its other direction, and a lower bound.
+"""Deterministic bounds on what balls-in-bins sampling leaks: the star bound, and its other direction.
 
 For K = G / sigma^2 and T = e^epsilon the pair of theorem 1 has the likelihood ratio L = mean_j exp(X_j - K_jj / 2), X
-normal with covariance K. Three inequalities, each proved in docs/notes/amplification-proofs.md:
+normal with covariance K. Two inequalities, each proved in docs/notes/amplification-proofs.md:
 
     removal    E(L - T)+ <= c_m E*(m),  E*(m) = mean_j (mean_l e^{m K_jl / 2})^(m - 1)                       (theorem 4)
     addition   E(1 - T L)+ <= Phi(d) - e^{epsilon - a / 2 + v / 2} Phi(d - sqrt v),  d = (a / 2 - epsilon) / sqrt v  (7)
-    removal    E(L - T)+ >= mean_j of the Gaussian mechanism's delta at epsilon + log b and norm sqrt K_jj       (8)
 
 with c_m = T^(1-m) (m-1)^(m-1) m^-m, a the mean of the diagonal of K and v the mean of all of K.
 """
@@ -25,7 +24,6 @@ from factorize.checker.sampling.bins import Gram
 from factorize.errors import InvalidParameter
 
 MOST_ORDER = 4096
-_BLOCKS = 24  # of the diagonal, for the lower bound
 _UNIT = 2.0**-52
 _SUMS = 2.0**-44  # more than sums of positive doubles lose, in pairs or not, up to 4096 twice
 
@@ -99,14 +97,3 @@ def _means(matrix: np.ndarray) -> tuple[arb, arb]:
 def gaussian_delta(epsilon: arb, norm: arb) -> arb:
     """Return Phi(norm / 2 - epsilon / norm) - e^epsilon Phi(-norm / 2 - epsilon / norm) (Balle and Wang 2018)."""
     return normal(norm / 2 - epsilon / norm) - epsilon.exp() * normal(-norm / 2 - epsilon / norm)
-
-
-@ctx.workprec(PLACES)
-def least_delta(gram: Gram, sigma: float, epsilon: float) -> arb:
-    """Return at most the pair's delta (theorem 8 a): bins one at a time, each in blocks by its least norm."""
-    bins, total = len(gram.least), arb(0)
-    shifted = epsilon + arb(bins).log()
-    for block in np.array_split(np.sort(gram.least)[::-1], min(_BLOCKS, bins)):
-        if block[-1] > 0:
-            total += len(block) * gaussian_delta(shifted, arb(float(block[-1])).sqrt() / sigma)
-    return total / bins

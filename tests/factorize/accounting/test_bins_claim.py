@@ -19,7 +19,7 @@ from factorize.accounting.claim import Claim
 from factorize.accounting.claim_search import Search, claimable, plan_bet
 from factorize.accounting.star_estimate import Sampled, StarEstimate, log_single_bin
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration, check_claim
-from factorize.checker.sampling.calibrations import Factors as Tensors
+from factorize.checker.strategy import Strategy
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter, UnsupportedAdjacency
@@ -76,8 +76,8 @@ def test_a_claim_is_close_to_the_estimate_and_passes_with_any_seed(case: tuple[M
     point = StarEstimate(gram, seed=9, samples=1 << 15).sigma(claim.epsilon, claim.delta)
     assert point * 1.0005 < claim.sigma / 0.5 < point * 1.02 < found.bounded.multiplier
     assert math.exp(log_single_bin(gram, claim.sigma / 0.5, claim.epsilon)) < claim.delta
-    own = Tensors(NAME, strategy.structure, strategy.tensors(), strategy.n)
-    assert check_claim(own, claim.document(), fresh=True).supported
+    own = Strategy(strategy.structure, strategy.tensors(), strategy.n)
+    assert check_claim(NAME, lambda: own, claim.document(), fresh=True).supported
     again = checked(claim, strategy)
     assert again.supported and again.calibration == checked(claim, strategy).calibration
 
