@@ -8,7 +8,8 @@ step h for
     x^(-1/2) = (2 / pi) integral over u of e^u / (x + e^(2u))
 
 exceeds it by a factor of at most 1 + delta, delta = 2 sum 1 / cosh(pi^2 l / h). Neighbouring terms outwards shrink by
-at most e^-h, and a geometric series with that ratio is a lower bound of each tail. It leaves traces tr(W K^-1) with
+at most e^-h, and a geometric series with that ratio is a lower bound of each tail: a close one from where two terms
+have nearly that ratio, since nothing but the tails of all singular values is left then. It leaves traces tr(W K^-1) with
 K = G G^T + t W. With x_i = gain_i y_i and gain_{i+1} = gain_i p_i / q_{i+1} the quadratic form K is a chain of springs
 from each step to the next and from the last one to the ground, (y_i - y_{i+1})^2 / r_i, and t W, which couples the k
 steps of a class. Fold the steps of each epoch, so that the classes m and b - 1 - m make one block of 2k, and eliminate
@@ -56,10 +57,11 @@ from factorize.checker.spec import program_of, weighing_of
 
 LARGEST_WORK = 1 << 25
 """n times the square of the number of epochs: 40 seconds."""
-_STEP = math.pi**2 / math.log(4e14)  # delta is then 1e-14
+_STEP = math.pi**2 / math.log(4e11)  # delta is then 1e-11
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
-_CUTOFF = 1e-7  # beyond it, the tail differs from its geometric bound by the square of this
-_AT_ONCE = 16
+_CUTOFF = 1e-7  # of the largest term, beyond which the tail may be what it likes
+_GEOMETRIC = 1e-8  # how close two terms are to the ratio e^-h where the rest is taken as a geometric series
+_AT_ONCE = 8
 _GROUND = 1e-19  # of a spring's stiffness, at its ends
 _MOST_TERMS = 2000
 _MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
@@ -183,7 +185,8 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
         nodes = u + step * (len(terms) + np.arange(_AT_ONCE))
         traces = np.nan_to_num(sweep(*arguments, np.exp(2 * nodes)), nan=0.0)
         terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
-        if terms[-1] <= _CUTOFF * max(terms):
+        geometric = terms[-1] <= terms[-2] * math.exp(-_STEP) * (1 + _GEOMETRIC)
+        if geometric or terms[-1] <= _CUTOFF * max(terms):
             break
     return [*terms, terms[-1] * _TAIL]
 
