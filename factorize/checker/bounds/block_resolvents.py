@@ -9,7 +9,7 @@ step h for
 
 exceeds it by a factor of at most 1 + delta, delta = 2 sum 1 / cosh(pi^2 l / h). Neighbouring terms outwards shrink by
 at most e^-h, and a geometric series with that ratio is a lower bound of each tail: a close one from where two terms
-have nearly that ratio, since nothing but the tails of all singular values is left then. It leaves traces tr(W K^-1) with
+have nearly that ratio, since only the tails of all singular values are left then. It leaves traces tr(W K^-1) with
 K = G G^T + t W. With x_i = gain_i y_i and gain_{i+1} = gain_i p_i / q_{i+1} the quadratic form K is a chain of springs
 from each step to the next and from the last one to the ground, (y_i - y_{i+1})^2 / r_i, and t W, which couples the k
 steps of a class. Fold the steps of each epoch, so that the classes m and b - 1 - m make one block of 2k, and eliminate

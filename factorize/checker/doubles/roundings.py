@@ -36,11 +36,8 @@ def column_norms(array: np.ndarray) -> np.ndarray:
 
 
 def norm_of(numbers: np.ndarray) -> float:
-    """Return a number not below the norm of a vector of numbers that are not negative; infinity where it overflows."""
-    try:
-        return math.sqrt(math.fsum((numbers * numbers).tolist())) * (1 + SLACK) + ROOT_OF_TINY
-    except OverflowError:
-        return math.inf
+    """Return a number not below the norm of a vector; infinity where it overflows."""
+    return float(row_norms(numbers[None])[0])
 
 
 def outwards(ends: tuple[float, float], slack: float) -> tuple[float, float]:

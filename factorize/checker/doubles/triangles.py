@@ -56,7 +56,7 @@ def gram(matrix: np.ndarray) -> np.ndarray:
 
 
 def inverse_of(lower: np.ndarray) -> np.ndarray:
-    """Return a guess of the inverse, zero above the diagonal.
+    """Return a guess of the inverse of a matrix that is zero above the diagonal, as the guess is.
 
     Raises:
         NotEnclosed: it leaves the range of doubles.
@@ -64,9 +64,8 @@ def inverse_of(lower: np.ndarray) -> np.ndarray:
     import scipy.linalg  # not its lapack: threads that import both ways wait for each other
 
     with np.errstate(all="ignore"):
-        inverse, failed = scipy.linalg.lapack.dtrtri(
-            lower.T, lower=0
-        )  # upper, as what is stored by rows is the transposed by columns
+        # Upper, as what is stored by rows is the transposed by columns; what is below the diagonal is not touched.
+        inverse, failed = scipy.linalg.lapack.dtrtri(lower.T, lower=0)
         if failed or not np.isfinite(np.einsum("ij->", inverse)):  # as an entry that is not makes every sum
             raise NotEnclosed("C is too ill-conditioned to be inverted in double precision")
-    return np.ascontiguousarray(np.triu(inverse).T)
+    return np.ascontiguousarray(inverse.T)
