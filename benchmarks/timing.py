@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from benchmarks.report import duration
 from factorize.certificate.certificate import Certificate, certify
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Progress, Solution
 from factorize.solvers import choose
 from factorize.solvers.evidence import with_evidence
@@ -128,6 +129,7 @@ def timed(call: Callable[[], Result], repeats: int = 7, most_seconds: float = 5.
 
 
 def _once(call: Callable[[], Result]) -> tuple[Result, float, float]:
-    began, used = time.perf_counter(), time.process_time()
-    result = call()
+    with one_blas_thread(0):  # as solves run
+        began, used = time.perf_counter(), time.process_time()
+        result = call()
     return result, time.perf_counter() - began, time.process_time() - used
