@@ -2,8 +2,8 @@
 
 Random allocation (theorem 9), where C has one band: an example draws one step in each of k epochs of b = n / k steps,
 anew and uniformly. docs/notes/amplification-proofs.md has k independent blocks for it, as for k steps chosen among all
-n. With w^2 at least the largest squared entry of C over sigma^2, the likelihood ratio of one block is L = S_b e^(-w^2 /
-2) / b, S_b a sum of b independent copies of e^(w Z), Z normal, and that of the run is a product of k independent copies
+n. With w^2 at least the largest squared entry of C over sigma^2, the likelihood ratio of one block is L = S_b / b, S_b
+a sum of b independent copies of e^(w Z - w^2 / 2), Z normal, and that of the run is a product of k independent copies
 of L.
 
 Poisson sampling (theorem 10): one step, at which an example is sampled with probability q, has the likelihood ratio
@@ -112,7 +112,7 @@ def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int) -> 
         InvalidParameter: there is so little noise that nothing is private.
     """
     width = width_of(square, scale)
-    one = power(_normal_law(width), bins, _sum, lambda m: _deviation(width, m))
+    one = power(_step_law(width, 1.0, width / CELLS), bins, _sum, lambda m: _deviation(width, m))
     alone = _deviation(width, bins)
     law = power(one._replace(mean=0.0), blocks, product, lambda m: alone * math.sqrt(m))
     return Losses(law, blocks * one.mean, shift_of(blocks, bins, width))
@@ -164,24 +164,6 @@ def power(
 def _deviation(width: float, number: int) -> float:
     """Return that of the logarithm of a sum, were it lognormal."""
     return math.sqrt(math.log1p(math.expm1(width * width) / number))
-
-
-@ctx.workprec(4 * PLACES)  # what is beyond the last cell has 1e-120 of the mass
-def _normal_law(width: float) -> GridLaw:
-    """Return the law of e^(w Z): cells of 1 / 16 of a standard deviation, each moved to its ends about its mean."""
-    low, high = -math.ceil(REACH * CELLS), math.ceil((REACH + width) * CELLS)
-    masses = np.zeros(high - low + 1)
-    w = arb(width)
-    gap, grown = (w / CELLS).exp(), (w * w / 2).exp()
-    below = [normal(arb(i) / CELLS) for i in range(low, high + 1)]
-    shifted = [normal(arb(i) / CELLS - w) for i in range(low, high + 1)]
-    for i in range(high - low):
-        mass = below[i + 1] - below[i]
-        first = (shifted[i + 1] - shifted[i]) * grown / ((low + i) * w / CELLS).exp()
-        right = (first - mass) / (gap - 1)
-        masses[i] += float(mass - right)
-        masses[i + 1] += float(right)
-    return GridLaw(low, masses * (1 + 8 * UNIT), width / CELLS, width * width / 2, 2 * LEAST)
 
 
 def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
@@ -291,7 +273,7 @@ def losses_of_samples(square: Fraction, scale: float, probability: float, number
     return Losses(law, 0.0, shift_of(number, 1, width))
 
 
-@ctx.workprec(128)  # chances within 2^-124, so that all masses, and the mean, are within 2^-80
+@ctx.workprec(160)  # chances within 2^-156, so that all masses, and the mean, are within 2^-112
 def _step_law(width: float, probability: float, finest: float) -> GridLaw:
     """Return the law of L on a grid; what is beyond Z = REACH + w has less than 7e-31, of the mass and of the mean."""
     top = math.log1p(probability * math.expm1(width * (REACH + width / 2)))
@@ -320,4 +302,4 @@ def _step_law(width: float, probability: float, finest: float) -> GridLaw:
         masses[i] += float(mass - right)
         masses[i + 1] += float(right)
         without, taking, place = next_without, next_taking, beyond
-    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * UNIT), step, 0.0, 2 * LEAST + 2.0**-80)
+    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * UNIT), step, 0.0, 2 * LEAST + 2.0**-112)
