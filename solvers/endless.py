@@ -44,6 +44,8 @@ def supports(spec: Spec) -> str | None:
         return blt.supports(_finite(spec))
     if not isinstance(mechanism.nu, float) or mechanism.nu == 0:
         return f"nu={mechanism.nu!r} has no finite sensitivity without end; give nu > 0 (tune it for a finite n)"
+    if spread is not None and spread.most > 1:
+        return f"{spread.most} participations of nu_toeplitz have no closed limit without end; use blt"
     return "optimize_for has nothing to choose here, nu being given; leave it out" if spec.optimize_for else None
 
 

@@ -82,7 +82,7 @@ class JointMoments:
         return self.first.sensitivity
 
     def document(self) -> dict[str, Any]:
-        """Return the plain JSON form: what `check_moments` of the checker proves from the bytes of both files."""
+        """Return the plain JSON form: what a receipt states, and is proved from the bytes of both files."""
         return {
             **self.first.document(),
             "second_sigma_of_sums": self.second.sigma_of_sums,

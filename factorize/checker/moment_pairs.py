@@ -10,30 +10,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from factorize.checker.arithmetic.machine import require_mode
-from factorize.checker.file import FactorFile, read_factor_file
-from factorize.checker.report import SENSITIVITY, Report, check_claim
+from factorize.checker.file import FactorFile
 from factorize.checker.sensitivity import Bracket, square_root_up, squared_sensitivity
 from factorize.errors import CertificateError
-
-
-def check_moments(first: bytes, second: bytes, statement: Mapping[str, Any]) -> Report:
-    """Check what `JointMoments.document()` states of two factor files.
-
-    Args:
-        first: the file of C1.
-        second: the file of C2.
-        statement: with digests, participation, adjacency, weight, sensitivity and its kind.
-
-    Raises:
-        CertificateError: the statement is of other files, or of an adjacency that is not known here.
-        CorruptObject: the bytes do not match their manifest.
-    """
-    require_mode()
-    report = Report(stated=(SENSITIVITY,))
-    bracket = bracket_of([read_factor_file(data) for data in (first, second)], statement)
-    check_claim(report, bracket, float(statement["sensitivity"]), kind=statement["sensitivity_kind"])
-    return report
 
 
 def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bracket:
@@ -41,10 +20,11 @@ def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bra
 
     Args:
         files: of C1 and C2.
-        statement: see `check_moments`.
+        statement: of a receipt or of `JointMoments.document()`: digests, participation, adjacency, weight and the
+            sensitivity's kind.
 
     Raises:
-        CertificateError: see `check_moments`.
+        CertificateError: the statement is of other files, or of an adjacency that is not known here.
     """
     digests = [file.manifest["digest"] for file in files]
     if list(statement["digests"]) != digests:

@@ -129,23 +129,16 @@ def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
 
 
 def describe_bracket(bracket: Bracket) -> dict[str, Any]:
-    """Return a bracket as plain data: doubles rounded outwards, and the squares as integer times a power of two."""
+    """Return a bracket as plain data, doubles rounded outwards."""
     return {
         "kind": "exact" if bracket.exact else "bracket",
         "lower": square_root_down(bracket.lower),
         "upper": square_root_up(bracket.upper),
-        "lower_squared": _power(bracket.lower),
-        "upper_squared": _power(bracket.upper),
         "rule": bracket.rule,
         "off": bracket.off,
         "pattern": list(bracket.pattern),
         "signs": list(bracket.signs),
     }
-
-
-def _power(value: Fraction) -> dict[str, Any]:
-    """A rational whose denominator is a power of two, as {integer: hex, exponent}."""
-    return {"integer": hex(value.numerator), "exponent": -(value.denominator.bit_length() - 1)}
 
 
 def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
-from factorize.numbers.series import pattern_sums, toeplitz_rows
+from factorize.numbers.series import toeplitz_rows
 from factorize.structures.base import Matrix, checked
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
@@ -24,7 +24,6 @@ LARGEST_ROW = 1_000_000
 LARGEST_PATTERN = 100_000
 """Participations that are added up."""
 _MEANS = 20  # steps to the arithmetic-geometric mean, each of which doubles the digits once it is near
-_NEGLIGIBLE = 40.0  # nu times a number of steps after which a coefficient is below e^-40 of the first
 
 
 class EndlessMatrix(ABC):
@@ -159,14 +158,12 @@ class EndlessNuToeplitz(EndlessMatrix):
         return toeplitz_rows(noising_coefficients(_checked(stop), self.nu), start, stop)
 
     def squared_limit(self, separation: int, most: int) -> float:
-        """Sum the squares of the coefficients that are not negligible."""
-        if most == 1:
-            larger, smaller = 1.0, math.sqrt(self.nu * (2 - self.nu))
-            for _ in range(_MEANS):
-                larger, smaller = (larger + smaller) / 2, math.sqrt(larger * smaller)
-            return 1 / larger
-        steps = math.ceil(_NEGLIGIBLE / self.nu) + (most - 1) * separation
-        return float((pattern_sums(strategy_coefficients(steps, self.nu), separation, most) ** 2).sum())
+        """The squared norm of a column: the checker refuses several participations."""
+        assert most == 1
+        larger, smaller = 1.0, math.sqrt(self.nu * (2 - self.nu))
+        for _ in range(_MEANS):
+            larger, smaller = (larger + smaller) / 2, math.sqrt(larger * smaller)
+        return 1 / larger
 
     @property
     def gain(self) -> float:

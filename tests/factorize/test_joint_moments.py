@@ -18,7 +18,9 @@ from factorize.accounting.joint_moments import (
     calibrate_moments,
     moment_sensitivity,
 )
-from factorize.checker.moment_pairs import check_moments
+from factorize.checker.file import read_factor_file
+from factorize.checker.moment_pairs import bracket_of
+from factorize.checker.report import Report, check_claim
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 
@@ -115,6 +117,13 @@ def test_each_noise_is_for_its_own_strategy(roots: dict[str, Any]) -> None:
             calibration.check_belongs(other.sensitivity, lambda: None)
 
 
+def check_moments(files: tuple[bytes, bytes], statement: dict[str, Any]) -> Report:
+    report = Report()
+    bracket = bracket_of([read_factor_file(data) for data in files], statement)
+    check_claim(report, bracket, statement["sensitivity"], kind=statement["sensitivity_kind"])
+    return report
+
+
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 @pytest.mark.parametrize(
     ("one", "two"),
@@ -127,13 +136,13 @@ def test_the_exact_checker_proves_the_pair(
     first, second = roots[one], roots[two]
     made = calibrate_moments(first, second, TARGET, weight=weight, adjacency=adjacency)
     files = sealed(*parts(first)), sealed(*parts(second))
-    found = check_moments(*files, made.document())
+    found = check_moments(files, made.document())
     assert found.supported, found.failed
     assert found.sensitivity["lower"] <= made.sensitivity.value
     small = {**made.document(), "sensitivity": made.sensitivity.value * (1 - 1e-9)}
-    assert not check_moments(*files, small).supported
+    assert not check_moments(files, small).supported
     large = {**made.document(), "sensitivity": made.sensitivity.value * 1.01, "sensitivity_kind": "exact"}
-    assert not check_moments(*files, large).supported
+    assert not check_moments(files, large).supported
 
 
 def test_what_is_refused(roots: dict[str, Any]) -> None:
@@ -146,9 +155,9 @@ def test_what_is_refused(roots: dict[str, Any]) -> None:
     files = sealed(*parts(first)), sealed(*parts(first))
     statement = calibrate_moments(first, first, TARGET).document()
     with pytest.raises(CertificateError, match="the statement is of"):
-        check_moments(*files, {**statement, "digests": ["0", "1"]})
+        check_moments(files, {**statement, "digests": ["0", "1"]})
     with pytest.raises(CertificateError, match="adjacency 'add_remove'"):
-        check_moments(*files, {**statement, "adjacency": "add_remove"})
+        check_moments(files, {**statement, "adjacency": "add_remove"})
 
 
 def test_means_of_squares_are_not_taken_for_sums(roots: dict[str, Any]) -> None:

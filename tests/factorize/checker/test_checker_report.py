@@ -33,8 +33,6 @@ def test_an_exact_claim_that_is_true() -> None:
         "kind": "exact",
         "lower": 1.0,
         "upper": 1.0,
-        "lower_squared": {"integer": "0x1", "exponent": 0},
-        "upper_squared": {"integer": "0x1", "exponent": 0},
         "rule": "column norms",
         "off": 0.0,
         "pattern": [3],
