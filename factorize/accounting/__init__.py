@@ -17,16 +17,12 @@ _HOMES = {
     "calibrate_bins": "factorize.accounting.bins_calibration",
     "calibrate_sampling": "factorize.accounting.schemes",
     "loss_distribution": "factorize.accounting.loss_distributions",
-    "renyi_divergence": "factorize.accounting.bins_law",
-    "renyi_epsilon": "factorize.accounting.bins_law",
 }
 
 if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration as BinsCalibration
     from factorize.accounting.bins_calibration import calibrate_bins as calibrate_bins
     from factorize.accounting.bins_law import BinsLaw as BinsLaw
-    from factorize.accounting.bins_law import renyi_divergence as renyi_divergence
-    from factorize.accounting.bins_law import renyi_epsilon as renyi_epsilon
     from factorize.accounting.gram_matrix import BinGram as BinGram
     from factorize.accounting.gram_matrix import bin_gram as bin_gram
     from factorize.accounting.loss_distributions import loss_distribution as loss_distribution

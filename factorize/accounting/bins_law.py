@@ -14,17 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
-from factorize.accounting.payoff import LARGEST_SPREAD, log_call_ceiling, log_put, raised
+from factorize.accounting.payoff import log_call_ceiling, log_put, raised
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import InvalidParameter
-from factorize.numbers.gaussian import check_delta
-from factorize.numbers.scalars import finite_real
+from factorize.checker.sampling.bets import MOST_SPREAD
 from factorize.participation import FixedEpochs, Single
 from factorize.structures.endless import AnyStrategy
 
@@ -65,7 +62,7 @@ class BinsLaw(Law):
     def addition(self, multiplier: float, epsilon: float) -> Bound:
         """Return the closed form: the mean of the logarithms is below the logarithm of the mean."""
         mean, spread = float(self.gram.diagonal().mean()) / multiplier**2, math.sqrt(self.gram.mean()) / multiplier
-        if not 1e-7 < spread < LARGEST_SPREAD:  # where the formula loses its digits
+        if not 1e-7 < spread < MOST_SPREAD:  # where the formula loses its digits
             return Bound("closed_form", 0.0)
         y = -raised(np.array(mean / 2 - spread**2 / 2 - epsilon), 0.0, spread)  # a smaller y pays more
         value = float(log_put(y, 0.0, spread))
@@ -104,45 +101,3 @@ def best_order_from(start: int, log_weight: Callable[[int], float]) -> tuple[int
         step = step * 2 if nearest != order else step // 2
         order = nearest
     return order, at(order)
-
-
-class RenyiDivergences(NamedTuple):
-    """Of an integer order, upper bounds of both directions.
-
-    Attributes:
-        pq: of the mixture from the Gaussian, log E*(m) / (m - 1).
-        qp: of the Gaussian from the mixture, kbar / 2 + (m - 1) kappa / 2.
-    """
-
-    pq: float
-    qp: float
-
-
-def renyi_divergence(gram: BinGram, *, multiplier: float, order: int) -> RenyiDivergences:
-    """Return Renyi divergences of an integer order >= 2; those of independent runs add up, direction by direction.
-
-    Runs are independent if each draws its own bins and its own Z. A mu of the noise does not compose to an amplified
-    epsilon.
-    """
-    noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
-    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or not 2 <= order <= LARGEST_ORDER:
-        raise InvalidParameter(f"order={order!r} is not an integer from 2 to {LARGEST_ORDER}", field="order")
-    forward = BinsLaw(gram).log_moment(noise, int(order)) / (order - 1)
-    backward = float(gram.gram.diagonal().mean() + (order - 1) * gram.gram.mean()) / 2 / noise**2
-    return RenyiDivergences(forward * (1 + MARGIN), backward * (1 + MARGIN))
-
-
-def renyi_epsilon(divergences: dict[int, float], delta: float) -> float:
-    """Return the smallest epsilon that a table of Renyi divergences (order: sum over the runs) gives at delta.
-
-    Reference:
-        Canonne, Kamath, Steinke 2020, proposition 12.
-    """
-    target = check_delta(delta)
-    if not divergences:
-        raise InvalidParameter("0 orders given, at least one is needed; give {order: divergence}", field="divergences")
-    found = (
-        value + math.log1p(-1 / order) - (math.log(target) + math.log(order)) / (order - 1)
-        for order, value in divergences.items()
-    )
-    return max(0.0, min(found) * (1 + MARGIN) + MARGIN)

@@ -13,12 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.sampling.bins import gram
+from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.spec import LARGEST_BINS
 from factorize.structures.endless import AnyStrategy
 
 _MARGIN = 1e-9
-"""Relative, upward: more than sums of as many as 10^6 positive doubles lose."""
+"""Relative, upward: more than what a stated sensitivity has above that of the bins."""
 _SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
 
 
@@ -53,7 +56,7 @@ class BinGram:
 
 
 def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
-    """Return the Gram matrix of the bins of C, from slightly above.
+    """Return the Gram matrix of the bins of C from slightly above, as the checker has it.
 
     Args:
         matrix: C, lower-triangular, of any structure with an end.
@@ -61,25 +64,23 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
 
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
-        TooLarge: more than 4096 bins.
-        CertificateError: the sums leave double precision.
+        TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
+        InvalidStrategy: the sums leave double precision.
+        CertificateError: rounding, or this machine, leaves C too much open.
     """
     if matrix.side is None:
         raise InvalidParameter(
             "a C without end has no bins of known size; solve for a finite n, or calibrate without sampling",
             field="sampling",
         )
-    matrix = matrix.finite()
-    check_bins(bins, matrix.n)
-    if matrix.time_invariant:
-        gram = gram_of_column(np.abs(matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]), bins)
-    else:
-        gram = sum((block.T @ block for block in matrix.bin_sums(bins)), np.zeros((bins, bins)))
-    gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
-    if not np.isfinite(gram).all() or not gram.diagonal().min() > 0:
-        raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
-    gram.setflags(write=False)
-    return BinGram(gram, matrix.n, matrix.signed)
+    held = matrix.finite()
+    check_bins(bins, held.n)
+    try:
+        found = gram(Strategy(held.structure, held.tensors(), held.n), int(bins)).high * (1 + _MARGIN)
+    except NotEnclosed as reason:
+        raise CertificateError(str(reason)) from None
+    found.setflags(write=False)
+    return BinGram(found, held.n, held.signed)
 
 
 def check_bins(bins: int, steps: int) -> int:

@@ -4,8 +4,7 @@ Let L = L0 e^(t g - t^2 / 2) with a standard normal g that is independent of L0.
 
     call(y) = e^y Phi(d) - T Phi(d - t),    d = (y - log T) / t + t / 2,
 
-and (e^y - T)_+ itself for t = 0. It grows with y, and its logarithm is concave. Plain doubles: what is claimed, the
-checker proves by its own code.
+and (e^y - T)_+ itself for t = 0. It grows with y, and its logarithm is concave.
 """
 
 from __future__ import annotations
@@ -14,30 +13,15 @@ import math
 
 import numpy as np
 
-LEAST_SPREAD, LARGEST_SPREAD = 2.0**-5, 30.0
-"""Of t, where it is not 0: below, the two terms of the call cancel too far."""
+from factorize.checker.sampling.bets import DEEPEST, log_call
+
 LARGEST_LEVEL = 1000.0
 """Of |epsilon|: beyond, doubles lose too much of d."""
-_DEEPEST = 30.0  # standard deviations below which y is raised
 
 
 def raised(y: np.ndarray, level: float, spread: float) -> np.ndarray:
     """Return y, or where it is less the y at which d = -30: there e^(-m y) call(y) is larger."""
-    return np.maximum(y, level - spread * (_DEEPEST + spread / 2))
-
-
-def log_call(y: np.ndarray, level: float, spread: float) -> np.ndarray:
-    """Return log call(y), for y that are raised; -inf where it is 0.
-
-    Args:
-        y: log L0, any shape.
-        level: log T.
-        spread: t.
-    """
-    if spread:
-        return _log_call_and_slope(y, level, spread)[0]
-    with np.errstate(divide="ignore"):
-        return np.asarray(y + np.log(-np.expm1(np.minimum(level - y, 0.0))))
+    return np.maximum(y, level - spread * (DEEPEST + spread / 2))
 
 
 def log_put(y: np.ndarray | float, level: float, spread: float) -> np.ndarray:
@@ -57,7 +41,7 @@ def log_call_ceiling(level: float, spread: float, order: float) -> float:
     less = order - 1
     if not spread:
         return less * (math.log(less) - level) - order * math.log(order)
-    low, high = level - spread * (_DEEPEST + spread / 2), level + 1.0
+    low, high = level - spread * (DEEPEST + spread / 2), level + 1.0
     while _slope(high, level, spread) > order:
         high = level + 2 * (high - level)
     while high - low > 1e-9 * max(1.0, abs(low)):
@@ -82,22 +66,8 @@ def best_tilt(kbar: float, kappa: float, level: float, spread: float) -> float:
 
 
 def _slope(y: float, level: float, spread: float) -> float:
-    return float(_log_call_and_slope(np.array(y), level, spread)[1])
-
-
-def _log_call_and_slope(y: np.ndarray, level: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return log call(y) and its derivative, e^y Phi(d) / call(y), for t above 0.
-
-    Below the money both terms are e^y phi(d) times a Mills ratio, so that small numbers are never subtracted from each
-    other's rounding.
-    """
-    from scipy.special import erfcx, ndtr
+    """The derivative of log call(y), e^y Phi(d) / call(y), for t above 0."""
+    from scipy.special import log_ndtr
 
     d = (y - level) / spread + spread / 2
-    z, inside = np.maximum(-d, 0.0) / math.sqrt(2), np.maximum(d, 0.0)
-    first = math.sqrt(math.pi / 2) * erfcx(z)
-    gap = first - math.sqrt(math.pi / 2) * erfcx(z + spread / math.sqrt(2))
-    below = y - z * z - 0.5 * math.log(2 * math.pi) + np.log(gap)
-    whole = ndtr(inside)
-    left = whole - np.exp(np.minimum(level - y, spread**2 / 2)) * ndtr(inside - spread)
-    return np.where(d > 0, y + np.log(left), below), np.where(d > 0, whole / left, first / gap)
+    return math.exp(y + log_ndtr(d) - float(log_call(np.array(y), level, spread)))

@@ -23,16 +23,13 @@ from factorize.accounting.gram_matrix import BinGram, shared_part
 from factorize.accounting.law import Curve
 from factorize.accounting.payoff import (
     LARGEST_LEVEL,
-    LARGEST_SPREAD,
-    LEAST_SPREAD,
     best_tilt,
-    log_call,
     log_call_ceiling,
     log_put,
     log_reverse_ceiling,
     raised,
 )
-from factorize.checker.sampling.bets import sums_of_rows
+from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, sums_of_rows
 
 CHUNK = 4096
 _NUMBERS = 1 << 23  # of normals kept
@@ -187,7 +184,7 @@ class StarEstimate(Curve):
     def _rest(self, multiplier: float, epsilon: float) -> Rest:
         """Return what is drawn: the rest of the noise where the protocol has a shared part so small."""
         spread = math.sqrt(self._shared_variance) / multiplier
-        inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= LARGEST_SPREAD * (1 - 1e-6)
+        inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= MOST_SPREAD * (1 - 1e-6)
         return self._sharing if inside and abs(epsilon) <= LARGEST_LEVEL - 1 else self._whole
 
     @cached_property

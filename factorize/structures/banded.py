@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, checked, rows_at_once
+from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import Recursion, X, delayed
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -48,17 +47,6 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the bands."""
         return np.einsum("dj,dj->j", self.bands, self.bands)
-
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Add band by band."""
-        n, at_once = self.n, rows_at_once(bins, self.n)
-        for start in range(0, n, at_once):
-            t = np.arange(start, min(start + at_once, n))
-            sums = np.zeros((len(t), bins))
-            for d, band in enumerate(self.bands):
-                inside = t[t >= d]
-                sums[inside - start, (inside - d) % bins] += np.abs(band[inside - d])
-            yield sums
 
     def bandwidth(self) -> int:
         """Position of the last band that is not all zero, plus one."""

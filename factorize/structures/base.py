@@ -7,7 +7,7 @@ both by `right_solve`. Rows, products and column norms come from the structure i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,6 @@ from factorize.numbers.series import series_product, series_quotient
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
-_NUMBERS = 1 << 22  # of one block of rows
 
 
 class Matrix(ABC):
@@ -66,15 +65,6 @@ class Matrix(ABC):
     def time_invariant(self) -> bool:
         """Whether C is Toeplitz by what is stored, and so its inverse."""
         return False
-
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the n x b matrix of sums of |C|'s columns j, j + b, ..., for each bin j."""
-        n, epochs, at_once = self.n, -(-self.n // bins), rows_at_once(self.n, self.n)
-        for start in range(0, n, at_once):
-            stop = min(start + at_once, n)
-            padded = np.zeros((stop - start, epochs * bins))
-            padded[:, :n] = np.abs(self.rows(start, stop))
-            yield padded.reshape(stop - start, epochs, bins).sum(axis=1)
 
     def _holds_negative(self) -> bool:
         return any(bool((part < 0).any()) for part in self.tensors().values())
@@ -157,11 +147,6 @@ def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.
     for part in copies.values():
         part.setflags(write=False)
     return list(copies.values())
-
-
-def rows_at_once(width: int, n: int) -> int:
-    """Return how many rows of that many numbers make a block."""
-    return max(1, min(n, _NUMBERS // width))
 
 
 def check_dense(n: int) -> None:

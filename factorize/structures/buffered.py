@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -60,10 +59,6 @@ class BufferedMatrix(RecursiveMatrix):
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return self._holds_negative()
-
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """By the recurrence where nothing is subtracted."""
-        return super().bin_sums(bins) if self.signed else self.recursion.bin_sums(bins)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Diagonal, decay or transition, input and output."""

@@ -86,14 +86,6 @@ class Recursion:
         """Return each row of a block times this matrix, shape (r, n)."""
         return self._run(block, backwards=True)
 
-    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of the n x b matrix of sums of columns j, j + b, ..., for each bin j."""
-        run = self._runner(bins, backwards=False)
-        for start, stop in self._pieces():
-            marks = np.equal.outer(np.arange(bins), np.arange(start, stop) % bins).astype(np.float64)
-            run(start, stop, start, marks, out := np.empty(marks.shape))
-            yield out.T
-
     def variances(self) -> np.ndarray:
         """Return the variance of the output at each step for white noise as input: squared row norms, shape (n,)."""
         if 2 * self._slots > self.n:

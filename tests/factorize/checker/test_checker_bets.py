@@ -13,7 +13,6 @@ from star_claims import best_order, drawn
 from test_checker_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
 
 from factorize.accounting.gram_matrix import shared_part
-from factorize.accounting.payoff import log_call as log_call_of
 from factorize.accounting.payoff import log_call_ceiling, raised
 from factorize.checker.sampling import bets
 from factorize.errors import CertificateError, InvalidParameter
@@ -133,7 +132,6 @@ def test_doubles_lose_less_of_the_call_than_the_slack_is_for(spread: float, leve
     ys = np.array([deepest, deepest + 5 * spread, level - spread, level - spread**2 / 2, level, level + 0.7, level + 8])
     exact = np.array([exact_log_call(float(y), level, spread) for y in ys])
     assert np.abs(bets.log_call(ys, level, spread) - exact).max() < 2.0**-31
-    assert np.abs(log_call_of(ys, level, spread) - exact).max() < 2.0**-31
 
 
 def test_covariance_is_at_least_what_is_asked_for_also_where_it_is_singular() -> None:

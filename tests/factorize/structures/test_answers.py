@@ -102,15 +102,6 @@ def test_who_is_time_invariant_says_so(matrix: Matrix) -> None:
 
 
 @every
-@pytest.mark.parametrize("bins", [1, 3, 7, N])
-def test_sums_over_bins(matrix: Matrix, bins: int) -> None:
-    sizes = np.abs(matrix.dense())
-    exact = np.stack([sizes[:, j::bins].sum(axis=1) for j in range(bins)], axis=1)
-    found = np.concatenate(list(matrix.bin_sums(bins)))
-    np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-13)
-
-
-@every
 def test_numbers_that_the_structure_tells(matrix: Matrix) -> None:
     dense, column = matrix.dense(), matrix.coefficients()
     assert not np.triu(dense, 1).any()
