@@ -13,15 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.sampling.bins import gram
-from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.spec import LARGEST_BINS
+from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
+from factorize.structures.recursive import RecursiveMatrix
 
 _MARGIN = 1e-9
-"""Relative, upward: more than what a stated sensitivity has above that of the bins."""
+"""Relative, upward: more than sums of as many as 10^6 positive doubles lose."""
+_ROWS = 256  # at once, of a C that is added up by rows
 _SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
 
 
@@ -56,7 +56,7 @@ class BinGram:
 
 
 def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
-    """Return the Gram matrix of the bins of C from slightly above, as the checker has it.
+    """Return the Gram matrix of the bins of C from slightly above, in plain doubles.
 
     Args:
         matrix: C, lower-triangular, of any structure with an end.
@@ -64,9 +64,8 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
 
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
-        TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
-        InvalidStrategy: the sums leave double precision.
-        CertificateError: rounding, or this machine, leaves C too much open.
+        TooLarge: more than 4096 bins.
+        CertificateError: the sums leave double precision.
     """
     if matrix.side is None:
         raise InvalidParameter(
@@ -75,12 +74,24 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         )
     held = matrix.finite()
     check_bins(bins, held.n)
-    try:
-        found = gram(Strategy(held.structure, held.tensors(), held.n), int(bins)).high * (1 + _MARGIN)
-    except NotEnclosed as reason:
-        raise CertificateError(str(reason)) from None
-    found.setflags(write=False)
-    return BinGram(found, held.n, held.signed)
+    if held.time_invariant:
+        gram = gram_of_column(np.abs(held.rows(held.n - 1, held.n)[0, ::-1]), bins)
+    else:
+        sums = _sums(held, np.eye(bins)[np.arange(held.n) % bins])
+        gram = sums.T @ sums
+    gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
+    if not np.isfinite(gram).all() or not gram.diagonal().min() > 0:
+        raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
+    gram.setflags(write=False)
+    return BinGram(gram, held.n, held.signed)
+
+
+def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
+    """Return |C| times the indicators of the classes, shape (n, bins)."""
+    if isinstance(matrix, RecursiveMatrix) and not matrix.signed:
+        return matrix.recursion.products(classes.T).T
+    starts = range(0, matrix.n, _ROWS)
+    return np.concatenate([np.abs(matrix.rows(i, min(i + _ROWS, matrix.n))) @ classes for i in starts])
 
 
 def check_bins(bins: int, steps: int) -> int:

@@ -14,12 +14,13 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.strategy import Strategy
+from factorize.checker.structures.base import Buffers
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 
 MOST_BINS = 4096
 """Bins for which a Gram matrix is held and exponentiated here."""
 MOST_WORK = 1 << 36
-_LARGEST = 65_536  # steps of a C that is not Toeplitz
+_LARGEST = 65_536  # steps of a C that is neither Toeplitz nor a recursion of positive numbers
 _AT_ONCE = 1 << 22  # entries of its columns
 _UNIT = 2.0**-52
 _LEAST = 2.0**-1000  # more than products below the normal range lose
@@ -58,7 +59,7 @@ def gram(strategy: Strategy, bins: int) -> Gram:
     if work > MOST_WORK:
         raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}")
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_of_columns(strategy, bins))
+        found = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
     if not np.isfinite(found.high).all():
         raise InvalidStrategy("sums of |C| or their squares are beyond the range of doubles; divide C by a constant")
     return found
@@ -80,11 +81,42 @@ def _of_toeplitz(strategy: Strategy, bins: int) -> np.ndarray:
     return _around(sums, -(-strategy.n // bins) + 1).high
 
 
+def _sums(strategy: Strategy, bins: int) -> np.ndarray:
+    """At least the sums over all classes, shape (n, bins)."""
+    factors = np.ones(strategy.n) if strategy.scale is None else strategy.scale
+    buffers, bands = strategy.reading.buffers, strategy.reading.diagonals(MOST_WORK)
+    if buffers is not None and buffers.nonnegative and len(buffers.inputs) == strategy.n:
+        return _of_buffers(buffers, factors, bins)
+    return _of_columns(strategy, bins) if bands is None else _of_bands(bands, factors, bins)
+
+
+def _of_bands(bands: np.ndarray, factors: np.ndarray, bins: int) -> np.ndarray:
+    n = bands.shape[1]
+    sums = np.zeros((n, bins))
+    for d, band in enumerate(bands):
+        columns = np.arange(n - d)
+        sums[columns + d, columns % bins] += np.abs(band[: n - d]) * factors[: n - d]
+    return _around(sums, len(bands) + 1).high
+
+
+def _of_buffers(buffers: Buffers, factors: np.ndarray, bins: int) -> np.ndarray:
+    """The recursion itself, with an input for each class in place of each column; every number is non-negative."""
+    n, groups, states = buffers.inputs.shape
+    sums, state = np.zeros((n, bins)), np.zeros((groups, states, bins))
+    for i in range(n):
+        if i:
+            state = np.matmul(buffers.transition[i], state)
+        sums[i] = np.tensordot(buffers.outputs[i], state, axes=2)
+        sums[i, i % bins] += buffers.diagonal[i] * factors[i]
+        state[:, :, i % bins] += buffers.inputs[i] * factors[i]
+    return _around(sums, n * (states + 3) + groups * states + 4).high
+
+
 def _of_columns(strategy: Strategy, bins: int) -> np.ndarray:
-    """At least the sums over all classes, shape (n, bins): columns of doubles, some at a time."""
+    """Columns of doubles, some at a time."""
     n = strategy.n
     if n > _LARGEST:
-        raise TooLarge(f"the columns of a matrix that is not Toeplitz are added up to n={_LARGEST}; got n={n}")
+        raise TooLarge(f"the columns of a matrix that is no recursion are added up to n={_LARGEST}; got n={n}")
     sums, rows, step = np.zeros((n, bins)), np.arange(n)[:, None], bins * max(_AT_ONCE // (n * bins), 1)
     for start in range(0, n, step):
         steps = np.arange(start, min(start + step, n))
