@@ -72,20 +72,18 @@ def read_array(path: Path, name: str = "C") -> np.ndarray:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    if path.suffix == ".npy":
-        try:  # not np.load, which opens zip archives too
+    kind = ".npy" if path.suffix == ".npy" else "safetensors"
+    try:
+        if kind == ".npy":  # not np.load, which opens zip archives too
             with path.open("rb") as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-        except (ValueError, EOFError, SyntaxError, TokenError, TypeError, KeyError, RecursionError) as error:
-            raise CorruptObject(f"{path} is not a .npy file of plain numbers: {error}") from None
-    else:
-        try:
+                tensors = {name: np.lib.format.read_array(stream, allow_pickle=False)}
+        else:
             tensors = load(path.read_bytes())
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise CorruptObject(f"{path} is not a safetensors file: {error}") from None
-        if name not in tensors and len(tensors) != 1:
-            raise InvalidStrategy(f"{path} holds the tensors {sorted(tensors)[:5]} and none of them is named {name!r}")
-        array = tensors[name] if name in tensors else next(iter(tensors.values()))
+    except (SafetensorError, ValueError, EOFError, SyntaxError, TokenError, TypeError, KeyError, RecursionError) as why:
+        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
+    if name not in tensors and len(tensors) != 1:
+        raise InvalidStrategy(f"{path} holds the tensors {sorted(tensors)[:5]} and none of them is named {name!r}")
+    array = tensors[name] if name in tensors else next(iter(tensors.values()))
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise InvalidStrategy(f"{path} holds an array of {array.dtype} with shape {array.shape}; give one real matrix")
     doubles = array.astype(np.float64)

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -184,34 +185,22 @@ def _identity(named: Named) -> str:
     return "it is a multiple of the identity"
 
 
-def _nu_toeplitz(named: Named) -> str:
-    nu, ratios = named.mechanism.get("nu", 0.0), named.ratios
-    if isinstance(nu, str):
-        nu = 1.0 - 2.0 * float(ratios[1]) if len(ratios) > 1 else 0.0
-    return _compared(named, _root_of_prefix(len(ratios), float(nu)), f"(1 - (1 - nu) x)^(-1/2), nu = {nu:.6g}")
-
-
-def _root_of_prefix(n: int, nu: float) -> np.ndarray:
-    steps = np.arange(1, n)
-    with np.errstate(under="ignore"):
-        return np.cumprod(np.concatenate([[1.0], (1.0 - nu) * (2 * steps - 1) / (2 * steps)]))
-
-
-def _powers(named: Named) -> str:
-    kept, ratios = named.mechanism.get("correlation"), named.ratios
+def _binomial(named: Named, power: float) -> str:
+    """Compare with (1 - r x)^-p, whose r the mechanism states, or the second coefficient tells."""
+    mechanism, ratios = named.mechanism, named.ratios
+    kept = mechanism.get("correlation")
     if kept is None:
-        kept = 1.0 - float(named.mechanism.get("damping") or 0.0)
+        damping = mechanism.get("nu", mechanism.get("damping") or 0.0)
+        kept = damping if isinstance(damping, str) else 1.0 - damping
     if isinstance(kept, str):
-        kept = float(ratios[1]) if len(ratios) > 1 else 0.0
+        kept = float(ratios[1]) / power if len(ratios) > 1 else 0.0
     if not 0 <= kept <= 1 + named.near:
         raise Contradiction(f"it correlates by {kept!r}, outside [0, 1]")
+    formula, steps = f"(1 - {kept!r} x)^-{power:g}", np.arange(1, len(ratios))
     with np.errstate(under="ignore"):
-        return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
-
-
-def _compared(named: Named, wanted: np.ndarray, formula: str) -> str:
-    off = np.abs(named.ratios - wanted)
-    far = ~(off <= named.near * wanted + _TINY)  # true for NaN
+        wanted = np.cumprod(np.append(1.0, kept * (steps - 1 + power) / steps))
+        off = np.abs(ratios - wanted)
+        far = ~(off <= named.near * wanted + _TINY)  # true for NaN
     if far.any():
         at = int(np.argmax(far))
         raise Contradiction(f"its coefficient {at} differs from the formula {formula} by {off[at]:.3g}")
@@ -250,13 +239,8 @@ def _few_of_inverse(named: Named) -> np.ndarray:
     return np.asarray(np.concatenate([noising, np.zeros(named.bands)])[: named.bands])
 
 
-def _banded_inverse_square_root(named: Named) -> str:
-    _check_power(named, _few_of_inverse(named), -0.5)
-    return f"C^-1 has at most {named.bands} diagonals, and their square is the inverse of the workload's series"
-
-
-def _banded_inverse_fractional_root(named: Named) -> str:
-    gamma = named.mechanism["gamma"]
+def _banded_inverse_root(named: Named) -> str:
+    gamma = named.mechanism.get("gamma", 0.5)
     power = _check_power(named, _few_of_inverse(named), None if isinstance(gamma, str) else -gamma)
     if not -named.near <= -power <= 1 + named.near:
         raise Contradiction(f"its power is {-power!r}, outside [0, 1]")
@@ -356,13 +340,13 @@ _RULES: dict[str, Callable[[Named], str]] = {
     "blt": _blt,
     "buffered_linear": _buffered,
     "identity": _identity,
-    "square_root": _nu_toeplitz,
-    "nu_toeplitz": _nu_toeplitz,
-    "anti_pgd": _powers,
-    "lambda_cgd": _powers,
+    "square_root": partial(_binomial, power=0.5),
+    "nu_toeplitz": partial(_binomial, power=0.5),
+    "anti_pgd": partial(_binomial, power=1.0),
+    "lambda_cgd": partial(_binomial, power=1.0),
     "banded_square_root": _banded_square_root,
-    "banded_inverse_square_root": _banded_inverse_square_root,
-    "banded_inverse_fractional_root": _banded_inverse_fractional_root,
+    "banded_inverse_square_root": _banded_inverse_root,
+    "banded_inverse_fractional_root": _banded_inverse_root,
     "banded_inverse_toeplitz": _banded_inverse_toeplitz,
     "tree": _tree,
     "fft": _fft,

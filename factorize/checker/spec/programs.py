@@ -47,11 +47,6 @@ class Program(NamedTuple):
         """Whether the factors are those of every step, so that A is Toeplitz."""
         return not any(isinstance(factor, list) for _, terms in self.statements for factor in terms.values())
 
-    @property
-    def sums(self) -> bool:
-        """Whether each output is the sum of all inputs so far, so that A is the triangle of ones."""
-        return self.steps(1) == [(Fraction(1), Fraction(1))] and self.constant
-
     def run(self, inputs: Iterable[Any], number: Callable[[Fraction], Any] = float) -> Iterator[Any]:
         """Run the statements at each step.
 

@@ -27,7 +27,7 @@ class TreeReading(StoredReading):
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         nodes, restart = parts["tree.nodes"], int(parts["tree.restart"][0])
         self.n, self._nodes, self._restart, self.diagonal = n, nodes, restart, nodes[0]
-        self.signed, self.bandwidth = bool((nodes < 0).any()), _reach(nodes, restart)
+        self.signed, self.bandwidth = bool((nodes < 0).any()), min(restart, n)  # the last row reads the first leaf
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""
@@ -74,12 +74,3 @@ class TreeReading(StoredReading):
 def _marks(places: np.ndarray) -> Factor:
     """A factor of 1 at some steps and 0 at the others."""
     return lambda start, stop: places[start:stop].astype(np.float64)
-
-
-def _reach(nodes: np.ndarray, restart: int) -> int:
-    """The longest reach of a row."""
-    leaves, reach = np.arange(nodes.shape[1]) % restart, 1
-    for j, weights in enumerate(nodes[1:]):
-        far = (leaves & ((1 << j) - 1)) + (1 << j) + 1
-        reach = max(reach, int(far[weights != 0].max(initial=0)))
-    return reach
