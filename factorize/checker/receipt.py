@@ -6,7 +6,6 @@ epsilon and delta are derived again from the bytes of the factors and the standa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -23,7 +22,15 @@ from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
 from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
-from factorize.checker.sampling.star_claim import ClaimRefused, check_keys, integer, require
+from factorize.checker.sampling.star_claim import (
+    ClaimRefused,
+    check_keys,
+    check_means,
+    integer,
+    number,
+    positive,
+    require,
+)
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
@@ -136,13 +143,13 @@ def _check_noise(report: Report, receipt: _Document, files: Sequence[FactorFile]
     """Prove the sensitivity and what follows from it and sigma; return mu from above."""
     stated = receipt["calibration"]
     _check_sensitivity(report, stated, files)
-    sigma, clip = _positive(stated, "sigma_of_sums"), _positive(stated, "clip_norm")
-    largest = _positive(stated, "sensitivity") * clip * _FACTOR[stated["adjacency"]]
-    multiplier, mu = _positive(stated, "noise_multiplier"), _positive(stated, "mu")
+    sigma, clip = positive(stated, "sigma_of_sums"), positive(stated, "clip_norm")
+    largest = positive(stated, "sensitivity") * clip * _FACTOR[stated["adjacency"]]
+    multiplier, mu = positive(stated, "noise_multiplier"), positive(stated, "mu")
     means = [("sigma_of_sums", "sigma_of_means")]
     if len(files) == 2:
         means.append(("second_sigma_of_sums", "second_sigma_of_means"))
-        second, needed = _positive(stated, "second_sigma_of_sums"), sigma * clip / _positive(stated, "weight")
+        second, needed = positive(stated, "second_sigma_of_sums"), sigma * clip / positive(stated, "weight")
         report.require(
             second >= needed,
             "the noise of the squares has at least the standard deviation that their weight asks for",
@@ -158,11 +165,7 @@ def _check_noise(report: Report, receipt: _Document, files: Sequence[FactorFile]
         of=NOISE,
     )
     for sums, name in means:
-        if stated["divisor"] is None:
-            require(stated[name] is None, f"{name} is stated without a divisor")
-        else:
-            enough = _positive(stated, name) * integer(stated, "divisor", 1, 1 << 53) >= _positive(stated, sums)
-            require(enough, f"{name} is below {sums} over the divisor {stated['divisor']}")
+        check_means(stated, name, positive(stated, sums))
     return largest / sigma
 
 
@@ -189,17 +192,17 @@ def _check_sensitivity(report: Report, stated: _Document, files: Sequence[Factor
             participation = {"kind": "min_sep", "min_sep": 1, "max_participations": stated["epochs"]}
             kind = None
         bracket = squared_sensitivity(strategy, participation)
-    check_claim(report, bracket, float(_positive(stated, "sensitivity")), kind=kind)
+    check_claim(report, bracket, float(positive(stated, "sensitivity")), kind=kind)
 
 
 def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fraction) -> None:
     """Prove epsilon and delta of the calibration, and those of the receipt from them."""
     stated = receipt["calibration"]
-    epsilon, delta = _number(stated, "epsilon"), _number(stated, "delta")
+    epsilon, delta = number(stated, "epsilon"), number(stated, "delta")
     require(0 < delta < 1, f"delta {float(delta)!r} is not between 0 and 1")
-    overflow = _number(receipt, "overflow_delta")
+    overflow = number(receipt, "overflow_delta")
     report.require(
-        _number(receipt, "epsilon") == epsilon and _number(receipt, "delta") >= delta + overflow,
+        number(receipt, "epsilon") == epsilon and number(receipt, "delta") >= delta + overflow,
         "epsilon is the calibration's, and delta at least the calibration's and what the capacity of batches adds",
         f"the receipt states ({receipt['epsilon']!r}, {receipt['delta']!r}), and its calibration with what the "
         f"capacity adds is ({stated['epsilon']!r}, {float(delta + overflow)!r})",
@@ -224,17 +227,17 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile, mu: Frac
     require(
         n is not None and stated["adjacency"] == "zero_out", "Poisson sampling is for runs with an end, and zero_out"
     )
-    groups, number = (integer(stated, name, 1, 1 << 53) for name in ("groups", "compositions"))
-    require(number * groups >= int(n or 0), f"{number} steps of {groups} groups are fewer than n={n}")
-    probability, largest = _positive(stated, "sampling_probability"), _positive(stated, "largest_column")
+    groups, steps = (integer(stated, name, 1, 1 << 53) for name in ("groups", "compositions"))
+    require(steps * groups >= int(n or 0), f"{steps} steps of {groups} groups are fewer than n={n}")
+    probability, largest = positive(stated, "sampling_probability"), positive(stated, "largest_column")
     require(probability <= 1, f"the sampling probability {float(probability)!r} is above 1")
     columns = squared_sensitivity(file.strategy(), {"kind": "single"})
     require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
-    scale = double_below(_positive(stated, "sigma_of_sums") / _positive(stated, "clip_norm"))
-    losses = losses_of_samples(largest**2, scale, float(probability), number)
-    epsilon, delta = float(stated["epsilon"]), _number(stated, "delta")
+    scale = double_below(positive(stated, "sigma_of_sums") / positive(stated, "clip_norm"))
+    losses = losses_of_samples(largest**2, scale, float(probability), steps)
+    epsilon, delta = float(stated["epsilon"]), number(stated, "delta")
     above = max(ends(bound(epsilon))[1] for bound in (losses.removal, losses.addition))
-    above = min(above, _gaussian_delta(_number(stated, "epsilon"), mu))
+    above = min(above, _gaussian_delta(number(stated, "epsilon"), mu))
     report.require(
         above <= delta,
         f"delta at epsilon {epsilon:g} is at most {float(above):.6g}, by the losses on a grid or without sampling",
@@ -253,7 +256,7 @@ def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fractio
     for text in tested.failed:
         report.refute(text, of=PRIVACY)
     report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
-    known, delta = _number(stated, "epsilon_without_secrecy"), _number(stated, "delta")
+    known, delta = number(stated, "epsilon_without_secrecy"), number(stated, "delta")
     report.require(
         _gaussian_delta(known * (1 + Fraction(1, 10**9)), mu) <= delta,
         f"if the batches become known, epsilon is at most {float(known):.6g}",
@@ -327,10 +330,10 @@ def _check_together(report: Report, receipt: _Document, mu: Fraction) -> None:
     squares = mu**2
     for other in others:
         check_keys(other, {"name", "mu"}, "another run")
-        squares += _positive(other, "mu") ** 2
-    all_of_it, delta = _positive(together, "mu"), _number(together, "delta")
+        squares += positive(other, "mu") ** 2
+    all_of_it, delta = positive(together, "mu"), number(together, "delta")
     report.require(
-        all_of_it**2 >= squares and _gaussian_delta(_number(together, "epsilon"), all_of_it) <= delta,
+        all_of_it**2 >= squares and _gaussian_delta(number(together, "epsilon"), all_of_it) <= delta,
         f"with {len(others)} other runs the data have ({together['epsilon']:.6g}, {together['delta']:g})-DP",
         f"{len(others)} other runs and this one are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
         of=TOGETHER,
@@ -352,17 +355,3 @@ def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
     """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, from above."""
     with ctx.workprec(PLACES):
         return ends(gaussian_delta(ball(epsilon), ball(mu)))[1]
-
-
-def _number(given: _Document, name: str) -> Fraction:
-    """Return a finite number that is not negative."""
-    value = given[name]
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    require(fits, f"{name} is {str(value)[:40]}; it is a finite number, not below 0")
-    return Fraction(value)
-
-
-def _positive(given: _Document, name: str) -> Fraction:
-    value = _number(given, name)
-    require(value > 0, f"{name} is 0; it is above")
-    return value

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from factorize.checker.arithmetic.near import double_below
+from factorize.encoding import canonical_json, json_digest
 
 PROTOCOL = "bins-1"
+_BET = {"rule", "lambda", "samples", "shared"}
+_PLAIN = {"loss_distribution": {"rule"}, "gaussian": {"rule"}}
 SAMPLINGS = {
-    "balls_in_bins": {"bet", "star_bound", "closed_form", "gaussian"},
-    "random_allocation": {"loss_distribution", "gaussian"},
+    "balls_in_bins": {
+        "pq": {"bet": {*_BET, "m"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
+        "qp": {"bet": {*_BET, "eta"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
+    },
+    "random_allocation": {"pq": _PLAIN, "qp": _PLAIN},
 }
-"""Laws of sampling, each with the rules of evidence that it has."""
+"""Laws of sampling: by direction the rules of evidence that each has, and their keys."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
 SCALES = 1e-30, 1e30
@@ -26,20 +31,6 @@ _KEYS = {
     *("sampling", "sigma", "unamplified"),
 }
 _MECHANISM = {"bins", "epochs", "factors", "n"}
-_RULES = {
-    "pq": {
-        "bet": {"rule", "lambda", "m", "samples", "shared"},
-        "star_bound": {"rule", "m"},
-        "loss_distribution": {"rule"},
-        "gaussian": {"rule"},
-    },
-    "qp": {
-        "bet": {"rule", "lambda", "eta", "samples", "shared"},
-        "closed_form": {"rule"},
-        "loss_distribution": {"rule"},
-        "gaussian": {"rule"},
-    },
-}
 
 
 class ClaimRefused(Exception):
@@ -61,8 +52,7 @@ class Claim(NamedTuple):
     @property
     def canonical(self) -> bytes:
         """The bytes of which the seed is a digest."""
-        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-        return text.encode("ascii")
+        return canonical_json(self.document)
 
     def key(self, direction: str) -> tuple[int, int]:
         """Return the key of a direction's stream."""
@@ -91,12 +81,11 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
     if known is None:
         raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
-    for direction, rules in _RULES.items():
+    for direction, rules in known.items():
         part = _part(given, direction)
         rule = part.get("rule")
         if not isinstance(rule, str) or rule not in rules:
-            raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
-        require(rule in known, f"{direction}.rule is {rule!r}; {sampling} has {sorted(known)}")
+            raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)}")
         check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
@@ -114,7 +103,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     scale = double_below(Fraction(sigma) / Fraction(clip))
     found = Claim(given, epsilons[0], delta, sigma, scale, n, bins, epsilons[1])
     try:
-        digest = hashlib.sha256(found.canonical).hexdigest()
+        digest = json_digest(given)
     except (TypeError, ValueError):
         raise ClaimRefused("the claim holds something that JSON does not") from None
     if stated is not None and str(stated).removeprefix("sha256:") != digest:
@@ -137,17 +126,21 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     for name, value in own.items():
         if name in calibration and not _same(calibration[name], value):
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
-    if calibration.get("divisor") is not None:
-        divisor = integer(calibration, "divisor", 1, 1 << 53)
-        means = calibration.get("sigma_of_means")
-        if (
-            not isinstance(means, float)
-            or not math.isfinite(means)
-            or Fraction(means) * divisor < Fraction(claim.sigma)
-        ):
-            raise ClaimRefused(f"sigma_of_means is {str(means)[:40]}, below the claim's {claim.sigma} over {divisor}")
-    elif calibration.get("sigma_of_means") is not None:
-        raise ClaimRefused("the calibration states sigma_of_means and no divisor")
+    check_means(calibration, "sigma_of_means", Fraction(claim.sigma))
+
+
+def check_means(given: Mapping[str, Any], name: str, sums: Fraction) -> None:
+    """Refuse a standard deviation of means that is below that of sums over the divisor, or has no divisor.
+
+    Raises:
+        ClaimRefused: see above.
+    """
+    if given.get("divisor") is None:
+        require(given.get(name) is None, f"{name} is stated and no divisor")
+    else:
+        divisor, means = integer(given, "divisor", 1, 1 << 53), given.get(name)
+        enough = isinstance(means, float) and positive(given, name) * divisor >= sums
+        require(enough, f"{name} is {str(means)[:40]}, below {float(sums)!r} over the divisor {divisor}")
 
 
 def _same(stated: object, value: object) -> bool:
@@ -197,6 +190,29 @@ def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
         raise ClaimRefused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
     if value.hex() != text or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise ClaimRefused(f"{name} is {text[:40]!r}; it is a positive finite double in the form of float.hex")
+    return value
+
+
+def number(given: Mapping[str, Any], name: str) -> Fraction:
+    """Return a finite number that is not negative.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    value = given.get(name)
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    require(fits, f"{name} is {str(value)[:40]}; it is a finite number, not below 0")
+    return Fraction(value)
+
+
+def positive(given: Mapping[str, Any], name: str) -> Fraction:
+    """Return a finite number above 0.
+
+    Raises:
+        ClaimRefused: it is none.
+    """
+    value = number(given, name)
+    require(value > 0, f"{name} is 0; it is above")
     return value
 
 
