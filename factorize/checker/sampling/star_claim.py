@@ -199,7 +199,7 @@ def number(given: Mapping[str, Any], name: str) -> Fraction:
     Raises:
         ClaimRefused: it is none.
     """
-    value = given.get(name)
+    value: Any = given.get(name)
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     require(fits, f"{name} is {str(value)[:40]}; it is a finite number, not below 0")
     return Fraction(value)
