@@ -140,9 +140,9 @@ class AllocationLaw(LossLaw):
         return losses_of_blocks(Fraction(self.square), multiplier, self.bins, self.epochs)
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return that of all choices of steps that the law allows."""
-        pattern = {"kind": self.name, "bins": self.bins, "epochs": self.epochs}
-        return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern)
+        """Return that of all choices of as many steps."""
+        pattern = MinSep(kind="min_sep", min_sep=1, max_participations=self.epochs)
+        return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern.document())
 
 
 class PoissonLaw(LossLaw):

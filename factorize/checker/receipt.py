@@ -182,16 +182,7 @@ def _check_sensitivity(report: Report, stated: _Document, files: Sequence[Factor
         if stated["sampling"] == "cyclic_poisson":
             groups = integer(stated, "groups", 1, 1 << 53)
             require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
-        participation = stated["participation"]
-        if participation["kind"] == "random_allocation":  # among the choices of as many of all steps
-            check_keys(participation, {"kind", "bins", "epochs"}, "its participation")
-            require(
-                (participation["bins"], participation["epochs"]) == (stated["bins"], stated["epochs"]),
-                "its participation has other bins",
-            )
-            participation = {"kind": "min_sep", "min_sep": 1, "max_participations": stated["epochs"]}
-            kind = None
-        bracket = squared_sensitivity(strategy, participation)
+        bracket = squared_sensitivity(strategy, stated["participation"])
     check_claim(report, bracket, float(positive(stated, "sensitivity")), kind=kind)
 
 
@@ -218,7 +209,7 @@ def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fra
     elif sampling == "cyclic_poisson":
         _check_samples(report, stated, file, mu)
     else:
-        _check_bins(report, stated, file, mu)
+        _check_bins(report, stated, file)
 
 
 def _check_samples(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
@@ -248,21 +239,16 @@ def _check_samples(report: Report, stated: _Document, file: FactorFile, mu: Frac
     report.leave(f"{text}, independently and in secret, is the job's word")
 
 
-def _check_bins(report: Report, stated: _Document, file: FactorFile, mu: Fraction) -> None:
+def _check_bins(report: Report, stated: _Document, file: FactorFile) -> None:
     """Test the claim that the calibration rests on."""
+    most = allowed(stated["participation"], file.steps).most
+    require(most >= stated["epochs"], f"its participation allows {most} steps, and it has {stated['epochs']} epochs")
     tested = check_sampled(file.manifest["digest"], file.strategy, stated)
     for text in tested.checked:
         report.prove(text, of=PRIVACY)
     for text in tested.failed:
         report.refute(text, of=PRIVACY)
     report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
-    known, delta = number(stated, "epsilon_without_secrecy"), number(stated, "delta")
-    report.require(
-        _gaussian_delta(known * (1 + Fraction(1, 10**9)), mu) <= delta,
-        f"if the batches become known, epsilon is at most {float(known):.6g}",
-        f"if the batches become known, epsilon is above the {float(known)!r} that the receipt states",
-        of=PRIVACY,
-    )
 
 
 def _check_steps(report: Report, stated: _Document, n: int | None) -> None:

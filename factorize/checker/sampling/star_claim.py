@@ -120,9 +120,12 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
         "epsilon": claim.epsilon,
         "delta": claim.delta,
         "bins": claim.bins,
+        "epochs": claim.document["mechanism"]["epochs"],
+        "sampling": claim.document["sampling"],
+        "clip_norm": float.fromhex(claim.document["clip_norm"]),
+        "adjacency": claim.document["adjacency"],
+        "epsilon_without_secrecy": claim.unamplified,
     }
-    own |= {"epochs": claim.document["mechanism"]["epochs"], "sampling": claim.document["sampling"]}
-    own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
     for name, value in own.items():
         if name in calibration and not _same(calibration[name], value):
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")

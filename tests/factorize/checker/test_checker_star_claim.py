@@ -166,6 +166,7 @@ class TestBeside:
         "sampling": "balls_in_bins",
         "clip_norm": 0.5,
         "adjacency": "zero_out",
+        "epsilon_without_secrecy": 3.0,
     }
 
     def test_all_agree(self) -> None:
