@@ -148,7 +148,10 @@ def compose_mu(mus: Iterable[float]) -> float:
     Reference:
         Dong, Roth, Su 2019, corollary 3.3.
     """
-    return root_above(sum(Fraction(mu) ** 2 for mu in _runs("mu", mus)), "mu")
+    runs = [Fraction(finite_real("mu", mu, remedy="give the mu of each run")) for mu in mus]
+    if not runs:
+        raise InvalidParameter("0 runs to compose, at least 1 is needed; give the mu of each run", field="mu")
+    return root_above(sum((mu**2 for mu in runs), Fraction(0)), "mu")
 
 
 def remaining_mu(noise_multiplier: float, spent: float) -> float:
@@ -169,48 +172,6 @@ def remaining_mu(noise_multiplier: float, spent: float) -> float:
             field="spent_mu",
         )
     return math.nextafter(float(1 / Fraction(root_above(1 / left, "spent_mu"))), 0.0)
-
-
-def compose_rho(rhos: Iterable[float]) -> float:
-    """Return the rho of independent zCDP mechanisms run on the same data: their sum, rounded up.
-
-    Reference:
-        Bun, Steinke 2016, lemma 1.7.
-    """
-    return double_above(Fraction(sum(Fraction(rho) for rho in _runs("rho", rhos))), "rho")
-
-
-def zcdp_epsilon_loose(rho: float, delta: float) -> float:
-    """Return rho + 2 sqrt(rho log(1/delta)), an upper bound on epsilon for any rho-zCDP mechanism.
-
-    For comparison with papers that state it; `gaussian_epsilon` is exact and smaller for the mechanisms here.
-
-    Reference:
-        Bun, Steinke 2016, proposition 1.3.
-    """
-    rho, log_inverse = _zcdp(rho, delta)
-    return (rho + 2 * math.sqrt(rho * log_inverse)) * (1 + MARGIN)
-
-
-def zcdp_epsilon_optimised(rho: float, delta: float) -> float:
-    """Return the smallest epsilon that Renyi accounting proves for any rho-zCDP mechanism at this delta.
-
-    The infimum over alpha > 1 of rho alpha + log(1/(alpha delta))/(alpha-1) + log(1-1/alpha): between
-    `zcdp_epsilon_loose` and, for Gaussian mechanisms, the exact `gaussian_epsilon`.
-
-    Reference:
-        Canonne, Kamath, Steinke 2020, proposition 12.
-    """
-    rho, log_inverse = _zcdp(rho, delta)
-    # With t = alpha - 1 the derivative vanishes where rho t^2 + log(1+t) = log(1/delta); the left side grows.
-    low, high = 0.0, math.sqrt(log_inverse / rho)
-    while (middle := (low + high) / 2) > low and high - low > 1e-15 * high:
-        if rho * middle * middle + math.log1p(middle) < log_inverse:
-            low = middle
-        else:
-            high = middle
-    terms = (rho, rho * high, (log_inverse - math.log1p(high)) / high, -math.log1p(1 / high))
-    return max(0.0, math.fsum(terms) + MARGIN * math.fsum(map(abs, terms)))
 
 
 def _curve(epsilon: float, mu: float) -> tuple[float, float]:
@@ -291,15 +252,3 @@ def _check_multiplier(z: float, target: str) -> float:
 def _out_of_reach(target: str, side: str, limit: float, remedy: str) -> InvalidParameter:
     message = f"{target} needs a noise multiplier {side} the limit {limit:g}; {remedy}"
     return InvalidParameter(message, field=target.partition("=")[0])
-
-
-def _runs(name: str, values: Iterable[float]) -> list[float]:
-    runs = [finite_real(name, value, remedy=f"give the {name} of each run") for value in values]
-    if not runs:
-        raise InvalidParameter(f"0 runs to compose, at least 1 is needed; give the {name} of each run", field=name)
-    return runs
-
-
-def _zcdp(rho: float, delta: float) -> tuple[float, float]:
-    noise_multiplier_for_rho(rho)  # refuses a rho out of range
-    return float(rho), -math.log(check_delta(delta))

@@ -90,12 +90,8 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         return norms
 
     def bandwidth(self) -> int:
-        """The longest reach of a row."""
-        reach = np.ones(self.n, dtype=np.int64)
-        for j, weights in enumerate(self.nodes[1:]):
-            far = (self._leaves() & ((2 << j) - 1)) + 1
-            reach = np.where(weights != 0, np.maximum(reach, far), reach)
-        return int(reach.max())
+        """The last row of a tree reads its first leaf."""
+        return self.restart
 
 
 def _where(values: np.ndarray, value: int, there: float) -> Factor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import (
     compose_mu,
-    compose_rho,
     gaussian_delta,
     gaussian_epsilon,
     mu_of,
@@ -26,8 +24,6 @@ from factorize.numbers.gaussian import (
     noise_multiplier_for_mu,
     noise_multiplier_for_rho,
     rho_of,
-    zcdp_epsilon_loose,
-    zcdp_epsilon_optimised,
 )
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data" / "vectors.json").read_text())
@@ -71,29 +67,8 @@ def test_delta_vector() -> None:
 
 def test_zcdp_vector() -> None:
     v = VECTORS["I.zcdp"]
-    assert zcdp_epsilon_loose(v["rho"], v["delta"]) == pytest.approx(v["eps_loose"], rel=1e-11)
-    assert zcdp_epsilon_optimised(v["rho"], v["delta"]) == pytest.approx(v["eps_opt"], rel=1e-11)
     z = noise_multiplier_for_rho(v["rho"])
     assert gaussian_epsilon(v["delta"], mu_of(z)) == pytest.approx(v["eps_exact_gaussian"], rel=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("conversion", "targets"),
-    [
-        (zcdp_epsilon_optimised, [(1, 1e-5, 4.045130), (8, 1e-6, 0.689292)]),
-        (zcdp_epsilon_loose, [(1, 1e-5, 4.900555), (8, 1e-6, 0.741369)]),
-    ],
-)
-def test_table_of_noise_multipliers_through_zcdp(
-    conversion: Callable[[float, float], float], targets: list[tuple[float, float, float]]
-) -> None:
-    for epsilon, delta, z in targets:
-        low, high = 0.1, 10.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if conversion(rho_of(middle), delta) <= epsilon else (middle, high)
-        assert high == pytest.approx(z, abs=6e-7)
-        assert noise_multiplier_for_epsilon(epsilon, delta) < high
 
 
 # ---- an independent library -------------------------------------------------------------------------------
@@ -117,8 +92,6 @@ def test_composed_runs_agree_with_discretised_privacy_losses() -> None:
     mu = compose_mu(mu_of(z) for z in multipliers)
     exact = gaussian_epsilon(1e-5, mu)
     assert exact <= together.get_epsilon_for_delta(1e-5) <= exact + 1e-3  # theirs is pessimistic
-    rho = compose_rho(rho_of(z) for z in multipliers)
-    assert rho == pytest.approx(mu**2 / 2, rel=1e-15)
 
 
 # ---- never below the truth --------------------------------------------------------------------------------
@@ -162,15 +135,6 @@ def test_epsilon_is_zero_only_where_the_total_variation_distance_allows_it() -> 
     assert 0.0 < gaussian_epsilon(float(distance) * (1 - 1e-10), 0.5) < 1e-9
 
 
-@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.3, 0.999])
-@pytest.mark.parametrize("rho", [1e-9, 0.125, 3.0, 1e6])
-def test_zcdp_conversions_are_ordered_and_above_the_exact_epsilon(rho: float, delta: float) -> None:
-    exact = gaussian_epsilon(delta, mu_of(noise_multiplier_for_rho(rho)))
-    optimised, loose = zcdp_epsilon_optimised(rho, delta), zcdp_epsilon_loose(rho, delta)
-    assert exact <= optimised * (1 + 1e-11) + 1e-11 * math.sqrt(rho)
-    assert optimised <= loose * (1 + 1e-11)
-
-
 # ---- shape ------------------------------------------------------------------------------------------------
 
 
@@ -204,8 +168,6 @@ def test_delta_out_of_range_is_refused_everywhere(delta: float) -> None:
     for refuses in (
         lambda: noise_multiplier_for_epsilon(1, delta),
         lambda: gaussian_epsilon(delta, 1),
-        lambda: zcdp_epsilon_loose(1, delta),
-        lambda: zcdp_epsilon_optimised(1, delta),
     ):
         with pytest.raises(InvalidParameter, match=r"^delta.*give delta in \(0, 1\)"):
             refuses()
@@ -235,5 +197,5 @@ def test_mu_out_of_range_is_refused(mu: float) -> None:
 def test_nothing_composed_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="0 runs to compose"):
         compose_mu([])
-    with pytest.raises(InvalidParameter, match="^rho=0"):
-        compose_rho([1.0, 0.0])
+    with pytest.raises(InvalidParameter, match="^mu=0"):
+        compose_mu([1.0, 0.0])
