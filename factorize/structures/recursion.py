@@ -1,8 +1,8 @@
 """Recursions: a lower-triangular matrix as a few statements on a few states, from which every product with it follows.
 
 At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
-or of earlier ones; state 0 is the output. Two compiled loops (structures/kernels/engine.py) run statements forwards or
-transposed, and carry covariances along. Squared column norms are variances of the transposed steps run backwards.
+or of earlier ones; state 0 is the output. A compiled loop (structures/kernels/engine.py) runs statements forwards or
+transposed, or carries covariances along. Squared column norms are variances of the transposed steps run backwards.
 Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
 """
 
@@ -30,16 +30,28 @@ _AT_ONCE = 256  # rows of a matrix that is squared row by row
 
 
 class Layout(NamedTuple):
-    """Statements as the loops take them; see structures/kernels/engine.py."""
+    """Statements by the rings of their states: bases and sizes, targets and steps back, and their terms.
+
+    Attributes:
+        rings: shape (2, states + 1); the last is the input's.
+        targets: shape (2, statements).
+        starts: of each statement's terms, shape (statements + 1,).
+        terms: states, steps back and columns of factors, shape (3, terms).
+    """
 
     rings: np.ndarray
     targets: np.ndarray
     starts: np.ndarray
     terms: np.ndarray
 
-    def places(self) -> np.ndarray:
-        """Return an array in which the loops note where terms and rings stand."""
-        return np.empty((2, max(self.rings.shape[1], self.terms.shape[1])), dtype=np.int64)
+    def places(self, step: int, turn: int, *ends: int) -> np.ndarray:
+        """Return the slots of terms, targets and states that are read or written at a step, and where their rings end.
+
+        From one step to the next, later or earlier, each moves on by one slot.
+        """
+        states, lags = np.hstack([self.terms[:2], self.targets, [ends, [0] * len(ends)]])
+        bases, sizes = self.rings[:, states]
+        return np.array([bases + turn * (step - lags) % sizes, bases, bases + sizes])
 
 
 class Recursion:
@@ -90,48 +102,59 @@ class Recursion:
         """Return the variance of the output at each step for white noise as input: squared row norms, shape (n,)."""
         if 2 * self._slots > self.n:
             return self._sums_of_squares(self.products)
-        return self._carried(self._layout, len(self.statements), self.output, backwards=False)
+        return self._carried(self._layout, backwards=False)
 
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared column norms, shape (n,)."""
         if 2 * self._slots > self.n:
             return self._sums_of_squares(self.transposed)
-        return self._carried(self._transposed_layout, self.output, len(self.statements), backwards=True)
+        return self._carried(self._transposed_layout, backwards=True)
 
     def _run(self, block: np.ndarray, *, backwards: bool) -> np.ndarray:
         rows = np.ascontiguousarray(block, dtype=np.float64)
-        out, run = np.empty(rows.shape), self._runner(len(rows), backwards=backwards)
-        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
-            run(start, stop, 0, rows, out)
+        out, pieces = np.zeros(rows.shape), list(self._pieces())[:: -1 if backwards else 1]
+        for above in range(0, len(rows), _LANES):
+            lanes, into = rows[above : above + _LANES], out[above : above + _LANES]
+            state: np.ndarray | None = None
+            for start, stop in pieces:
+                if state is None:
+                    moved = np.flatnonzero(lanes[:, start:stop].any(axis=0))
+                    if not len(moved):
+                        continue
+                    start, stop = (start, start + moved[-1] + 1) if backwards else (start + moved[0], stop)
+                    state = np.zeros((self._slots, len(lanes)))
+                self._advance(self._layout, start, stop, state, into, lanes, backwards=backwards)
         return out
 
-    def _runner(self, rows: int, *, backwards: bool) -> Callable[[int, int, int, np.ndarray, np.ndarray], None]:
-        """Return what runs steps start..stop-1 of so many rows, given also the step of column 0, the block and out."""
-        lanes, sweep = max(rows, 1), _plain_sweep
+    def _carried(self, layout: Layout, *, backwards: bool) -> np.ndarray:
+        out, covariance = np.empty((1, self.n)), np.zeros((self._slots, self._slots))
+        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
+            self._advance(layout, start, stop, covariance, out, backwards=backwards)
+        return out[0]
+
+    def _advance(
+        self,
+        layout: Layout,
+        start: int,
+        stop: int,
+        state: np.ndarray,
+        out: np.ndarray,
+        block: np.ndarray | None = None,
+        *,
+        backwards: bool = False,
+    ) -> None:
+        """Run steps start..stop-1 over a block of rows, or over a covariance."""
+        run = _plain_sweep
         with suppress(ModuleNotFoundError):
             from factorize.structures.kernels import engine
 
-            lanes, sweep = min(_LANES, lanes), engine.sweep
-        groups = max(-(-rows // lanes), 1)
-        held, live = np.zeros((groups, self._slots, lanes)), np.zeros(groups, dtype=np.bool_)
-        scratch = self._layout.places(), np.empty(lanes)
-
-        def run(start: int, stop: int, origin: int, block: np.ndarray, out: np.ndarray) -> None:
-            steps, factors = (start, stop), self._laid_out(start, stop)
-            arrays = block, out, held, live, *scratch
-            sweep(*self._layout, factors, steps, self.output, origin, backwards, *arrays)
-
-        return run
-
-    def _carried(self, layout: Layout, noise: int, reading: int, *, backwards: bool) -> np.ndarray:
-        from factorize.structures.kernels.engine import variances
-
-        found, covariance = np.empty(self.n), np.zeros((self._slots, self._slots))
-        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
-            factors = self._laid_out(start, stop)
-            arrays = covariance, found, layout.places(), np.empty(self._slots)
-            variances(*layout, factors, (start, stop), backwards, noise, reading, *arrays)
-        return found
+            run = engine.sweep
+        ends, first, turn, factors = [len(self.statements), self.output], start, 1, self._laid_out(start, stop)
+        if backwards:
+            ends, first, turn, factors = ends[::-1], stop - 1, -1, np.ascontiguousarray(factors[::-1])
+        steps = layout.places(first, turn, *ends), first, turn, stop - start
+        arrays = out if block is None else block, out, state, np.empty(state.shape[1])
+        run(layout.starts, layout.terms[2], factors, *steps, backwards, block is None, *arrays)
 
     def _sums_of_squares(self, product: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         found = np.zeros(self.n)
@@ -231,40 +254,37 @@ def _ratio(factor: Factor, divisor: Factor, *, sign: float = 1.0) -> Factor:
 
 
 def _plain_sweep(
-    rings: np.ndarray,
-    targets: np.ndarray,
     starts: np.ndarray,
-    terms: np.ndarray,
+    columns: np.ndarray,
     factors: np.ndarray,
-    steps: tuple[int, int],
-    output: int,
-    origin: int,
+    places: np.ndarray,
+    first: int,
+    turn: int,
+    count: int,
     backwards: bool,
+    square: bool,
     block: np.ndarray,
     out: np.ndarray,
-    held: np.ndarray,
-    live: np.ndarray,
-    places: np.ndarray,
-    sums: np.ndarray,
+    state: np.ndarray,
+    _sums: np.ndarray,
 ) -> None:
-    """Do as `sweep` of structures/kernels/engine.py, in numpy."""
-    state, parts = held[0], [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)]
-    for i in range(*steps)[:: -1 if backwards else 1]:
-        inputs, row = block[:, i - origin], factors[i - steps[0] if len(factors) > 1 else 0]
-        live |= inputs.any()
-        if not live.any():
-            out[:, i - origin] = 0.0
-            continue
-        now = rings[0] + i % rings[1]
-        slots = rings[0, terms[0]] + (i - terms[1]) % rings[1, terms[0]]
+    """Do as `sweep` of structures/kernels/engine.py, in numpy, but for covariances."""
+    if square:
+        raise ModuleNotFoundError("covariances need numba")
+    parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
+    for step in range(count):
+        row, c = factors[step if len(factors) > 1 else 0], first + turn * step
+        targets = now[len(columns) :]
         if backwards:
-            state[now[output]] += inputs
+            state[targets[-2]] += block[:, c]
             for s in range(len(parts) - 1, -1, -1):
-                sums, state[now[s]] = state[now[s]].copy(), 0.0
-                state[slots[parts[s]]] += np.multiply.outer(row[terms[2, parts[s]]], sums)
-            out[:, i - origin], state[now[-1]] = state[now[-1]], 0.0
+                sums, state[targets[s]] = state[targets[s]].copy(), 0.0
+                state[now[parts[s]]] += np.multiply.outer(row[columns[parts[s]]], sums)
+            out[:, c], state[targets[-1]] = state[targets[-1]], 0.0
         else:
-            state[now[-1]] = inputs
+            state[targets[-2]] = block[:, c]
             for s, part in enumerate(parts):
-                state[now[s]] = row[terms[2, part]] @ state[slots[part]]
-            out[:, i - origin] = state[now[output]]
+                state[targets[s]] = row[columns[part]] @ state[now[part]]
+            out[:, c] = state[targets[-1]]
+        now += 1
+        np.copyto(now, places[1], where=now == places[2])

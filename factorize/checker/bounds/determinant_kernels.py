@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from factorize.checker.arithmetic.compiled import kernel, part
 from factorize.checker.losses.variance_kernels import _plus, _times
 
@@ -37,51 +35,54 @@ def _lower(high, low, c, less):
 
 @part(error_model="numpy")
 def _root(value):
-    return math.sqrt(max(value, 0.0)) + _SMALLEST
+    return (math.sqrt(value) if value > 0.0 else 0.0) + _SMALLEST
 
 
 @part(error_model="numpy")
-def _statement(target, sources, count, coefficients, high, low, z, work):
-    """Carry out state <- sum of coefficients times states; those of `sources` stand one further."""
+def _statement(k, target, sources, count, i, program, high, low, work):
+    """Carry out statement k, a state <- sum of coefficients times states, of step i; the last row of `work` is z."""
     m = len(high)
     for c in range(m):
         th, tl, size = 0.0, 0.0, 0.0
-        for k in range(count):
-            entry = high[1 + sources[k], c]
+        for s in range(count):
+            entry = high[1 + sources[k, s], c]
             if entry != 0.0:
-                ph, pl = _times(coefficients[k, 0], coefficients[k, 1], entry, low[1 + sources[k], c])
+                ph, pl = _times(program[i, k, s, 0], program[i, k, s, 1], entry, low[1 + sources[k, s], c])
                 th, tl = _plus(th, tl, ph, pl)
-                size += abs(coefficients[k, 0]) * abs(entry)
+                size += abs(program[i, k, s, 0]) * abs(entry)
         work[0, c], work[1, c], work[2, c] = th, tl, size
     dh, dl, size = 0.0, 0.0, 0.0
-    for k in range(count):
-        source = 1 + sources[k]
-        ph, pl = _times(coefficients[k, 0], coefficients[k, 1], work[0, source], work[1, source])
+    for s in range(count):
+        source = 1 + sources[k, s]
+        ph, pl = _times(program[i, k, s, 0], program[i, k, s, 1], work[0, source], work[1, source])
         dh, dl = _plus(dh, dl, ph, pl)
-        size += abs(coefficients[k, 0]) * work[2, source]
+        size += abs(program[i, k, s, 0]) * work[2, source]
     for c in range(m):
         high[target, c] = high[c, target] = work[0, c]
         low[target, c] = low[c, target] = work[1, c]
     high[target, target], low[target, target] = dh, dl
-    z[target] = _root(dh)
+    work[3, target] = _root(dh)
     less = STEP * size + _FLOOR
     for c in range(m):
         if c != target and work[2, c] != 0.0:
             error = STEP * work[2, c] + _FLOOR
-            less += error * (z[target] / z[c])
-            _lower(high, low, c, error * (z[c] / z[target]))
+            less += error * (work[3, target] / work[3, c])
+            _lower(high, low, c, error * (work[3, c] / work[3, target]))
     _lower(high, low, target, less)
     return size < _LARGEST and abs(dh) < _LARGEST  # both are false for NaN
 
 
 @part(error_model="numpy")
-def _observe(o, shift, high, low, z, work):
-    """Condition on the observation of state o with noise of variance 1 / shift; return 1 + shift P_oo as a pair."""
+def _observe(o, shift, high, low, work):
+    """Condition on the observation of state o with noise of variance 1 / shift; return 1 + shift P_oo as a pair.
+
+    Nothing is conditioned where that is not between 1/2 and 1e140.
+    """
     m = len(high)
     xh, xl = _times(shift, 0.0, high[o, o], low[o, o])
     xh, xl = _plus(xh, xl, 1.0, 0.0)
     if not 0.5 <= xh < _LARGEST:
-        return xh, xl, False
+        return xh, xl
     guess = 1.0 / xh
     eh, el = _times(xh, xl, guess, 0.0)
     eh, el = _plus(1.0, 0.0, -eh, -el)
@@ -102,46 +103,48 @@ def _observe(o, shift, high, low, z, work):
                     if a == c:
                         work[2, a] += error
                     else:
-                        work[2, a] += error * (z[a] / z[c])
-                        work[2, c] += error * (z[c] / z[a])
+                        work[2, a] += error * (work[3, a] / work[3, c])
+                        work[2, c] += error * (work[3, c] / work[3, a])
     for c in range(m):
         if work[0, c] != 0.0:
             error = STEP * abs(work[0, c]) + _FLOOR
             high[o, c] = high[c, o] = work[0, c]
             low[o, c] = low[c, o] = work[1, c]
-            work[2, o] += error * (z[o] / z[c])
+            work[2, o] += error * (work[3, o] / work[3, c])
             if c != o:
-                work[2, c] += error * (z[c] / z[o])
+                work[2, c] += error * (work[3, c] / work[3, o])
     for c in range(m):
         if work[2, c] != 0.0:
             _lower(high, low, c, work[2, c])
-        z[c] = _root(high[c, c])
-    return xh, xl, True
+        work[3, c] = _root(high[c, c])
+    return xh, xl
 
 
 @kernel(error_model="numpy")
-def determinant(shift, inputs, weights, states, targets, sources, counts, program, output):
+def determinant(shift, inputs, weights, targets, sources, counts, program, output, high, low, work):
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 
     Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
-    diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two.
+    diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two. Of the input
+    and the states, high and low are covariances, all zero, and work is scratch, four rows.
     """
-    m, o = 1 + states, 1 + output
-    high, low, z, work = np.zeros((m, m)), np.zeros((m, m)), np.full(m, _SMALLEST), np.empty((3, m))
+    m, o = len(high), 1 + output
     ph, pl, places = 1.0, 0.0, 0
+    for c in range(m):
+        work[3, c] = _SMALLEST
     for i in range(len(inputs)):
         for c in range(m):
             high[0, c] = high[c, 0] = low[0, c] = low[c, 0] = 0.0
         high[0, 0] = inputs[i]
-        z[0] = _root(inputs[i])
-        row = program[i if len(program) > 1 else 0]
+        work[3, 0] = _root(inputs[i])
+        row = i if len(program) > 1 else 0
         for k in range(len(targets)):
-            if not _statement(1 + targets[k], sources[k], counts[k], row[k], high, low, z, work):
+            if not _statement(k, 1 + targets[k], sources, counts[k], row, program, high, low, work):
                 return 0.0, 0.0, 0
         if weights[i] == 0.0:
             continue
-        xh, xl, fine = _observe(o, shift * weights[i], high, low, z, work)
-        if not fine:
+        xh, xl = _observe(o, shift * weights[i], high, low, work)
+        if not 0.5 <= xh < _LARGEST:
             return 0.0, 0.0, 0
         if xh >= 1.0 and (xh > 1.0 or xl > 0.0):
             ph, pl = _times(ph, pl, xh, xl)

@@ -43,11 +43,11 @@ _RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u
 
 
 class Recursion(NamedTuple):
-    """What a determinant is computed from: the arguments of `determinant_kernels.determinant` but for the shift."""
+    """What a determinant is computed from: after the number of states, arguments of `determinant_kernels`."""
 
+    states: int
     inputs: np.ndarray
     weights: np.ndarray
-    states: int
     targets: np.ndarray
     sources: np.ndarray
     counts: np.ndarray
@@ -79,7 +79,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
-    norm = max(_norm(Recursion(inputs, outputs, _states(program), *program.arrays(), program.output)), Fraction(0))
+    norm = max(_norm(Recursion(_states(program), inputs, outputs, *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (sum_above(columns) * divisor)
 
 
@@ -104,7 +104,9 @@ def _norm(given: Recursion) -> Fraction:
     saturated = _logarithm(*pivots(given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
 
     def measure(k: int) -> Fraction | None:
-        return _logarithm(*determinant(math.ldexp(1.0, k), *given), relative=len(given.inputs) * _LOST)
+        m = 1 + given.states
+        lower = determinant(math.ldexp(1.0, k), *given[1:], *np.zeros((2, m, m)), np.empty((4, m)))
+        return _logarithm(*lower, relative=len(given.inputs) * _LOST)
 
     with ThreadPoolExecutor(2) as pool:
         left = pool.submit(_left, measure)

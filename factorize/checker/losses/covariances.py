@@ -67,24 +67,25 @@ def variances(
     triples = [
         (source, lag, columns[_name(factor)]) for _, terms in statements for (source, lag), factor in terms.items()
     ]
-    layout = (
-        np.array([np.cumsum([0, *sizes[:-1]]), sizes], dtype=np.int64),
-        np.array([target for target, _ in statements], dtype=np.int64),
-        np.cumsum([0, *(len(terms) for _, terms in statements)]),
-        np.array(triples, dtype=np.int64).reshape(-1, 3).T.copy(),
-    )
+    starts = np.cumsum([0, *(len(terms) for _, terms in statements)])
+    places = [*((source, lag) for source, lag, _ in triples), *((target, 0) for target, _ in statements), (reading, 0)]
+    states, lags = np.array(places, dtype=np.int64).T
+    lengths, used = np.array(sizes)[states], np.array([column for *_, column in triples], dtype=np.int64)
+    bases = np.cumsum([0, *sizes[:-1]])[states]
     noisy = next(k for k, statement in enumerate(statements) if statement.target == noise)
     slots, ends = sum(sizes), np.empty((2, n))
-    state = (np.zeros((slots, slots)), np.zeros((slots, slots)), np.zeros((slots, slots)))
-    scratch = np.empty((3, slots)), np.empty(len(triples), dtype=np.int64), np.empty((len(triples), 2))
+    arrays = *np.zeros((3, slots, slots)), ends, np.empty((3, slots))
     constant = all(map(_is_constant, factors))
     at_once = n if constant else max(1, _NUMBERS // len(factors))
     pieces = [(start, min(start + at_once, n)) for start in range(0, n, at_once)]
-    for steps in reversed(pieces) if backwards else pieces:
-        laid_out = np.zeros((1 if constant else steps[1] - steps[0], len(factors), 2))
+    for start, stop in reversed(pieces) if backwards else pieces:
+        laid_out = np.zeros((1 if constant else stop - start, len(factors), 2))
         for column, factor in enumerate(factors):
-            _write(laid_out[:, column], factor, *steps)
-        if not carry(*layout, laid_out, steps, backwards, noisy, reading, state, ends, *scratch):
+            _write(laid_out[:, column], factor, start, stop)
+        first, turn = (stop - 1, -1) if backwards else (start, 1)
+        now = np.array([bases + turn * (first - lags) % lengths, bases, bases + lengths])
+        laid_out = np.ascontiguousarray(laid_out[::turn])
+        if not carry(starts, used, laid_out, now, first, turn, stop - start, noisy, *arrays):
             raise NotEnclosed(_GROWS)
     if not np.isfinite(ends).all():
         raise NotEnclosed(_GROWS)

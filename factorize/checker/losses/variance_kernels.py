@@ -38,91 +38,87 @@ def _times(ah, al, bh, bl):
     return high, rest - (high - first)
 
 
-@part()
-def _state(target, sources, coefficients, noise, high, low, bound, work):
-    """Carry out one statement; coefficients are pairs, `noise` is the variance of y. Return whether it is enclosed."""
-    m, count = len(high), len(sources)
-    size, largest, widest = 1.0, 1e-250, 0.0
-    for k in range(count):
-        size += abs(coefficients[k, 0])
-    for c in range(m):
-        for row in range(3):
-            work[row, c] = 0.0
-        largest = max(largest, high[c, c])
-        widest = max(widest, bound[c, c])
-        for k in range(count):
-            source = sources[k]
-            th, tl = _times(coefficients[k, 0], coefficients[k, 1], high[source, c], low[source, c])
-            work[0, c], work[1, c] = _plus(work[0, c], work[1, c], th, tl)
-            work[2, c] += coefficients[k, 0] * bound[source, c]
-    dh, dl, moved = noise, 0.0, 0.0
-    for k in range(count):
-        source = sources[k]
-        th, tl = _times(coefficients[k, 0], coefficients[k, 1], work[0, source], work[1, source])
-        dh, dl = _plus(dh, dl, th, tl)
-        moved += coefficients[k, 0] * work[2, source]
-    for c in range(m):
-        high[target, c] = high[c, target] = work[0, c]
-        low[target, c] = low[c, target] = work[1, c]
-        bound[target, c] = bound[c, target] = work[2, c]
-    high[target, target], low[target, target], bound[target, target] = dh, dl, moved
-    # Entries of a covariance are at most its largest diagonal entry, and those here differ by at most 2 R.
-    step = (m + 1) * (count + 8) * size * size
-    lost = step * 2.0**-96 * (max(largest, dh) + 4.0 * widest)
-    for c in range(m):
-        bound[c, c] += lost
-    return size < 1e100 and largest < 1e200 and step * 2.0**-51 * max(widest, moved) < 0.25 * lost
-
-
 @kernel()
-def carry(rings, targets, starts, terms, factors, steps, backwards, noisy, reading, state, ends, work, slots, row):
+def carry(starts, columns, factors, places, first, turn, steps, noisy, high, low, bound, ends, work):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 
-    The last values of state v stand in a ring of sizes[v] slots from bases[v] on. Statement s sets the state targets[s]
-    to the sum over its terms t, from starts[s] to starts[s + 1]: the factor columns[t] times the state sources[t],
-    lags[t] steps back. What is read of the same step is what stands there when the statement is run.
+    The last values of a state stand in a ring of slots; from step to step every place moves on by one slot and returns
+    from the end of its ring to the beginning. Statement s sets the state at place number len(columns) + s to the sum
+    over its terms t, from starts[s] to starts[s + 1]: the factor columns[t] times the state at place number t. What is
+    read of the same step is what stands there when the statement is run. The last place is of the state whose variance
+    is written.
 
     Args:
-        rings: bases and sizes, shape (2, states).
-        targets: shape (statements,).
         starts: shape (statements + 1,).
-        terms: sources, lags and columns, shape (3, terms).
-        factors: pairs, shape (steps, columns, 2), or (1, columns, 2) if they are those of every step.
-        steps: the first and the one past the last.
-        backwards: whether the last step is run first.
+        columns: shape (terms,).
+        factors: pairs, shape (steps, columns, 2), in the order in which they are run, or (1, columns, 2) if they are
+            those of every step.
+        places: slots of the first step, and of each its ring's first slot and the one after it, moved on in place.
+        first: column of `ends` of the first step.
+        turn: what leads to the next one, 1 or -1.
+        steps: how many.
         noisy: the statement that noise of variance 1 is added to.
-        reading: the state whose variance is written.
-        state: covariance as pairs and its bound, shape (slots, slots) each.
+        high: covariance, with `low` as pairs, shape (slots, slots).
+        low: see `high`.
+        bound: of what the covariance lost, shape (slots, slots).
         ends: shape (2, n).
         work: scratch, shape (3, slots).
-        slots: scratch, integers, shape (terms,).
-        row: scratch, shape (terms, 2).
 
     Returns:
         Whether the variances are enclosed.
     """
-    high, low, bound = state
-    fine = True
-    for step in range(steps[1] - steps[0]):
-        i = steps[1] - 1 - step if backwards else steps[0] + step
-        given = factors[i - steps[0] if len(factors) > 1 else 0]
-        for s in range(len(targets)):
-            target, count = rings[0, targets[s]] + i % rings[1, targets[s]], 0
+    terms, statements, m = len(columns), len(starts) - 1, len(high)
+    for number in range(steps):
+        row, i = number if len(factors) > 1 else 0, first + turn * number
+        for s in range(statements):
+            target, count, size, itself = places[0, terms + s], 0, 1.0, False
             for t in range(starts[s], starts[s + 1]):
-                v, factor = terms[0, t], given[terms[2, t]]
-                if factor[0] != 0.0:
-                    slots[count] = rings[0, v] + (i - terms[1, t]) % rings[1, v]
-                    row[count, 0], row[count, 1] = factor[0], factor[1]
+                factor, rest = factors[row, columns[t], 0], factors[row, columns[t], 1]
+                if factor != 0.0:
                     count += 1
-            itself = count == 1 and slots[0] == target and row[0, 0] == 1.0 and row[0, 1] == 0.0
-            if s == noisy or not itself:
-                noise = 1.0 if s == noisy else 0.0
-                fine &= _state(target, slots[:count], row[:count], noise, high, low, bound, work)
-        o = rings[0, reading] + i % rings[1, reading]
+                    size += abs(factor)
+                    itself = places[0, t] == target and factor == 1.0 and rest == 0.0
+            if s != noisy and count == 1 and itself:
+                continue
+            largest, widest = 1e-250, 0.0
+            for c in range(m):
+                work[0, c] = work[1, c] = work[2, c] = 0.0
+                largest = high[c, c] if high[c, c] > largest else largest
+                widest = bound[c, c] if bound[c, c] > widest else widest
+            for t in range(starts[s], starts[s + 1]):
+                factor, rest, source = factors[row, columns[t], 0], factors[row, columns[t], 1], places[0, t]
+                if factor != 0.0:
+                    for c in range(m):
+                        th, tl = _times(factor, rest, high[source, c], low[source, c])
+                        work[0, c], work[1, c] = _plus(work[0, c], work[1, c], th, tl)
+                        work[2, c] += factor * bound[source, c]
+            dh, dl, moved = 1.0 if s == noisy else 0.0, 0.0, 0.0
+            for t in range(starts[s], starts[s + 1]):
+                factor, rest, source = factors[row, columns[t], 0], factors[row, columns[t], 1], places[0, t]
+                if factor != 0.0:
+                    th, tl = _times(factor, rest, work[0, source], work[1, source])
+                    dh, dl = _plus(dh, dl, th, tl)
+                    moved += factor * work[2, source]
+            for c in range(m):
+                high[target, c] = high[c, target] = work[0, c]
+                low[target, c] = low[c, target] = work[1, c]
+                bound[target, c] = bound[c, target] = work[2, c]
+            high[target, target], low[target, target], bound[target, target] = dh, dl, moved
+            # Entries of a covariance are at most its largest diagonal entry, and those here differ by at most 2 R.
+            step = (m + 1) * (count + 8) * size * size
+            lost = step * 2.0**-96 * ((dh if dh > largest else largest) + 4.0 * widest)
+            for c in range(m):
+                bound[c, c] += lost
+            quarter = step * 2.0**-51 * (moved if moved > widest else widest) < 0.25 * lost
+            if not (size < 1e100 and largest < 1e200 and quarter):
+                return False
+        o = places[0, terms + statements]
         ends[0, i] = high[o, o] - 2.0 * bound[o, o]
         ends[1, i] = high[o, o] + 2.0 * bound[o, o]
-        if not fine:
-            return False
+        for t in range(places.shape[1]):
+            places[0, t] += 1
+            if places[0, t] == places[2, t]:
+                places[0, t] = places[1, t]
     return True
 
 

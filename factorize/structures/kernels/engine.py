@@ -1,157 +1,89 @@
-"""The compiled loops behind every recursion (structures/recursion.py). Imported on first use, since numba is heavy.
+"""The compiled loop behind every recursion (structures/recursion.py). Imported on first use, since numba is heavy.
 
-The last values of state v stand in a ring of sizes[v] slots from bases[v] on: that of `lag` steps before step i is in
-slot (i - lag) mod sizes[v] of it. The last ring is the input's. Statement s sets the state targets[s], behind[s] steps
-back, to the sum over its terms t, from starts[s] to starts[s + 1]: factors[i, columns[t]] times the state sources[t],
-lags[t] steps back.
+The last values of state v stand in a ring of slots; from step to step every place moves on by one slot and returns
+from the end of its ring to the beginning. Statement s sets one of the states to the sum over its terms t, from
+starts[s] to starts[s + 1]: factors[step, columns[t]] times another. Its target's place is that of term number
+len(columns) + s; after those stand the places of what enters a step and of what leaves it.
 """
 
 from __future__ import annotations
 
-from factorize.numbers.compiling import kernel, part
-
-
-@part()
-def _enter(rings, i, phases):
-    """Note where in each ring step i stands."""
-    for v in range(len(phases)):
-        phases[v] = i % rings[1, v] if rings[1, v] > 1 else 0
-
-
-@part()
-def _slot(rings, phases, state, lag):
-    """Return where the value of a state some steps back stands."""
-    place = phases[state] - lag
-    return rings[0, state] + (place if place >= 0 else place + rings[1, state])
-
-
-@part()
-def _find(rings, phases, terms, row, start, stop, target, slots):
-    """Write the slots of a statement's terms; return whether it leaves its target as it is."""
-    used, itself = 0, False
-    for t in range(start, stop):
-        slots[t] = _slot(rings, phases, terms[0, t], terms[1, t])
-        if row[terms[2, t]] != 0.0:
-            used += 1
-            itself = slots[t] == target and row[terms[2, t]] == 1.0
-    return used == 1 and itself
+from factorize.numbers.compiling import kernel
 
 
 @kernel()
-def sweep(
-    rings, targets, starts, terms, factors, steps, output, origin, backwards, block, out, held, live, places, sums
-):
-    """Run steps over rows of inputs, or the transposed steps from the last to the first over rows of outputs.
+def sweep(starts, columns, factors, places, first, turn, count, backwards, square, block, out, state, sums):
+    """Run steps over rows of inputs, or the transposed steps from the last to the first; or carry a covariance along.
 
     Args:
-        rings: bases and sizes, shape (2, states + 1).
-        targets: states and steps back, shape (2, statements).
         starts: shape (statements + 1,).
-        terms: sources, lags and columns, shape (3, terms).
-        factors: shape (steps, columns), or (1, columns) if they are those of every step.
-        steps: the first and the one past the last.
-        output: a state.
-        origin: step of the first column of block and out.
-        backwards: whether the steps are transposed.
-        block: shape (r, columns).
-        out: the same shape, written.
-        held: the rings, shape (groups, slots, lanes): lane k of group g serves row g lanes + k.
-        live: which groups have met a number that is not 0, shape (groups,).
-        places: scratch, integers, two rows as long as there are terms or rings.
-        sums: scratch, shape (lanes,).
+        columns: shape (terms,).
+        factors: shape (steps, columns), in the order in which they are run, or (1, columns) if they are those of all.
+        places: slots of the first step, and of each its ring's first slot and the one after it, moved on in place.
+        first: column of block and out of the first step.
+        turn: what leads to the next one, 1 or -1.
+        count: steps.
+        backwards: whether the steps are transposed: statements run from the last to the first, and each adds to what
+            it reads. For a covariance, the statements are those transposed: what enters is added, what leaves is lost.
+        square: whether the state is a covariance, for white noise as input.
+        block: shape (r, columns of the matrix); not read for a covariance.
+        out: the same shape, written: rows of outputs, or one of their variances.
+        state: the rings, shape (slots, r); a covariance is (slots, slots).
+        sums: scratch, as long as a row of the state.
     """
-    first, last = steps
-    count, entrance = len(starts) - 1, rings.shape[1] - 1
-    slots, phases = places[0], places[1, : entrance + 1]
-    for g in range(len(live)):
-        state, above = held[g], g * held.shape[2]
-        width = min(held.shape[2], len(block) - above)
-        for step in range(last - first):
-            i = last - 1 - step if backwards else first + step
-            c = i - origin
-            if not live[g]:
-                for k in range(width):
-                    live[g] |= block[above + k, c] != 0.0
-                    out[above + k, c] = 0.0
-                if not live[g]:
-                    continue
-            row = factors[i - first if len(factors) > 1 else 0]
-            _enter(rings, i, phases)
-            entry, leaving = _slot(rings, phases, entrance, 0), _slot(rings, phases, output, 0)
-            for k in range(width):
-                if backwards:
-                    state[leaving, k] += block[above + k, c]
-                else:
-                    state[entry, k] = block[above + k, c]
-            for turn in range(count):
-                s = count - 1 - turn if backwards else turn
-                target = _slot(rings, phases, targets[0, s], targets[1, s])
-                if _find(rings, phases, terms, row, starts[s], starts[s + 1], target, slots):
-                    continue
-                for k in range(width):
-                    sums[k] = state[target, k] if backwards else 0.0
-                if backwards:
-                    for k in range(width):
-                        state[target, k] = 0.0
-                for t in range(starts[s], starts[s + 1]):
-                    factor, source = row[terms[2, t]], slots[t]
-                    if factor != 0.0 and backwards:
-                        for k in range(width):
-                            state[source, k] += factor * sums[k]
-                    elif factor != 0.0:
-                        for k in range(width):
-                            sums[k] += factor * state[source, k]
-                if not backwards:
-                    for k in range(width):
-                        state[target, k] = sums[k]
-            for k in range(width):
-                out[above + k, c] = state[entry if backwards else leaving, k]
-            if backwards:
-                for k in range(width):
-                    state[entry, k] = 0.0
-
-
-@kernel()
-def variances(
-    rings, targets, starts, terms, factors, steps, backwards, noise, reading, covariance, found, places, sums
-):
-    """Carry the covariance of the rings along, with white noise in the state `noise`, and write that of `reading`.
-
-    Forwards noise is the input itself; backwards it is added to the state, and the statements are those transposed.
-
-    `noise` and `reading` are states, `covariance` is (slots, slots), `found` is (n,), `sums` (slots,); the others are
-    those of `sweep`.
-    """
-    first, last = steps
-    slots, phases = places[0], places[1, : rings.shape[1]]
-    for step in range(last - first):
-        i = last - 1 - step if backwards else first + step
-        row = factors[i - first if len(factors) > 1 else 0]
-        _enter(rings, i, phases)
-        source = _slot(rings, phases, noise, 0)
-        if not backwards:
-            covariance[source] = 0.0
-            covariance[:, source] = 0.0
-        covariance[source, source] += 1.0
-        for s in range(len(starts) - 1):
-            target = _slot(rings, phases, targets[0, s], targets[1, s])
-            if _find(rings, phases, terms, row, starts[s], starts[s + 1], target, slots):
-                continue
-            sums[:] = 0.0
-            total = 0.0
+    terms, statements, width = len(columns), len(starts) - 1, state.shape[1]
+    spreads = backwards and not square
+    for step in range(count):
+        row, c = step if len(factors) > 1 else 0, first + turn * step
+        entry, leaving = places[0, terms + statements], places[0, terms + statements + 1]
+        for k in range(width):
+            if not square:
+                state[entry, k] = block[k, c] + (state[entry, k] if backwards else 0.0)
+            elif not backwards:
+                state[entry, k] = state[k, entry] = 0.0
+        if square:
+            state[entry, entry] += 1.0
+        for number in range(statements):
+            s = statements - 1 - number if spreads else number
+            target, used, itself = places[0, terms + s], 0, False
             for t in range(starts[s], starts[s + 1]):
-                factor = row[terms[2, t]]
+                factor = factors[row, columns[t]]
                 if factor != 0.0:
-                    for c in range(len(sums)):
-                        sums[c] += factor * covariance[slots[t], c]
+                    used += 1
+                    itself = places[0, t] == target and factor == 1.0
+            if used == 1 and itself:
+                continue
+            for k in range(width):
+                sums[k] = state[target, k] if spreads else 0.0
+                state[target, k] = 0.0 if spreads else state[target, k]
             for t in range(starts[s], starts[s + 1]):
-                total += row[terms[2, t]] * sums[slots[t]]
-            for c in range(len(sums)):
-                covariance[target, c] = sums[c]
-                covariance[c, target] = sums[c]
-            covariance[target, target] = total
-        source = _slot(rings, phases, reading, 0)
-        found[i] = covariance[source, source]
-        if backwards:
-            covariance[source] = 0.0
-            covariance[:, source] = 0.0
+                factor, source = factors[row, columns[t]], places[0, t]
+                if factor != 0.0:
+                    for k in range(width):
+                        if spreads:
+                            state[source, k] += factor * sums[k]
+                        else:
+                            sums[k] += factor * state[source, k]
+            if square:
+                total = 0.0
+                for t in range(starts[s], starts[s + 1]):
+                    total += factors[row, columns[t]] * sums[places[0, t]]
+                for k in range(width):
+                    state[k, target] = sums[k]
+                sums[target] = total
+            if not spreads:
+                for k in range(width):
+                    state[target, k] = sums[k]
+        if square:
+            out[0, c] = state[leaving, leaving]
+        for k in range(width):
+            if not square:
+                out[k, c] = state[leaving, k]
+            if backwards:
+                state[leaving, k] = 0.0
+                if square:
+                    state[k, leaving] = 0.0
+        for t in range(places.shape[1]):
+            places[0, t] += 1
+            if places[0, t] == places[2, t]:
+                places[0, t] = places[1, t]
