@@ -151,14 +151,35 @@ def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> flo
         resistances[-2] /= 2
         scaled = np.concatenate([scaled, np.zeros((1, k, k))])
         grounded = np.concatenate([grounded, np.zeros((1, k))])
-    dual = np.ascontiguousarray(scaled @ scaled.transpose(0, 2, 1))
+    dual = scaled @ scaled.transpose(0, 2, 1)
     centre = -0.5 * math.log(float(np.einsum("jss,js->", dual, resistances)) / gains.size)
-    arguments = (resistances, np.maximum(grounded, np.roll(grounded, 1, axis=0)), dual, scaled)
+    arguments = _folded(resistances, np.maximum(grounded, np.roll(grounded, 1, axis=0)), dual, scaled)
     with ThreadPoolExecutor(2) as pool:
         sides = pool.map(lambda start: _one_side(arguments, centre + start * _STEP, start), (0.5, -0.5))
     delta = 2.0 / math.cosh(math.pi**2 / _STEP) * 1.0001
     total = math.fsum(term for side in sides for term in side)
     return total * (2 * _STEP / math.pi) / (1 + delta) * (1 - 1e-15)
+
+
+def _folded(
+    resistances: np.ndarray, grounded: np.ndarray, dual: np.ndarray, factors: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Return what `block_kernels` takes of each block: classes m and b - 1 - m, in the unknowns u and d of each shift.
+
+    A spring from d + u to the ground is one of twice the stiffness from either, or less.
+    """
+    half, k = len(dual) // 2, dual.shape[1]
+    springs, both, rows = np.zeros((2, half, 2 * k)), np.zeros((2, half, 2 * k, 2 * k)), np.zeros((half, 2 * k, 2 * k))
+    springs[:, :, :k], springs[:, :, k:] = grounded[:half], 2 * grounded[: half - 1 : -1]
+    both[:, :, :k, :k], both[:, :, k:, k:] = dual[:half], dual[: half - 1 : -1]
+    rows[:, :k, :k], rows[:, k:, k:] = (part.transpose(0, 2, 1) for part in (factors[:half], factors[: half - 1 : -1]))
+    for shift in range(2):
+        moved, later = slice(shift, k), slice(k, 2 * k - shift)
+        springs[shift, :, moved] += springs[shift, :, later]
+        both[shift, :, k:, moved] = both[shift, :, k:, later]
+        both[shift, :, moved, k:] = both[shift, :, later, k:]
+        both[shift, :, moved, moved] += both[shift, :, later, later]
+    return np.sqrt(resistances), springs, both, rows
 
 
 def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -176,14 +197,16 @@ def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | No
 
 def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> list[float]:
     """Return the terms from u outwards and a lower bound of the rest."""
-    from factorize.checker.bounds.block_kernels import block_resolvent_traces
+    from factorize.checker.bounds.block_kernels import block_resolvent_trace
 
-    sweep: Any = block_resolvent_traces
+    trace: Any = block_resolvent_trace
+    blocks, side, _ = arguments[-1].shape
+    scratch = [np.empty(shape) for shape in ((blocks, side, side), (side, side), (4 * side, side))]
     terms: list[float] = []
     step = math.copysign(_STEP, direction)
     while len(terms) < _MOST_TERMS:
         nodes = u + step * (len(terms) + np.arange(_AT_ONCE))
-        traces = np.nan_to_num(sweep(*arguments, np.exp(2 * nodes)), nan=0.0)
+        traces = np.nan_to_num([trace(*arguments, node, *scratch) for node in np.exp(2 * nodes)], nan=0.0)
         terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
         geometric = terms[-1] <= terms[-2] * math.exp(-_STEP) * (1 + _GEOMETRIC)
         if geometric or terms[-1] <= _CUTOFF * max(terms):
