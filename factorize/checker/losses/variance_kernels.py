@@ -5,7 +5,7 @@ A statement x_a <- sum_k c_k x_k + y replaces row and column a of the covariance
 lost, in the order of positive semidefinite matrices. R is in double precision; its own roundings must stay below a
 quarter of the d I of their statement, so that twice R covers them.
 
-The series of an inverse with few diagonals is compiled here, too. Imported on first use, since numba is heavy.
+Imported on first use, since numba is heavy.
 """
 
 from __future__ import annotations
@@ -120,14 +120,3 @@ def carry(starts, columns, factors, places, first, turn, steps, noisy, high, low
             if places[0, t] == places[2, t]:
                 places[0, t] = places[1, t]
     return True
-
-
-@kernel()
-def renewal(weights, column):
-    """Write c_0 = 1, c_t = sum_d weights[d] c_{t-d}, the furthest first: a term of d steps meets d + 1 roundings."""
-    column[0] = 1.0
-    for t in range(1, len(column)):
-        total = 0.0
-        for d in range(min(t, len(weights) - 1), 0, -1):
-            total += weights[d] * column[t - d]
-        column[t] = total

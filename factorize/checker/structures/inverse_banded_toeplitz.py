@@ -52,11 +52,8 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
 
     @cached_property
     def near_series(self) -> Near:
-        """The first column: sums of positive terms, which meet two roundings at most for each step that they reach."""
-        from factorize.checker.losses.variance_kernels import renewal
-
-        renewal(self._weights, column := np.empty(self.n))
-        return Near(column, share(roundings=2 * self.n + 2) if self._weights.any() else 0.0)
+        """The first column, with a share for the roundings that sums of doubles would meet."""
+        return Near(self._rounded[0], share(roundings=3 * self.n) if self._weights.any() else 0.0)
 
     def variances(self, program: Program, most: int) -> np.ndarray | None:
         """Return variances with the weights of the last inputs, which are kept as the noise that they are."""
