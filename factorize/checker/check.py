@@ -39,7 +39,7 @@ from factorize.checker.sensitivity import (
     squared_limit,
     squared_sensitivity,
 )
-from factorize.checker.spec import array_of, check_known
+from factorize.checker.spec.workloads import array_of, check_known
 from factorize.checker.stored import check_decoder, check_inverse
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.toeplitz import falls

@@ -20,7 +20,7 @@ import numpy as np
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import nearest
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.spec import toeplitz_column
+from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 from factorize.checker.structures.base import toeplitz_array
 

@@ -194,10 +194,7 @@ def _witness(bracket: Bracket) -> str:
     steps = bracket.pattern
     if len(steps) == 1:
         return f"column {steps[0]}"
-    shown = ", ".join(str(sign * step) if step else "-0" * (sign == -1) or "0" for step, sign in _signed(bracket))
+    signed = list(zip(steps, bracket.signs, strict=True))[:_SHOWN]
+    shown = ", ".join(f"{'-' if sign < 0 else ''}{step}" for step, sign in signed)
     more = f", ... {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
     return f"the pattern {{{shown}{more}}}" + (" (minus: opposite sign)" if -1 in bracket.signs else "")
-
-
-def _signed(bracket: Bracket) -> list[tuple[int, int]]:
-    return list(zip(bracket.pattern, bracket.signs, strict=True))[:_SHOWN]

@@ -36,7 +36,7 @@ from factorize.checker.file import FactorFile
 from factorize.checker.participation import allowed
 from factorize.checker.report import ADDED_NOISE, DECODER, INVERSE, Report
 from factorize.checker.sensitivity import Bracket, square_root_up
-from factorize.checker.spec import toeplitz_column
+from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures.base import toeplitz_array
 from factorize.checker.utility import OUT_OF_REACH

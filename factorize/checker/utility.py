@@ -37,7 +37,8 @@ from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses import balls, variances
 from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed
-from factorize.checker.spec import toeplitz_column, weighing_of
+from factorize.checker.spec.objectives import weighing_of
+from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import Strategy
 
 OUT_OF_REACH = (NotEnclosed, MemoryError)

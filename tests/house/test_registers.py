@@ -18,9 +18,9 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
 from factorize.checker.participation import allowed
-from factorize.checker.spec import KINDS as EXACT_KINDS
-from factorize.checker.spec import OBJECTIVES, balls_of, program_of, toeplitz_column
-from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
+from factorize.checker.spec.objectives import OBJECTIVES
+from factorize.checker.spec.workloads import KINDS as EXACT_KINDS
+from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, balls_of, defines, program_of, toeplitz_column
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem

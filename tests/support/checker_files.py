@@ -12,7 +12,7 @@ from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
 from safetensors.numpy import save
 
 from factorize import parse_spec
-from factorize.checker.spec import array_of, program_of
+from factorize.checker.spec.workloads import array_of, program_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest

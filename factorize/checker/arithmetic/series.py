@@ -16,7 +16,7 @@ from flint import arb_series, ctx
 from factorize.checker.arithmetic.balls import Balls, nearest
 from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
 from factorize.checker.losses.variances import Ends, weighed
-from factorize.checker.spec import Weighing
+from factorize.checker.spec.objectives import Weighing
 
 LARGEST = 1 << 20
 LARGEST_RESTARTS = 1 << 31

@@ -53,7 +53,8 @@ import numpy as np
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import evidence_of, row_weights
 from factorize.checker.participation import allowed
-from factorize.checker.spec import program_of, weighing_of
+from factorize.checker.spec.objectives import weighing_of
+from factorize.checker.spec.workloads import program_of
 
 LARGEST_WORK = 1 << 25
 """n times the square of the number of epochs: 40 seconds."""

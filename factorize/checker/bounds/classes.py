@@ -25,7 +25,7 @@ from factorize.checker.doubles.roundings import SLACK, finite, gamma, norm_of, r
 from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.participation import Allowed
-from factorize.checker.spec import Weighing, weighing_of
+from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.strategy import LARGEST_WHOLE
 
 _PLACES = 128

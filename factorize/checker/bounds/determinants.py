@@ -25,8 +25,9 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import row_weights, sum_above, weights_of
-from factorize.checker.spec import program_of, weighing_of
+from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.programs import Program, X
+from factorize.checker.spec.workloads import program_of
 
 LARGEST = 1 << 14
 """Longest n of a recursion of several states."""

@@ -17,7 +17,7 @@ from factorize.checker.arithmetic.near import TINY
 from factorize.checker.doubles.roundings import SLACK, gamma
 from factorize.checker.participation import allowed
 from factorize.checker.sensitivity import square_root_down
-from factorize.checker.spec import Weighing
+from factorize.checker.spec.objectives import Weighing
 from factorize.errors import CertificateError
 
 LARGEST_IN_BAND = 4096

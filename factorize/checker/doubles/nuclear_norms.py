@@ -28,7 +28,7 @@ from factorize.checker.doubles.roundings import SLACK, column_norms, finite, gam
 from factorize.checker.doubles.triangles import gram, inverse_of, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.doubles.workload_rows import WorkloadRows
-from factorize.checker.spec import Weighing
+from factorize.checker.spec.objectives import Weighing
 
 LARGEST_VECTORS = 2048
 """Longest n for which eigenvectors are computed: about 10 products of matrices of that size."""

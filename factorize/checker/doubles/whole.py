@@ -20,7 +20,7 @@ from factorize.checker.doubles.triangles import blocks_of, inverse_of, roundings
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.sensitivity import square_root_up
-from factorize.checker.spec import Weighing
+from factorize.checker.spec.objectives import Weighing
 from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 
 LARGEST = 16384

@@ -15,7 +15,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import TINY, Around, Factor, NotEnclosed
 from factorize.checker.doubles.roundings import SLACK, column_norms, gamma, row_norms
 from factorize.checker.doubles.triangles import roundings_of
-from factorize.checker.spec import array_of, program_of, toeplitz_column
+from factorize.checker.spec.workloads import array_of, program_of, toeplitz_column
 from factorize.checker.structures.base import toeplitz_array
 
 _LOOSE = 2.0**-29  # of the largest entry: what a column may lose as a program

@@ -10,7 +10,8 @@ from flint import arb, arb_mat, ctx
 
 from factorize.checker.arithmetic.near import TINY, NotEnclosed
 from factorize.checker.losses.variances import Ends, weighed
-from factorize.checker.spec import Weighing, balls_of
+from factorize.checker.spec.objectives import Weighing
+from factorize.checker.spec.workloads import balls_of
 from factorize.errors import CertificateError
 
 LARGEST = 256

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.checker.doubles.roundings import outwards
-from factorize.checker.spec import Weighing, program_of, weighing_of
+from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.programs import Program, X
+from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 
 LEAST_WORK, LARGEST_WORK = 1 << 24, 1 << 35

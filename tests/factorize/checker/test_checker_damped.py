@@ -11,7 +11,7 @@ from specs import solved, spec_of
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.check import check_factor_file
-from factorize.checker.spec import toeplitz_column
+from factorize.checker.spec.workloads import toeplitz_column
 
 COUPLED: dict[str, Any] = {"kind": "weight_decay", "rate": 0.5, "mode": "coupled", "momentum": 0.9}
 

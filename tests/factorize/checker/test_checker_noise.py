@@ -13,7 +13,7 @@ from specs import solved
 from factorize import parse_spec, solvers
 from factorize.checker.arithmetic import series
 from factorize.checker.check import check_factor_file
-from factorize.checker.spec import weighing_of
+from factorize.checker.spec.objectives import weighing_of
 from factorize.errors import CorruptObject
 from factorize.factor_file import cast
 from factorize.factorization import Factorization, _encoder_claim

@@ -14,7 +14,7 @@ from specs import solved
 
 from factorize import parse_spec, solvers
 from factorize.checker.check import check_factor_file
-from factorize.checker.spec import program_of
+from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 from factorize.client import load as load_light
 from factorize.encoding import canonical_json, json_digest

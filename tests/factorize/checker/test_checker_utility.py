@@ -40,7 +40,7 @@ from factorize.checker.report import (
     STRATEGY,
     Status,
 )
-from factorize.checker.spec import weighing_of
+from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest

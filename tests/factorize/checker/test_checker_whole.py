@@ -26,7 +26,7 @@ from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.file import read_array
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
-from factorize.checker.spec import weighing_of
+from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import buffered
 from factorize.errors import (

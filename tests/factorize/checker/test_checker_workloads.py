@@ -12,7 +12,9 @@ from checker_files import exact_rows
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
-from factorize.checker.spec import balls_of, program_of, toeplitz_column, weighing_of, workloads
+from factorize.checker.spec import workloads
+from factorize.checker.spec.objectives import weighing_of
+from factorize.checker.spec.workloads import balls_of, program_of, toeplitz_column
 from factorize.errors import CertificateError
 
 N = 5
