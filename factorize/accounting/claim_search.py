@@ -40,7 +40,6 @@ WORK = 1 << 28
 LEAST_EPSILON = 2.0**-30
 """Of a claim: where delta holds at epsilon 0 already, this is claimed."""
 
-_FIRST_LEAP = 3  # margins at once, doubled, while none is affordable
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _ROUGH = 0.05  # relative error of an estimated delta, above which sigma is estimated by more samples
 _POOR = 0.1  # relative error, above which another strategy may be easier to claim
@@ -194,36 +193,17 @@ class Search:
         return level if level < bounded and level.delta > 0 else None
 
     def _affordable_ones(self) -> Iterator[tuple[float, Level, tuple[Evidence, Evidence]]]:
-        """Yield levels with their plans: by leaps to a margin that is affordable, halves back, then one by one."""
-        ladder = tuple(margins())
-        known: dict[int, tuple[float, Level, tuple[Evidence, Evidence]] | None] = {}
-        end = len(ladder)  # from here on bounds say as much
-
-        def at(place: int) -> tuple[float, Level, tuple[Evidence, Evidence]] | None:
-            nonlocal end
-            if place not in known:
-                level = self._proposed(ladder[place]) if place < end else None
-                if level is None:
-                    end = min(end, place)
-                planned = None if level is None else self._planned(level)
-                known[place] = None if level is None or planned is None else (ladder[place], level, planned)
-            return known[place]
-
-        low, high, leap = -1, 0, _FIRST_LEAP  # nothing up to low is affordable
+        """Yield the margins whose plan the work allows, until bounds say as much, with level and plan."""
         self._order = 0
-        while high < end and at(high) is None:
-            self._order = 0  # the best order where nothing is affordable need not be that of what is
-            low, high, leap = high, min(high + leap, max(end - 1, high + 1)), 2 * leap
-        high = min(high, end)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if at(middle) is not None else (middle, high)
-        for place in range(high, len(ladder)):
-            if place >= end:
+        for margin in margins():
+            level = self._proposed(margin)
+            if level is None:
                 return
-            planned = at(place)
-            if planned is not None:
-                yield planned
+            planned = self._planned(level)
+            if planned is None:
+                self._order = 0  # the best order where nothing is affordable need not be that of what is
+            else:
+                yield margin, level, planned
 
     def _planned(self, level: Level) -> tuple[Evidence, Evidence] | None:
         pq = plan(self.estimate, "pq", level, self._order)
