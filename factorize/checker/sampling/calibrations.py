@@ -119,15 +119,11 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     _check_unamplified(report, claim, found)
     sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
     if report.supported:
-        document["accepted"] = _accepted(any(sampled))
+        by_closed_forms = "accepted: both directions are proved by closed forms, without samples"
+        by_bets = "accepted: false with probability at most 2^-127 over the seed"
+        document["accepted"] = by_bets if any(sampled) else by_closed_forms
         report.prove(document["accepted"])
     _state_assumptions(report, any(sampled))
-
-
-def _accepted(sampled: bool) -> str:
-    if sampled:
-        return "accepted: false with probability at most 2^-127 over the seed"
-    return "accepted: both directions are proved by closed forms, without samples"
 
 
 def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -> None:
@@ -190,7 +186,7 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: BinBounds, direct
             f"{samples} samples over {claim.bins} bins, of order {part.get('m')}, are above {MOST_NORMALS} normals or "
             "pairs of picks, the limit here"
         )
-    key = _fresh_key() if fresh else claim.key(direction)
+    key = (secrets.randbits(64), secrets.randbits(64)) if fresh else claim.key(direction)
     chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
     outcome = bets.bet(weights, claim.delta, rate, key, chunks)
     report.calibration[direction] = {
@@ -213,10 +209,6 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: BinBounds, direct
 
 def _pairs(part: Mapping[str, Any]) -> int:
     return integer(part, "m", 2, star.MOST_ORDER) ** 2 if "m" in part else 0
-
-
-def _fresh_key() -> tuple[int, int]:
-    return secrets.randbits(64), secrets.randbits(64)
 
 
 def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:

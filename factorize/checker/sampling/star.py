@@ -69,9 +69,7 @@ def log_row_means(kernel: np.ndarray, order: int) -> list[arb]:
 
 @ctx.workprec(PLACES)
 def log_ceiling(kernel: np.ndarray, order: int, epsilon: float) -> arb:
-    """Return at least log W(m) = log(c_m E*(m)); 0 for m = 1, where E L = 1."""
-    if order == 1:
-        return arb(0)
+    """Return at least log W(m) = log(c_m E*(m)), m at least 2."""
     m, less = arb(order), arb(order - 1)
     return log_moment(kernel, order) + less * (less.log() - epsilon) - m * m.log()
 
