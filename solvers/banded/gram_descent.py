@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.solution import Outcome
-from factorize.solvers.banded.kernels import backward, factor, forward
+from factorize.solvers.banded.kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, run
@@ -70,31 +70,30 @@ class Landscape:
         self.n, self.bands = n, bands
         self.evaluations = 0
         follow, feed, read, through = map(np.ascontiguousarray, target.parts())
-        self._target = follow, feed, read, through
+        self._target, self._own = (follow, feed), _own_forms(follow, feed, read, through)
         width = min(bands + 1, n)
         self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))
-        self._theta = np.zeros((n, width)), np.zeros((n, target.feed.shape[1]))
-        self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
         states = target.feed.shape[1]
-        self._scratch = [np.empty(shape) for shape in ((n, width), (n, states), (states, n), (2, states, states))]
+        self._theta = np.zeros((n, width)), np.zeros((n, states))
+        self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
+        self._scratch = [np.empty(shape) for shape in ((n, width), (n, states), (states, n))]
         self._lines = np.empty((3, width + states))
 
     def __call__(self, offsets: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
         self.evaluations += 1
-        rows = np.empty_like(self._theta[0])
-        if not factor(offsets, rows):
+        rows = _factor(offsets, *self._theta[0].shape)
+        if rows is None:
             return None
-        (theta, theta_u), (w_band, s_band) = self._theta, self._bands
         for array in self._scratch:
             array[:] = 0.0
-        form, mixed, lagged, squares = self._scratch
-        backward(rows, *self._target, theta, theta_u, form, mixed, squares, self._lines)
-        squares[:] = 0.0
-        loss = forward(rows, *self._target, theta, theta_u, w_band, s_band, lagged, squares, self._lines)
+        form, mixed, lagged = self._scratch
+        backward(rows, *self._target, *self._own, *self._theta, form, mixed, self._lines)
+        forward(rows, *self._target, *self._theta, *self._bands, lagged, self._lines)
+        (w, w_offsets), (s, s_offsets) = map(_split, self._bands)
+        loss = float(w.sum() + 2.0 * np.vdot(w_offsets[: self.bands - 1], offsets))  # tr(W X)
         if not np.isfinite(loss):
             return None
-        (w, w_offsets), (s, s_offsets) = map(_split, self._bands)
         gradient = -2.0 * w_offsets[: self.bands - 1]
         return GramPoint(offsets, loss, gradient, rows, (w, w_offsets, s, s_offsets))
 
@@ -104,6 +103,31 @@ class Landscape:
         for d in range(len(bands)):
             bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
         return BandedMatrix(bands)
+
+
+def _factor(offsets: Array, n: int, width: int) -> Array | None:
+    """Return C with C^T C = X, as in kernels.py, or None where X is not positive definite."""
+    from scipy.linalg.lapack import dpbtrf
+
+    band, rows = np.ones((len(offsets) + 1, n)), np.zeros((n, width))
+    for d, entries in enumerate(offsets, 1):  # from the last step to the first, C^T is a Cholesky factor
+        band[d, : n - d] = entries[n - d - 1 :: -1]
+    factor, failed = dpbtrf(band, lower=1, overwrite_ab=1)
+    if failed:
+        return None
+    for d in range(len(band)):
+        rows[d:, width - 1 - d] = factor[d, n - d - 1 :: -1]
+    return rows
+
+
+def _own_forms(follow: Array, feed: Array, read: Array, through: Array) -> tuple[Array, Array]:
+    """Return what the variance of all outputs from a step on has of x_i^2 and x_i u_i, shapes (n,) and (n, states)."""
+    form, states = np.zeros((*read.shape, read.shape[1])), read[:, :, None] * read[:, None]
+    for i in range(len(read) - 1, 0, -1):
+        form[i - 1] = states[i] + follow[i].T @ form[i] @ follow[i]
+    fed = np.einsum("ist,it->is", form, feed)
+    of_u = through[:, None] * read + np.einsum("its,it->is", follow, fed)
+    return through**2 + (feed * fed).sum(axis=1), of_u
 
 
 def _split(both: Array) -> tuple[Array, Array]:

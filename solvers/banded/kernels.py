@@ -6,14 +6,15 @@ the workload (a recursion with few states u) driven by x:
     C[i, i] x_i = y_i - sum_{k < i} C[i, k] x_k
     o_i = read_i . u_i + through_i x_i,   u_{i+1} = follow_i u_i + feed_i x_i
 
-1. Factor X, from the last row to the first; nothing but this says whether X is positive definite.
+1. Factor X, from the last row to the first (gram_descent.py).
 2. Backwards: the variance of all outputs from step i on is a quadratic form in (x_{i-1}, ..., x_{i-bands+1}, u_i).
-   A step back substitutes x_i and adds a matrix of rank two. theta_i is row i of the form before that.
+   A step back substitutes x_i and adds a matrix of rank two. theta_i is row i of the form before that. What the form
+   has of u alone depends on the workload only, and is known before.
 3. Forwards: the covariance of x in a window of `bands` steps, and of u with it. With theta it gives a row of
 
     (C W)[i, k] = Cov(theta_i . (x, u), x_k) / C[i, i],   W = X^-1 T^T T X^-1,
 
-   and substitution gives that row of W itself. The gradient of the loss with respect to X is -W.
+   and substitution gives that row of W itself. The gradient of the loss, tr(W X), with respect to X is -W.
 
 Rows of banded arrays are stored from left to right: a[i, k - i + b - 1] for k = i - b + 1, ..., i. The window b may be
 wider than the band of C: then W and the covariance are known beyond the band too.
@@ -30,109 +31,55 @@ Array = NDArray[np.float64]
 
 
 @compiled
-def factor(offsets: Array, rows: Array) -> bool:
-    """Write C with C^T C = X to rows; False if X is not positive definite.
-
-    Args:
-        offsets: X[j + d, j] at offsets[d - 1, j], d >= 1, shape (bands - 1, n); X has ones on its diagonal.
-        rows: shape (n, b), b >= bands.
-    """
-    n, b = rows.shape
-    rows[:] = 0.0
-    for d in range(1, offsets.shape[0] + 1):
-        for j in range(n - d):
-            rows[j + d, b - 1 - d] = offsets[d - 1, j]
-    for i in range(n - 1, -1, -1):
-        first = max(0, i - b + 1)
-        row = rows[i]
-        row[b - 1] = 1.0
-        for t in range(i + 1, min(n, i + b)):
-            low = max(first, t - b + 1)
-            here = rows[t, i - t + b - 1]
-            source = rows[t, low - t + b - 1 :]
-            target = row[low - i + b - 1 :]
-            for k in range(i - low + 1):
-                target[k] -= here * source[k]
-        if not row[b - 1] > 0.0:
-            return False
-        root = np.sqrt(row[b - 1])
-        for k in range(b - 1):
-            row[k] /= root
-        row[b - 1] = root
-    return True
-
-
-@compiled
 def backward(
     rows: Array,
     follow: Array,
     feed: Array,
-    read: Array,
-    through: Array,
+    of_x: Array,
+    of_u: Array,
     theta: Array,
     theta_u: Array,
     form: Array,
     mixed: Array,
-    squares: Array,
     lines: Array,
 ) -> None:
     """Write theta_i: theta[i] for the x_k of the window, shape (n, b), and theta_u[i] for u_i, shape (n, states).
 
-    The form's lower half, stored like rows, and its part of x_k with the states, shape (n, states), are zero at first,
-    as are two squares of the states; ``lines`` is scratch, shape (3, b + states).
+    Its parts from u alone are of_x[i] of x_i, shape (n,), and of_u[i]. The form's lower half, stored like rows, and
+    its part of x_k with the states, shape (n, states), are zero at first; ``lines`` is scratch, shape (3, b + states).
     """
     n, b = rows.shape
     q = feed.shape[1]
-    states, half, held, a, w = squares[0], squares[1], lines[0], lines[1], lines[2]
+    held, a, w = lines[0], lines[1], lines[2]
     for i in range(n - 1, -1, -1):
-        first = max(0, i - b + 1)
-        size = i - first
-        own = form[i, b - 1] + through[i] * through[i]
+        size = i if i < b else b - 1
+        first, at = i - size, b - 1 - size
+        own = form[i, b - 1] + of_x[i]
         for s in range(q):
-            held[s] = 0.0
+            entry = of_u[i, s]
             for t in range(q):
-                held[s] += states[s, t] * feed[i, t]
-            own += feed[i, s] * (2.0 * mixed[i, s] + held[s])
-        out = theta[i, b - 1 - size :]
-        given = form[i, b - 1 - size :]
-        for k in range(size):
-            entry = given[k]
-            for s in range(q):
-                entry += feed[i, s] * mixed[first + k, s]
-            out[k] = entry
-        out[size] = own
-        for s in range(q):
-            entry = through[i] * read[i, s]
-            for t in range(q):
-                entry += follow[i, t, s] * (mixed[i, t] + held[t])
+                entry += follow[i, t, s] * mixed[i, t]
             theta_u[i, s] = entry
+            own += 2.0 * feed[i, s] * mixed[i, s]
+        theta[i, b - 1] = own
         inverse = -1.0 / rows[i, b - 1]
         for k in range(size):
-            a[k] = rows[i, b - 1 - size + k] * inverse
-            w[k] = out[k] + 0.5 * own * a[k]
-        for j in range(size):
-            aj, wj = a[j], w[j]
-            target = form[first + j, b - 1 - j :]
-            for k in range(j + 1):
-                target[k] += aj * w[k] + wj * a[k]
-        for k in range(size):
+            entry = form[i, at + k]
+            a[k] = rows[i, at + k] * inverse
             for s in range(q):
+                entry += feed[i, s] * mixed[first + k, s]
                 held[s] = a[k] * theta_u[i, s]
                 for t in range(q):
                     held[s] += follow[i, t, s] * mixed[first + k, t]
             for s in range(q):
                 mixed[first + k, s] = held[s]
-        for s in range(q):
-            for t in range(q):
-                half[s, t] = 0.0
-                for r in range(q):
-                    half[s, t] += states[s, r] * follow[i, r, t]
-        for s in range(q):
-            for t in range(q):
-                entry = read[i, s] * read[i, t]
-                for r in range(q):
-                    entry += follow[i, r, s] * half[r, t]
-                states[s, t] = entry
+            theta[i, at + k] = entry
+            w[k] = entry + 0.5 * own * a[k]
+        for j in range(size):
+            aj, wj = a[j], w[j]
+            target = form[first + j, b - 1 - j :]
+            for k in range(j + 1):
+                target[k] += aj * w[k] + wj * a[k]
 
 
 @compiled
@@ -140,90 +87,59 @@ def forward(
     rows: Array,
     follow: Array,
     feed: Array,
-    read: Array,
-    through: Array,
     theta: Array,
     theta_u: Array,
     gram: Array,
     cov: Array,
     lagged: Array,
-    squares: Array,
     lines: Array,
-) -> float:
-    """Write W and Cov(x) in the band and return the loss.
+) -> None:
+    """Write W and Cov(x) in the band.
 
     Both are stored with both halves: entry (j, k) at [j, k - j + b - 1], shape (n, 2 b - 1). Cov(u_i, x_k), shape
-    (states, n), and two squares of the states are zero at first; ``lines`` as in `backward`.
+    (states, n), is zero at first; ``lines`` as in `backward`.
     """
     n, b = rows.shape
     q = feed.shape[1]
-    spread, half, t, h, z = squares[0], squares[1], lines[0], lines[1], lines[2]
-    loss = 0.0
+    t, h, z = lines[0], lines[1], lines[2]
     for i in range(n):
-        first = max(0, i - b + 1)
-        size = i - first
-        c = rows[i, b - 1 - size :]
-        g = theta[i, b - 1 - size :]
-        t[:] = 0.0
-        h[:] = 0.0
-        z[:] = 0.0
+        size = i if i < b else b - 1
+        first, at = i - size, b - 1 - size
+        for k in range(size):
+            t[k] = h[k] = z[k] = 0.0
         for j in range(size):
+            c, g = rows[i, at + j], theta[i, at + j]
             s0, w0 = cov[first + j, b - 1 - j :], gram[first + j, b - 1 - j :]
             for k in range(size):
-                t[k] += c[j] * s0[k]
-                h[k] += g[j] * s0[k]
-                z[k] += c[j] * w0[k]
-        inverse = 1.0 / c[size]
-        own = 1.0
-        crossed = 0.0
-        new = cov[i, b - 1 - size :]
-        for k in range(size):
-            own += c[k] * t[k]
-            entry = -inverse * t[k]
-            new[k] = entry
-            crossed += g[k] * entry
-            h[k] += g[size] * entry
-        own *= inverse * inverse
-        new[size] = own
-        crossed += g[size] * own
-        loss += through[i] * through[i] * own
+                t[k] += c * s0[k]
+                h[k] += g * s0[k]
+                z[k] += c * w0[k]
+        inverse = 1.0 / rows[i, b - 1]
+        own, crossed = 1.0, 0.0
         for s in range(q):
-            u = lagged[s, first:]
             with_x = 0.0
             for k in range(size):
-                with_x += c[k] * u[k]
-                h[k] += theta_u[i, s] * u[k]
-            u[size] = -inverse * with_x
-            crossed += theta_u[i, s] * u[size]
-            loss += 2.0 * through[i] * read[i, s] * u[size]
-            for r in range(q):
-                loss += read[i, s] * spread[s, r] * read[i, r]
-        out = gram[i, b - 1 - size :]
-        last = crossed * inverse
+                with_x -= rows[i, at + k] * lagged[s, first + k]
+                h[k] += theta_u[i, s] * lagged[s, first + k]
+            lagged[s, i] = with_x * inverse
+            crossed += theta_u[i, s] * lagged[s, i]
         for k in range(size):
-            entry = (h[k] * inverse - z[k]) * inverse
-            out[k] = entry
-            last -= c[k] * entry
-        out[size] = last * inverse
+            own += rows[i, at + k] * t[k]
+            t[k] *= -inverse
+            crossed += theta[i, at + k] * t[k]
+            h[k] += theta[i, b - 1] * t[k]
+        t[size] = own * inverse * inverse
+        last = (crossed + theta[i, b - 1] * t[size]) * inverse
         for k in range(size):
-            cov[first + k, b - 1 + size - k] = new[k]
-            gram[first + k, b - 1 + size - k] = out[k]
-        for s in range(q):
-            for r in range(q):
-                half[s, r] = feed[i, r] * lagged[s, i]
-                for e in range(q):
-                    half[s, r] += spread[s, e] * follow[i, r, e]
-        for k in range(first, i + 1):
+            z[k] = (h[k] * inverse - z[k]) * inverse
+            last -= rows[i, at + k] * z[k]
+        z[size] = last * inverse
+        for k in range(size + 1):
+            cov[i, at + k] = cov[first + k, b - 1 + size - k] = t[k]
+            gram[i, at + k] = gram[first + k, b - 1 + size - k] = z[k]
             for s in range(q):
-                t[s] = feed[i, s] * new[k - first]
+                h[s] = feed[i, s] * t[k]
                 for e in range(q):
-                    t[s] += follow[i, s, e] * lagged[e, k]
+                    h[s] += follow[i, s, e] * lagged[e, first + k]
             for s in range(q):
-                lagged[s, k] = t[s]
-        for s in range(q):
-            for r in range(q):
-                entry = feed[i, s] * lagged[r, i]
-                for e in range(q):
-                    entry += follow[i, s, e] * half[e, r]
-                spread[s, r] = entry
-    return loss
+                lagged[s, first + k] = h[s]
