@@ -10,7 +10,6 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,6 @@ from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -55,7 +51,6 @@ class BufferedLoss:
         self._half_log_weights = np.full(kernels.width_of(m), -np.inf)  # zeros beside the buffers
         self._extra = np.zeros(n)
         self._splines = _splines(places(q), intervals)
-        self._transposed = self._splines.T.tocsr()
         self._bound = lower_bound
         width = kernels.width_of(m)
         rows = width // WIDTH
@@ -112,7 +107,7 @@ class BufferedLoss:
             self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
             inputs_bar, outputs_bar, ratio_bar, own_bar, self._lines,
         )  # fmt: skip
-        both = self._transposed @ np.concatenate([ratio_bar[:, :m], outputs_bar[:, :m]], axis=1)
+        both = self._splines.T @ np.concatenate([ratio_bar[:, :m], outputs_bar[:, :m]], axis=1)
         gradient = np.concatenate([both[:, :m].ravel(), both[:, m:].ravel()])
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
@@ -191,11 +186,14 @@ def places(q: Array) -> Array:
     return np.log(inside / (np.repeat(lengths, lengths) - inside))
 
 
-def _splines(x: Array, intervals: int) -> csr_array:
+def _splines(x: Array, intervals: int) -> Array:
     """Return the values of the intervals + 3 cubic B-splines on equal intervals at the places, shape (n, splines)."""
-    from scipy.interpolate import BSpline
-
     reach = max(float(np.abs(x).max()), 1e-3)
-    knots = np.linspace(-reach, reach, intervals + 1)
-    padded = np.concatenate([[-reach] * _DEGREE, knots, [reach] * _DEGREE])
-    return BSpline.design_matrix(np.clip(x, -reach, reach), padded, _DEGREE).tocsr()
+    knots = np.concatenate([[-reach] * _DEGREE, np.linspace(-reach, reach, intervals + 1), [reach] * _DEGREE])
+    inside = np.clip(np.searchsorted(knots, x, side="right") - 1, _DEGREE, _DEGREE + intervals - 1)
+    values = (inside[:, None] == np.arange(len(knots) - 1)).astype(np.float64)
+    for degree in range(1, _DEGREE + 1):  # each is a mixture of two of the degree below, by de Boor's recursion
+        lengths = knots[degree:] - knots[:-degree]
+        shares = (x[:, None] - knots[:-degree]) / np.where(lengths > 0.0, lengths, 1.0)
+        values = shares[:, :-1] * values[:, :-1] + (1.0 - shares[:, 1:]) * values[:, 1:]
+    return values

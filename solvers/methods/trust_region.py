@@ -137,21 +137,15 @@ def _best_step(hessian: Array, gradient: Array, radius: float) -> tuple[Array, f
 
     The step is ``-(H + shift I)^-1 gradient`` with the smallest shift that makes it convex and short enough.
     """
-    from scipy.linalg import eigh
-    from scipy.optimize import brentq
-
-    curvatures, axes = eigh(hessian)
+    curvatures, axes = np.linalg.eigh(hessian)
     along = axes.T @ gradient
-    lowest, size = float(curvatures[0]), float(np.linalg.norm(gradient))
-
-    def excess(shift: float) -> float:
-        return float(np.linalg.norm(along / (curvatures + shift))) / radius - 1.0
-
-    shift = max(0.0, -lowest) + _CONVEX * float(np.abs(curvatures).max())
-    if excess(shift) > 0.1:
-        shift = brentq(excess, shift, shift + size / radius, rtol=1e-3, xtol=0.05 * shift)
-    moves = -along / (curvatures + shift)
-    moves *= min(1.0, radius / float(np.linalg.norm(moves)))
+    raised = curvatures + max(0.0, -curvatures[0]) + _CONVEX * np.abs(curvatures).max()
+    moves = -along / raised
+    # Newton's method for the reciprocal of the length, which is concave: the length falls to the radius from above.
+    while (length := float(np.linalg.norm(moves))) > 1.1 * radius:
+        raised += (length / radius - 1.0) * length**2 / (moves @ (moves / raised))
+        moves = -along / raised
+    moves *= min(1.0, radius / length)
     return axes @ moves, -float(moves @ along) - 0.5 * float(moves @ (curvatures * moves))
 
 
