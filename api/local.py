@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from factorize import solvers
-from factorize.api.draft import write_draft
-from factorize.api.proof import certify, prove
+from factorize.api.proof import certify, prove, write_draft
 from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast

@@ -1,6 +1,6 @@
 """The proof: results are certified and checked before they are published, in a process that has never solved anything.
 
-The process certifies what a solver claims (`api/draft.py`) and writes the factor file. It reads that file's bytes back,
+The process certifies what a solver claims, from a draft, and writes the factor file. It reads that file's bytes back,
 proves every claim (`factorize.checker`), and answers with the sha256 of what it has read, so that what is published is
 what was checked. Losses and bounds, which the certificate takes from the checker, are proved once, if the numbers in
 the file are those of the certificate. The sensitivity has to hold by two programs: a second one finds it from the rows
@@ -11,6 +11,7 @@ of C in plain doubles (`factorize.certificate.sensitivity`). The process is the 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from factorize.checker.report import Report
     from factorize.checker.utility import Utility
     from factorize.factorization import Factorization
+    from factorize.solution import Draft
 
 Document = dict[str, Any]
 
@@ -97,6 +99,8 @@ def certify_draft(request: Document, _tell: Tell) -> Document:
     return _timed(lambda: _certified(Path(request["path"]), request["store"]))
 
 
+_C, _DUAL = "C.", "dual."
+"""How the names of a draft's tensors begin."""
 QUESTIONS = {"check": check, "certify": certify_draft}
 
 
@@ -109,13 +113,64 @@ def _timed(call: Callable[[], Document]) -> Document:
     return {**answer, "seconds": round(time.monotonic() - started, 3)}
 
 
+def write_draft(draft: Draft, path: Path) -> None:
+    """Write what a solver claims as one safetensors file: the tensors of C and of the evidence, the rest as metadata.
+
+    Raises:
+        SafetensorError: the disk refuses.
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from factorize.encoding import canonical_json
+
+    solution = draft.solution
+    document = {
+        "spec": draft.spec.document(),
+        "structure": solution.strategy.structure,
+        "outcome": solution.outcome.name,
+        "iterations": solution.iterations,
+        "provenance": dict(solution.provenance),
+        "solver": dict(draft.solver),
+    }
+    named = {_C + name: array for name, array in solution.strategy.tensors().items()}
+    named |= {_DUAL + name: array for name, array in solution.dual.items()}
+    tensors = {name: np.ascontiguousarray(array) for name, array in named.items()}
+    save_file(tensors, path, {"draft": canonical_json(document).decode("ascii")})
+
+
+def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]) -> Draft:
+    """Read what `write_draft` has written; `user` returns a spec's numbers of user-supplied matrices by sha256."""
+    from safetensors import safe_open
+
+    from factorize.solution import Draft, Outcome, Solution
+    from factorize.spec import parse_spec
+    from factorize.structures.layouts import build_matrix
+
+    with safe_open(path, "numpy") as file:
+        document = json.loads(file.metadata()["draft"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+    spec = parse_spec(document["spec"]).bind(user(document["spec"]))
+    strategy, dual = (
+        {name.removeprefix(start): array for name, array in tensors.items() if name.startswith(start)}
+        for start in (_C, _DUAL)
+    )
+    solution = Solution(
+        strategy=build_matrix(document["structure"], strategy, None if spec.workload.endless else spec.workload.n),
+        outcome=Outcome[document["outcome"]],
+        iterations=document["iterations"],
+        dual=dual,
+        provenance=document["provenance"],
+    )
+    return Draft(spec, solution, document["solver"])
+
+
 def _certified(path: Path, store: str) -> Document:
-    from factorize.api.draft import read_draft
     from factorize.certificate.certificate import utility_of
     from factorize.factorization import Factorization
     from factorize.storage.medium.files import Files
 
-    spec, solution, solver = read_draft(path, partial(_user_matrices, store=store))
+    spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
     utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
     Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
     return inspect(path, store, strict=False, proved=utility)

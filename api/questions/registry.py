@@ -251,7 +251,7 @@ def solve(request: Document, tell: Tell) -> None:
         FactorizeError: there is no file.
     """
     from factorize import solvers
-    from factorize.api.draft import write_draft
+    from factorize.api.proof import write_draft
     from factorize.spec import parse_spec
 
     spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
