@@ -6,7 +6,7 @@
 * ``{"event": "done", "answer": ..., "worn": ...}``, or ``{"event": "failed", "error": {"type", "message", "field"}}``.
 
 An error that is none of ours ends the process, with its traceback on stderr. The process is `worn`, and is replaced,
-once it has answered a hundred questions or holds more than 1 GiB. It ends when its parent does, whatever it does: on
+once it has answered a thousand questions or holds more than 1 GiB. It ends when its parent does, whatever it does: on
 Linux by SIGIO from a pipe that the parent holds, even within a routine that keeps the interpreter's lock.
 """
 
@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from factorize.errors import FactorizeError
 
 Document = dict[str, Any]
-MOST_ANSWERS = 100
+MOST_ANSWERS = 1000
 MOST_BYTES = 1 << 30
 SPARE_MB = 384
 """Beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
