@@ -257,6 +257,7 @@ def make_ready() -> None:
         import_module(f"factorize.checker.{name}")
     for name in ("factor_file", "storage.records"):
         import_module(f"factorize.{name}")
+    import_module("scipy.linalg")
     from factorize.checker.arithmetic.machine import check_products
     from factorize.checker.arithmetic.near import NotEnclosed
     from factorize.numbers.blas_threads import one_blas_thread
