@@ -31,9 +31,9 @@ APART_PRODUCTS = 12.0  # more of them under min_sep: a polar factor is guessed, 
 PROOF_SQUARES = 8192.0  # multiplications per n^2 in the proof of a large structured one
 LARGEST_DENSE_PROOF = 1024
 STORED_DENSE = ("dense", "semidefinite")
-ROWS_OF_TINY, MOST_ROWS = 400.0, 1024
+ROWS_OF_TINY, MOST_ROWS = 800.0, 1024
 """Rows of which certificate and proof take as long as a tiny spec, row by row in Python; up to so many, they do."""
-SEARCHES = {"blt": 1.0, "buffered_linear": 0.5}
+SEARCHES = {"blt": 0.5, "buffered_linear": 0.5}
 """Searches whose steps are short, so that what stands around their products outweighs these: in tiny specs."""
 WIDTH = 1 << 20
 """Entries of the arrays that are timed: beyond the caches."""

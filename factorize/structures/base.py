@@ -71,7 +71,7 @@ class Matrix(ABC):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
-        return block @ self.dense()
+        return block @ self.whole()
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
         """Return the squared row norms of A C^-1, shape (n,), if this structure has a recursion for them; else None."""

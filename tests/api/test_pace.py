@@ -21,7 +21,7 @@ def test_a_machine_is_measured_once_in_a_process() -> None:
 def test_seconds_are_processes_and_work_at_this_pace() -> None:
     tiny = solvers.choose(spec_of(12, "square_root"))
     nothing = solvers.estimate(tiny)
-    rows = 0.2 * 12 / 400
+    rows = 0.2 * 12 / 800
     assert SLOW.work(tiny, nothing) == pytest.approx(rows + (3 * 12**3 + 3e10 * (nothing.seconds - 0.05)) / 1e10)
     assert SLOW.command(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
     assert SLOW.service(tiny, Estimate(0.05, 0)) == pytest.approx(0.2 + rows, rel=1e-5)

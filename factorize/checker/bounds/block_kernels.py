@@ -27,20 +27,28 @@ def _factor(a, rows):
         for i in range(j + 1, side):
             a[j, i] = a[i, j]
             a[i, j] = 0.0
-    for j in range(side):
+    for j in range(0, side, 2):  # two columns at a time, which halves what is loaded and stored
         root = math.sqrt(a[j, j])
-        for i in range(j, side):
-            a[j, i] /= root
-        for i in range(j + 1, rows):
-            if i >= side:
-                a[i, j] /= root
-            value, first = (a[i, j], j + 1) if i >= side else (a[j, i], i)
-            if value != 0.0:
+        for s in range(j, side):
+            a[j, s] /= root
+        pair = a[j, j + 1]
+        for s in range(j + 1, side):
+            a[j + 1, s] -= pair * a[j, s]
+        other = math.sqrt(a[j + 1, j + 1])
+        for s in range(j + 1, side):
+            a[j + 1, s] /= other
+        for i in range(j + 2, rows):
+            if i < side:
+                one, two, first = a[j, i], a[j + 1, i], i
+            else:
+                one = a[i, j] / root
+                two = (a[i, j + 1] - one * pair) / other
+                a[i, j], a[i, j + 1], first = one, two, j + 2
+                near += one * one + two * two if i < 2 * side else 0.0
+                far += one * one + two * two if i >= 2 * side else 0.0
+            if one != 0.0 or two != 0.0:
                 for s in range(first, side):
-                    a[i, s] -= value * a[j, s]
-            if i >= side:
-                near += value * value if i < 2 * side else 0.0
-                far += value * value if i >= 2 * side else 0.0
+                    a[i, s] -= one * a[j, s] + two * a[j + 1, s]
     return near, far
 
 

@@ -8,6 +8,7 @@ advance: row i of a product X C is off by at most gamma times the sum over k of 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -59,11 +60,6 @@ class Residual(NamedTuple):
     errors: np.ndarray
 
     @property
-    def norms(self) -> np.ndarray:
-        """At least the norms of its rows."""
-        return row_norms(self.values) * (1 + SLACK) + self.errors
-
-    @property
     def largest(self) -> float:
         """At least its largest entry."""
         return float((np.abs(self.values).max(axis=1) * (1 + SLACK) + self.errors).max())
@@ -101,27 +97,45 @@ def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | Non
         workload: A; None for the identity.
     """
     values, errors = np.zeros(decoder.shape), np.zeros(len(decoder))
-    with np.errstate(all="ignore"):
-        wanted = None if workload is None else workload.times()
-        for start, stop in blocks_of(len(decoder)):
-            width = stop if workload is None or workload.triangular else decoder.shape[1]
-            rows, image = decoder[start:stop, :width], values[start:stop, :width]
-            image[:] = times_lower(rows, entries.values[:width, :width])
-            errors[start:stop] = entries.lost(rows)
+    for start, rows, lost in _residual_rows(decoder, entries, workload):
+        values[start : start + len(rows), : rows.shape[1]], errors[start : start + len(rows)] = rows, lost
+    return Residual(values, errors)
+
+
+def residual_norms(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None) -> np.ndarray:
+    """Return at least the norms of the rows of B C - A, none of which is kept; arguments as for `residual`."""
+    blocks = _residual_rows(decoder, entries, workload)
+    return np.concatenate([row_norms(rows) * (1 + SLACK) + lost for _, rows, lost in blocks])
+
+
+def _residual_rows(
+    decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the first of some rows, these up to where they end in zeros, and norms of what they are off by."""
+    wanted = None if workload is None else workload.times()
+    for start, stop in blocks_of(len(decoder)):
+        width = stop if workload is None or workload.triangular else decoder.shape[1]
+        with np.errstate(all="ignore"):
+            rows = decoder[start:stop, :width]
+            image, errors = times_lower(rows, entries.values[:width, :width]), entries.lost(rows)
             if wanted is None:
                 image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
             else:
-                for place, row in zip(range(start, stop), wanted, strict=False):
-                    values[place, :width] -= row.values[:width]
+                for place, row in zip(range(stop - start), wanted, strict=False):
+                    image[place] -= row.values[:width]
                     errors[place] += norm_of(row.errors) * (1 + SLACK)
-    finite(float(errors.sum()), float(np.einsum("ij->", values)))
-    return Residual(values, errors)
+        finite(float(errors.sum()), float(np.einsum("ij->", image)))
+        yield start, image, errors
 
 
 def norm_above(matrix: np.ndarray) -> float:
     """Return at least the spectral norm."""
-    sizes = np.abs(matrix)
-    sums = float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
+    columns, longest = np.zeros(matrix.shape[1]), 0.0
+    for start, stop in blocks_of(len(matrix)):
+        sizes = np.abs(matrix[start:stop])
+        columns += sizes.sum(axis=0)
+        longest = max(longest, float(sizes.sum(axis=1).max()))
+    sums = float(columns.max()) * longest
     return min(math.sqrt(sums), norm_of(row_norms(matrix))) * (1 + gamma(4 * max(matrix.shape))) * (1 + SLACK)
 
 
@@ -131,7 +145,7 @@ def norm_of_inverse(inverse: np.ndarray, entries: Entries) -> float:
     Raises:
         NotEnclosed: N is too far from C^-1.
     """
-    defect = norm_of(residual(inverse, entries, None).norms)
+    defect = norm_of(residual_norms(inverse, entries, None))
     if not defect < 0.5:
         raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
     return norm_above(inverse) / (1 - defect) * (1 + SLACK)
@@ -151,7 +165,7 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
     """
     with np.errstate(all="ignore"):
         decoder = workload.guess(inverse)
-        errors = residual(decoder, entries, workload).norms * norm_of_inverse(inverse, entries) * (1 + SLACK)
+        errors = residual_norms(decoder, entries, workload) * norm_of_inverse(inverse, entries) * (1 + SLACK)
         ends, since = _around(decoder, errors), None
         if weighing.tau is not None:
             before = np.array(weighing.references)
