@@ -34,7 +34,7 @@ from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.02, 0.5, 1.25
+FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.5, 1.1
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
 OUTAGES = 10
 """Starts after which a job whose child finds no store is failed, though the service finds it."""
