@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from factorize.solution import Draft
 
 Document = dict[str, Any]
+_C, _DUAL = "C.", "dual."
+"""How the names of a draft's tensors begin."""
 
 
 def prove(path: Path, *, store: str, strict: bool = False) -> Document:
@@ -99,8 +101,6 @@ def certify_draft(request: Document, _tell: Tell) -> Document:
     return _timed(lambda: _certified(Path(request["path"]), request["store"]))
 
 
-_C, _DUAL = "C.", "dual."
-"""How the names of a draft's tensors begin."""
 QUESTIONS = {"check": check, "certify": certify_draft}
 
 

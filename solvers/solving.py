@@ -15,15 +15,15 @@ import numpy as np
 import factorize
 from factorize.errors import extras_named
 from factorize.factorization import Factorization
-from factorize.numbers.blas_threads import one_blas_thread
+from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
+from factorize.solvers.single.structured import has_structure
 from factorize.spec import Spec
-from factorize.workloads.matrix import UserMatrix
 
 
 def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
@@ -94,13 +94,18 @@ def _searched(spec: Spec, told: _Told, evidence: bool) -> Draft:
     began = time.monotonic()
     told.estimate = needed.seconds
     problem = Problem(spec)
-    whole = spec.workload.n if isinstance(spec.workload, UserMatrix) else 0  # others have products of small blocks
-    with one_blas_thread(whole), np.errstate(all="ignore"):
+    with one_blas_thread(_side_of_products(spec), largest=LARGEST_WHOLE), np.errstate(all="ignore"):
         with begun(spec, own=entry.dual or not evidence) as searched:
             solution = entry.solve(problem, told)
             if evidence:
                 solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
     return Draft(spec, solution, _provenance(spec, time.monotonic() - began))
+
+
+def _side_of_products(spec: Spec) -> int:
+    """Return n where a search decomposes whole matrices; every other one multiplies small blocks, and has 0."""
+    single = spec.participation.single and not spec.workload.endless
+    return spec.workload.n if single and not has_structure(spec.optimize_for or spec.workload, spec) else 0
 
 
 class _Told:

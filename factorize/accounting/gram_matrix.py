@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.checker.sampling.bins import MOST_WORK
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
@@ -64,7 +65,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
 
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
-        TooLarge: more than 4096 bins.
+        TooLarge: more than 4096 bins, or more products than the checker makes for a claim.
         CertificateError: the sums leave double precision.
     """
     if matrix.side is None:
@@ -77,6 +78,12 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     if held.time_invariant:
         gram = gram_of_column(np.abs(held.rows(held.n - 1, held.n)[0, ::-1]), bins)
     else:
+        if held.n * bins**2 > MOST_WORK:
+            raise TooLarge(
+                f"sums over {bins} bins of n={held.n} steps take {held.n * bins**2} products, above {MOST_WORK}, the "
+                "limit of a claim; use fewer, larger batches, or a Toeplitz C",
+                field="bins",
+            )
         sums = _sums(held, np.eye(bins)[np.arange(held.n) % bins])
         gram = sums.T @ sums
     gram = np.maximum(gram, gram.T) * (1 + _MARGIN)

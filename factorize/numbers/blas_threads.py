@@ -14,7 +14,9 @@ from functools import cache
 from typing import Any
 
 LARGEST = 4096
-"""Side of a matrix up to which one thread is quicker or loses little."""
+"""Side of a triangular matrix that is taken in blocks, up to which one thread is quicker or loses little."""
+LARGEST_WHOLE = 512
+"""The same of matrices that are taken whole."""
 
 
 class _Limit:

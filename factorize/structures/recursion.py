@@ -270,7 +270,7 @@ def _plain_sweep(
 ) -> None:
     """Do as `sweep` of structures/kernels/engine.py, in numpy, but for covariances."""
     if square:
-        raise ModuleNotFoundError("covariances need numba")
+        raise ModuleNotFoundError("covariances are carried along by numba", name="numba")
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
     for step in range(count):
         row, c = factors[step if len(factors) > 1 else 0], first + turn * step

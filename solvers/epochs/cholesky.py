@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.blas_threads import LARGEST, one_blas_thread
+from factorize.numbers.blas_threads import one_blas_thread
 
 Array = NDArray[np.float64]
 
@@ -24,8 +24,8 @@ _TOGETHER = 512
 def reverse_cholesky(gram: Array, *, overwrite: bool = False) -> Array:
     """Return lower-triangular C with C^T C = X, shape (n, n).
 
-    One thread of BLAS up to n = 4096, in each of two of ours: those of BLAS wait in loops, and were seen to take ten
-    times as long on a machine that is busy otherwise.
+    One thread of BLAS in each of two of ours: those of BLAS wait in loops, and were seen to take ten times as long on a
+    machine that is busy otherwise.
 
     Args:
         gram: X, symmetric positive definite, shape (n, n); only entries on and below the diagonal are read.
@@ -36,14 +36,14 @@ def reverse_cholesky(gram: Array, *, overwrite: bool = False) -> Array:
     """
     n = len(gram)
     out = gram if overwrite else gram.copy()
-    with one_blas_thread(n), ThreadPoolExecutor(2, "rows") as pool:
+    with one_blas_thread(0), ThreadPoolExecutor(2, "rows") as pool:
 
         def each(step: Callable[[slice], None], parts: Iterable[slice]) -> None:
             def quiet(part: slice) -> None:
                 with np.errstate(all="ignore"):  # which threads do not take over; what is not finite is found below
                     step(part)
 
-            for _ in (pool.map if _TOGETHER <= n <= LARGEST else map)(quiet, parts):
+            for _ in (pool.map if _TOGETHER <= n else map)(quiet, parts):
                 pass
 
         for start in reversed(range(0, n, _ROWS)):

@@ -22,8 +22,9 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Outcome, Solution
-from factorize.solvers import budget
+from factorize.solvers import budget, solving
 from factorize.solvers.problem import Problem
 from factorize.solvers.register import entry_for
 from factorize.structures.base import Matrix
@@ -109,6 +110,26 @@ class TestChoosing:
         solvers.choose(spec)
         with pytest.raises(UnsupportedProblem, match="every row of workload .* weight 0"):
             solvers.solve(spec, matrices={named["sha256"]: array})
+
+
+@pytest.mark.parametrize(
+    ("workload", "participation", "side"),
+    [
+        ({"kind": "prefix", "n": 12}, {"kind": "single"}, 0),
+        ({"kind": "window", "n": 12, "width": 3}, {"kind": "single"}, 12),
+        ({"kind": "window", "n": 12, "width": 3}, {"kind": "fixed_epochs", "epochs": 2}, 0),
+    ],
+)
+def test_blas_has_all_threads_for_whole_matrices_alone(monkeypatch, workload, participation, side):
+    sides = []
+
+    def limited(n, **more):
+        sides.append(n)
+        return one_blas_thread(n, **more)
+
+    monkeypatch.setattr(solving, "one_blas_thread", limited)
+    solvers.search(spec_of(workload, "dense", participation))
+    assert sides == [side]
 
 
 class TestEstimates:

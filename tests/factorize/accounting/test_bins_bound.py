@@ -19,6 +19,7 @@ from factorize.accounting.star_estimate import log_single_bin
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
+from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -59,6 +60,8 @@ def test_bins_that_do_not_fit_are_refused() -> None:
             bin_gram(matrix, bins)  # type: ignore[arg-type]
     with pytest.raises(TooLarge, match="4096"):
         bin_gram(ToeplitzMatrix(np.ones(1), 10_000), 5000)
+    with pytest.raises(TooLarge, match="70000000000 products, above 68719476736.*fewer, larger batches"):
+        bin_gram(BandedMatrix(np.arange(1.0, 70_001.0)[None]), 1000)
 
 
 @pytest.mark.parametrize("path", ENDLESS, ids=lambda path: path.stem)

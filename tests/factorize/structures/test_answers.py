@@ -17,10 +17,11 @@ from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
-from factorize.errors import UnsupportedProblem
+from factorize.errors import MissingExtra, UnsupportedProblem, extras_named
 from factorize.format.names import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.solution import Outcome
+from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
@@ -80,6 +81,14 @@ def test_products_are_those_of_the_dense_matrix(
         np.testing.assert_allclose(matrix.inverse_rows(start, stop), inverse[start:stop], rtol=1e-12, atol=1e-14)
     again = build_matrix(matrix.structure, matrix.tensors(), N)
     np.testing.assert_allclose(again.dense(), dense, rtol=1e-12, atol=1e-14)
+
+
+def test_covariances_say_that_they_need_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("factorize.structures.kernels.engine", raising=False)
+    monkeypatch.setitem(sys.modules, "factorize.structures.kernels.engine", None)
+    matrix = BandedMatrix(np.ones((1, 64)))
+    with pytest.raises(MissingExtra, match="numba"), extras_named("a proof"):
+        matrix.recursion.column_norms_squared()
 
 
 @every
