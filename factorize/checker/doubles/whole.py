@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -145,10 +146,11 @@ def norm_of_inverse(inverse: np.ndarray, entries: Entries) -> float:
     Raises:
         NotEnclosed: N is too far from C^-1.
     """
-    defect = norm_of(residual_norms(inverse, entries, None))
-    if not defect < 0.5:
-        raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
-    return norm_above(inverse) / (1 - defect) * (1 + SLACK)
+    with np.errstate(all="ignore"):
+        defect = norm_of(residual_norms(inverse, entries, None))
+        if not defect < 0.5:
+            raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
+        return norm_above(inverse) / (1 - defect) * (1 + SLACK)
 
 
 def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> Ends:
@@ -163,9 +165,10 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
     Raises:
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
     """
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), ThreadPoolExecutor(1, "inverse") as pool:
+        largest = pool.submit(norm_of_inverse, inverse, entries)  # on a core that products in one thread leave idle
         decoder = workload.guess(inverse)
-        errors = residual_norms(decoder, entries, workload) * norm_of_inverse(inverse, entries) * (1 + SLACK)
+        errors = residual_norms(decoder, entries, workload) * largest.result() * (1 + SLACK)
         ends, since = _around(decoder, errors), None
         if weighing.tau is not None:
             before = np.array(weighing.references)
