@@ -60,9 +60,7 @@ LARGEST_WORK = 1 << 25
 """n times the square of the number of epochs: 40 seconds."""
 _STEP = math.pi**2 / math.log(4e11)  # delta is then 1e-11
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
-_CUTOFF = 1e-7  # of the largest term, beyond which the tail may be what it likes
-_GEOMETRIC = 1e-8  # how close two terms are to the ratio e^-h where the rest is taken as a geometric series
-_AT_ONCE = 8
+_GEOMETRIC = 1e-11  # of the largest term: what the rest may lose where it is taken as a geometric series
 _GROUND = 1e-19  # of a spring's stiffness, at its ends
 _MOST_TERMS = 2000
 _MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
@@ -153,7 +151,8 @@ def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> flo
         scaled = np.concatenate([scaled, np.zeros((1, k, k))])
         grounded = np.concatenate([grounded, np.zeros((1, k))])
     dual = scaled @ scaled.transpose(0, 2, 1)
-    centre = -0.5 * math.log(float(np.einsum("jss,js->", dual, resistances)) / gains.size)
+    # Singular values reach from the size of a step to n times that: from their middle, both sides take as long.
+    centre = -0.5 * math.log(float(np.einsum("jss,js->", dual, resistances)))
     arguments = _folded(resistances, np.maximum(grounded, np.roll(grounded, 1, axis=0)), dual, scaled)
     with ThreadPoolExecutor(2) as pool:
         sides = pool.map(lambda start: _one_side(arguments, centre + start * _STEP, start), (0.5, -0.5))
@@ -204,14 +203,15 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     blocks, side, _ = arguments[-1].shape
     scratch = [np.empty(shape) for shape in ((blocks, side, side), (side, side), (4 * side, side))]
     terms: list[float] = []
-    step = math.copysign(_STEP, direction)
-    while len(terms) < _MOST_TERMS:
-        nodes = u + step * (len(terms) + np.arange(_AT_ONCE))
-        traces = np.nan_to_num([trace(*arguments, node, *scratch) for node in np.exp(2 * nodes)], nan=0.0)
-        terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
-        geometric = terms[-1] <= terms[-2] * math.exp(-_STEP) * (1 + _GEOMETRIC)
-        if geometric or terms[-1] <= _CUTOFF * max(terms):
+    largest = before = 0.0
+    for place in range(_MOST_TERMS):
+        node = u + math.copysign(place * _STEP, direction)
+        value = trace(*arguments, math.exp(2 * node), *scratch)
+        terms.append(0.0 if math.isnan(value) else math.exp(node) * value * (1 - _ERRORS))
+        largest = max(largest, terms[-1])
+        if place and terms[-1] - before * math.exp(-_STEP) <= _GEOMETRIC * largest:
             break
+        before = terms[-1]
     return [*terms, terms[-1] * _TAIL]
 
 
