@@ -1,4 +1,4 @@
-"""What a route asks of its callers: a key that may do what the route does, as a dependency of every route."""
+"""What a route asks of its callers, a key that may do what the route does, and the call that it gets of one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,42 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.routing import APIRoute
 
 from factorize.api.access.caller import ANYONE, STRANGER, AccessRefused, Caller, Scope
 from factorize.api.access.gate import Gate, credential_in
+from factorize.api.service import SolverService
 from factorize.api.settings import Settings, is_loopback
 from factorize.errors import FactorizeError
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request whose caller was let in, as a route sees it.
+
+    Attributes:
+        request: the request.
+        caller: who asks.
+        admitted: looks whether the caller would be let in again; None where no key was needed.
+    """
+
+    request: Request
+    caller: Caller
+    admitted: Callable[[], Awaitable[bool]] | None = None
+
+    @property
+    def service(self) -> SolverService:
+        """The running service."""
+        service: SolverService = self.request.app.state.service
+        return service
+
+
 @dataclass(frozen=True)
 class Access:
-    """What one route asks.
-
-    It leaves the caller in `scope["state"]["caller"]`, and in `admitted` what looks whether the caller would be let in
-    again, or None where no key was needed.
+    """What one route asks. It leaves the caller in `scope["state"]["caller"]`, too.
 
     Args:
         scope: what a caller needs; None is open to everyone.
@@ -34,7 +53,7 @@ class Access:
     details: Scope | None = None
     known: bool = True
 
-    async def __call__(self, request: Request) -> None:
+    async def __call__(self, request: Request) -> Call:
         """Let a caller in.
 
         Raises:
@@ -43,32 +62,33 @@ class Access:
         """
         if self.known and request.scope["path"].endswith("\n"):  # which the `$` of a route's pattern takes
             raise HTTPException(404)
-        state = request.scope["state"]
-        state["admitted"] = None
+        call = await self._let_in(request)
+        request.scope["state"]["caller"] = call.caller
+        return call
+
+    async def _let_in(self, request: Request) -> Call:
         values = request.headers.getlist("authorization")
         address = request.client.host if request.client else "unknown"
         if not request.app.state.service.settings.asks_for_keys:
-            state["caller"] = replace(ANYONE, address=address)
-        elif self.known and self.scope is None and not (self.details and values):
-            state["caller"] = replace(STRANGER if self.details else ANYONE, address=address)
-        else:
-            gate: Gate = request.app.state.gate
-            credential = credential_in([value.encode("latin-1") for value in values])
-            caller = await gate.admit(credential)
-            if not caller.may(self.scope):
-                message = f"the key does not have the scope {self.scope}; ask the operator for one"
-                raise AccessRefused(message, "forbidden")
-            state["caller"], state["admitted"] = caller, partial(_would_let_in, gate, credential, caller)
+            return Call(request, replace(ANYONE, address=address))
+        if self.known and self.scope is None and not (self.details and values):
+            return Call(request, replace(STRANGER if self.details else ANYONE, address=address))
+        gate: Gate = request.app.state.gate
+        credential = credential_in([value.encode("latin-1") for value in values])
+        caller = await gate.admit(credential)
+        if not caller.may(self.scope):
+            message = f"the key does not have the scope {self.scope}; ask the operator for one"
+            raise AccessRefused(message, "forbidden")
+        return Call(request, caller, partial(_would_let_in, gate, credential, caller))
 
 
-def needs(scope: Scope | None, details: Scope | None = None) -> list[Any]:
-    """Return the dependency of a route for callers with a scope; see `Access`."""
-    return [Depends(Access(scope, details))]
-
-
-OPEN, OPEN_WITH_DETAILS = needs(None), needs(None, Scope.MONITOR)
-READ, SUBMIT, UPLOAD, MONITOR, ADMIN = map(needs, Scope)
-"""Dependencies of routes by the scope that they need."""
+OpenCall = Annotated[Call, Depends(Access(None))]
+DetailsCall = Annotated[Call, Depends(Access(None, Scope.MONITOR))]
+ReadCall = Annotated[Call, Depends(Access(Scope.READ))]
+SubmitCall = Annotated[Call, Depends(Access(Scope.SUBMIT))]
+UploadCall = Annotated[Call, Depends(Access(Scope.UPLOAD))]
+MonitorCall = Annotated[Call, Depends(Access(Scope.MONITOR))]
+AdminCall = Annotated[Call, Depends(Access(Scope.ADMIN))]
 NO_ROUTE = Access(None, known=False)
 
 
@@ -93,9 +113,7 @@ def rows_of(routers: Iterable[APIRouter]) -> tuple[RouteRow, ...]:
 
 
 def _access_of(route: APIRoute) -> Access:
-    access = route.dependencies[0].dependency
-    assert isinstance(access, Access), route.path
-    return access
+    return [one.call for one in route.dependant.dependencies if isinstance(one.call, Access)][0]
 
 
 async def _would_let_in(gate: Gate, credential: bytes, caller: Caller) -> bool:
@@ -120,15 +138,3 @@ def is_proxy(settings: Settings, peer: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None) or address
     return any(mapped in network for network in settings.trusted_proxies)
-
-
-async def caller_of(request: Request) -> Caller:
-    """Return who asks; the route has let them in."""
-    caller: Caller = request.scope["state"]["caller"]
-    return caller
-
-
-def admission_of(request: Request) -> Callable[[], Awaitable[bool]] | None:
-    """Return what looks whether the caller of a request would be let in again; None where no key was needed."""
-    admitted: Callable[[], Awaitable[bool]] | None = request.scope["state"]["admitted"]
-    return admitted

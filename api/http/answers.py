@@ -1,18 +1,17 @@
-"""Answers, and what the routes share: the running service, ids from addresses, and answers that caches may keep."""
+"""Answers, and what the routes share: ids from addresses, and answers that caches may keep."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import Depends, Request
+from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
-from factorize.api.access.caller import Caller
-from factorize.api.http.access import caller_of
+from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
@@ -32,16 +31,6 @@ heavy = CapacityLimiter(4)
 """Threads for work that keeps a processor busy, so that quick answers are not queued behind it."""
 
 
-async def service_of(request: Request) -> SolverService:
-    """Return the running service. A dependency that is no coroutine costs a change of threads in every request."""
-    service: SolverService = request.app.state.service
-    return service
-
-
-RunningService = Annotated[SolverService, Depends(service_of)]
-AskingCaller = Annotated[Caller, Depends(caller_of)]
-
-
 def digest_in(name: str) -> str:
     """Return an id from an address.
 
@@ -58,14 +47,14 @@ def not_known(name: str) -> ProblemAnswer:
     return ProblemAnswer("not-found", f"nothing has the digest {name}; post its spec to have it solved")
 
 
-def result_of(service: SolverService, name: str, caller: Caller) -> Result:
+def result_of(call: Call, name: str) -> Result:
     """Return the result that a digest or spec digest in an address names; it looks at the disk.
 
     Raises:
         ProblemAnswer: nothing that the caller may see has it, or its job is not done.
     """
     digest_in(name)
-    found = service.lookup(name, caller=caller)
+    found = call.service.lookup(name, caller=call.caller)
     if isinstance(found, Result):
         return found
     if found is None:
@@ -113,8 +102,7 @@ def matches(condition: str | None, tag: str) -> bool:
 
 
 async def stream(
-    request: Request,
-    service: SolverService,
+    call: Call,
     views: Iterator[memoryview],
     *,
     status: int,
@@ -130,9 +118,9 @@ async def stream(
     the connection is closed early, which a client notices by the length.
     """
     media = "application/octet-stream"
-    if request.method == "HEAD":
+    if call.request.method == "HEAD":
         return Response(None, status, headers, media)
-    first = await _following(views, limiter, made)
+    first, service = await _following(views, limiter, made), call.service
     service.sent_bytes += int(headers["Content-Length"])
     return StreamingResponse(_pieces(service, first, views, limiter, made), status, headers, media)
 

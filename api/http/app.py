@@ -19,7 +19,7 @@ from factorize import __version__
 from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate, IssuerTokens
 from factorize.api.http import matrices, operator_routes, questions, routes
-from factorize.api.http.access import OPEN, rows_of
+from factorize.api.http.access import OpenCall, rows_of
 from factorize.api.http.answers import matches
 from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KeptAnswers
@@ -73,18 +73,18 @@ FILES = {entry.name: PageFile(entry.name, entry.read_bytes()) for entry in (_HER
 page = APIRouter(default_response_class=Response)
 
 
-@page.get("/", include_in_schema=False, dependencies=OPEN)
-async def console(request: Request) -> Response:
+@page.get("/", include_in_schema=False)
+async def console(call: OpenCall) -> Response:
     """Give the page."""
-    return _PAGE.answer(request)
+    return _PAGE.answer(call.request)
 
 
-@page.get("/page/{name}", include_in_schema=False, dependencies=OPEN)
-async def page_file(request: Request, name: str) -> Response:
+@page.get("/page/{name}", include_in_schema=False)
+async def page_file(call: OpenCall, name: str) -> Response:
     """Give a script, style or picture of the page."""
     if name not in FILES:
         raise ProblemAnswer("not-found", "the page has no such file")
-    return FILES[name].answer(request)
+    return FILES[name].answer(call.request)
 
 
 _ROUTERS = {

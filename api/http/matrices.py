@@ -15,11 +15,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from factorize.api.http.access import READ, UPLOAD
+from factorize.api.http.access import ReadCall, UploadCall
 from factorize.api.http.answers import (
     FOREVER,
-    AskingCaller,
-    RunningService,
     digest_in,
     heavy,
     json_response,
@@ -51,16 +49,13 @@ _Range = Annotated[str | None, Query(max_length=40, description="first:end, all 
 Pair = tuple[int, int] | None
 
 
-@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False, dependencies=READ)
+@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}",
     responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
-    dependencies=READ,
 )
 async def get_rows(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
+    call: ReadCall,
     name: str,
     matrix: str,
     rows: Annotated[str | None, Query(max_length=40, description="first:end, all rows by default")] = None,
@@ -69,23 +64,23 @@ async def get_rows(
 
     Up to 4 MiB come with the digest of these rows (Repr-Digest) and a checksum that is quicker to compare.
     """
-    wanted = _matrix(matrix)
+    wanted, results = _matrix(matrix), call.service.results
     start, stop = _bounds(rows)
 
     def prepare() -> tuple[Result, RowBlocks, Block | None]:
-        result = result_of(service, name, caller)
-        rows = service.results.rows(result, wanted, start, stop)
-        return result, rows, service.results.block(rows)
+        result = result_of(call, name)
+        rows = results.rows(result, wanted, start, stop)
+        return result, rows, results.block(rows)
 
-    async with working(request, "rows"):
+    async with working(call, "rows"):
         result, found, block = await run_sync(prepare, limiter=heavy)
     shape = found.shape
     headers = {"Content-Length": str(8 * shape[0] * shape[1]), **_about(result, name, shape, "float64")}
     if block is None:
-        return await stream(request, service, found.blocks(), status=200, headers=headers, limiter=heavy)
+        return await stream(call, found.blocks(), status=200, headers=headers, limiter=heavy)
     headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(block.sha256).decode('ascii')}:"
     headers["X-Factorize-Crc32"] = f"{block.crc32:08x}"
-    return await stream(request, service, iter([block.data]), status=200, headers=headers, made=True)
+    return await stream(call, iter([block.data]), status=200, headers=headers, made=True)
 
 
 def _matrix(name: str) -> MatrixName:
@@ -123,18 +118,15 @@ def _bounds(text: str | None) -> tuple[int | None, int | None]:
     status_code=201,
     openapi_extra=RAW_BODY,
     responses=answers(201, 411, 413, 422, 503, document="UploadedMatrix"),
-    dependencies=UPLOAD,
 )
 async def post_matrix(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
+    call: UploadCall,
     rows: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of rows.")],
     columns: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of columns.")],
 ) -> Response:
     """Take a workload matrix, little-endian float64 in C order, and give the sha256 that names it in a spec."""
-    expected, limit = 8 * rows * columns, service.settings.max_upload_bytes
-    declared = request.headers.get("content-length")
+    expected, limit = 8 * rows * columns, call.service.settings.max_upload_bytes
+    declared = call.request.headers.get("content-length")
     if declared is None:
         raise ProblemAnswer(
             "length-required", f"send Content-Length: {expected} for {rows} x {columns} float64 numbers"
@@ -145,21 +137,18 @@ async def post_matrix(
         detail = f"the body has {int(declared)} bytes, and {rows} x {columns} float64 numbers are {expected}"
         raise ProblemAnswer("invalid-parameter", detail)
     async with _uploads:
-        body = await read_body(request, limit=expected)
+        body = await read_body(call.request, limit=expected)
         array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
-        names = await run_sync(service.upload, array, caller, limiter=heavy)
+        names = await run_sync(call.service.upload, array, call.caller, limiter=heavy)
         return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})
 
 
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}/cells",
     responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
-    dependencies=READ,
 )
 async def get_cells(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
+    call: ReadCall,
     name: str,
     matrix: str,
     rows: _Range = None,
@@ -175,11 +164,11 @@ async def get_cells(
     asked = _pair("rows", rows), _pair("columns", columns), _pair("cells", cells)
 
     def make() -> tuple[Result, CellGrid, bytes]:
-        result = result_of(service, name, caller)
-        grid = grid_of(service, result, wanted, *asked)
+        result = result_of(call, name)
+        grid = grid_of(call.service, result, wanted, *asked)
         return result, grid, grid.values().astype("<f4").tobytes()
 
-    async with working(request, "rows"):
+    async with working(call, "rows"):
         result, grid, body = await run_sync(make, limiter=heavy)
     headers = {"X-Factorize-Exact": str(grid.exact).lower(), **_about(result, name, grid.cells, "float32")}
     return Response(body, 200, headers, "application/octet-stream")
@@ -209,12 +198,8 @@ def _pair(field: str, text: str | None) -> Pair:
     return int(found[1]), int(found[2])
 
 
-@router.get(
-    "/v1/factorizations/{name}/errors",
-    responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"),
-    dependencies=READ,
-)
-async def get_errors(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
+@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"))
+async def get_errors(call: ReadCall, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 
     They are standard deviations for noise of standard deviation 1 times the sensitivity. `lower_bound` is on the root
@@ -222,8 +207,8 @@ async def get_errors(request: Request, service: RunningService, caller: AskingCa
     """
 
     def make() -> tuple[Result, dict[str, object]]:
-        result = result_of(service, name, caller)
-        made = service.results.opened(result)
+        result = result_of(call, name)
+        made = call.service.results.opened(result)
         n = made.shape("B")[1]
         affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(made, "B"))))
         if affordable < 2:
@@ -238,7 +223,7 @@ async def get_errors(request: Request, service: RunningService, caller: AskingCa
             "lower_bound": bound_per_query(made),
         }
 
-    async with working(request, "rows"):
+    async with working(call, "rows"):
         result, document = await run_sync(make, limiter=heavy)
     return json_response(document, headers={"Cache-Control": _kept(result, name)})
 
@@ -249,15 +234,15 @@ SIGNED_SECONDS = 600.0
 """How long the address of a file in a bucket is good."""
 
 
-@router.head("/v1/blobs/{sha256}", include_in_schema=False, dependencies=READ)
+@router.head("/v1/blobs/{sha256}", include_in_schema=False)
 @router.get(
     "/v1/blobs/{sha256}",
     responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream"),
-    dependencies=READ,
 )
-async def get_blob(request: Request, service: RunningService, caller: AskingCaller, sha256: str) -> Response:
+async def get_blob(call: ReadCall, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
-    wanted = await run_sync(service.holdings.upload_for, caller, digest_in(sha256))
+    request, service = call.request, call.service
+    wanted = await run_sync(service.holdings.upload_for, call.caller, digest_in(sha256))
     try:
         if request.method == "GET" and service.settings.downloads == "redirect":
             address = await run_sync(_address, service, wanted)
@@ -276,7 +261,7 @@ async def get_blob(request: Request, service: RunningService, caller: AskingCall
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
     headers["Content-Length"] = str(stop - start)
-    return await stream(request, service, blob.read(start, stop), status=status, headers=headers)
+    return await stream(call, blob.read(start, stop), status=status, headers=headers)
 
 
 def _address(service: SolverService, sha256: str) -> str | None:

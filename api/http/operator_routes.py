@@ -13,16 +13,16 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from factorize.api.access.caller import AccessKey, Caller, Scope
+from factorize.api.access.caller import AccessKey, Scope
 from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest, read_key_request
-from factorize.api.http.access import ADMIN, MONITOR, OPEN, OPEN_WITH_DETAILS, READ
-from factorize.api.http.answers import AskingCaller, RunningService, json_response
+from factorize.api.http.access import AdminCall, Call, DetailsCall, MonitorCall, OpenCall, ReadCall
+from factorize.api.http.answers import json_response
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -41,34 +41,33 @@ _Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the
 keys, probes = APIRouter(default_response_class=Response), APIRouter(default_response_class=Response)
 
 
-@keys.get("/v1/caller", responses=answers(200, document="Caller"), dependencies=READ)
-async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
+@keys.get("/v1/caller", responses=answers(200, document="Caller"))
+async def get_caller(call: ReadCall) -> Response:
     """Say who asks: name, scopes, quotas, and whether they may look after keys here."""
+    caller, settings = call.caller, call.service.settings
     document = {
         "owner": caller.owner or None,
         "name": caller.name,
         "scopes": sorted(caller.scopes),
         "quotas": caller.quotas.document(),
-        "asks_for_keys": service.settings.asks_for_keys,
-        "looks_after_keys": _closed(service.settings) is None and caller.sees_all,
+        "asks_for_keys": settings.asks_for_keys,
+        "looks_after_keys": _closed(settings) is None and caller.sees_all,
     }
     return json_response(document, headers=_NO_STORE)
 
 
-@keys.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"), dependencies=ADMIN)
+@keys.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"))
 async def list_keys(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
+    call: AdminCall,
     state: Annotated[Literal["active", "expired", "revoked"] | None, Query(description="Only such keys.")] = None,
     cursor: _Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Keys per page.")] = 50,
 ) -> Response:
     """List keys, the newest first; no secrets."""
-    register = _register(service, caller)
+    register = _register(call)
     found = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
     following = found[limit - 1].id if len(found) > limit else None
-    document = {"items": [_shown(key, caller) for key in found[:limit]], "next": following}
+    document = {"items": [_shown(key, call) for key in found[:limit]], "next": following}
     return json_response(document, headers=_NO_STORE)
 
 
@@ -77,33 +76,32 @@ async def list_keys(
     status_code=201,
     openapi_extra=json_body("KeyRequest"),
     responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
-    dependencies=ADMIN,
 )
-async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
+async def post_key(call: AdminCall) -> Response:
     """Make a key, whose token is in this answer and nowhere else.
 
     It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
     """
-    register = _register(service, caller)
-    wish = await _read(request)
-    make = partial(register.create, days=wish.days, quotas=wish.quotas, latest=caller.ends)
+    register = _register(call)
+    wish = await _read(call)
+    make = partial(register.create, days=wish.days, quotas=wish.quotas, latest=call.caller.ends)
     key, token = await run_sync(make, wish.name, wish.scopes)
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
-    return json_response({**_shown(key, caller), "token": token.text}, 201, headers)
+    return json_response({**_shown(key, call), "token": token.text}, 201, headers)
 
 
-@keys.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
-async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+@keys.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
+async def get_key(call: AdminCall, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
-    key = await run_sync(_register(service, caller).get, key_id)
-    return json_response(_shown(key, caller), headers=_NO_STORE)
+    key = await run_sync(_register(call).get, key_id)
+    return json_response(_shown(key, call), headers=_NO_STORE)
 
 
-@keys.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"), dependencies=ADMIN)
-async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+@keys.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"))
+async def revoke_key(call: AdminCall, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
-    key = await run_sync(_register(service, caller).revoke, key_id)
-    return json_response(_shown(key, caller), headers=_NO_STORE)
+    key = await run_sync(_register(call).revoke, key_id)
+    return json_response(_shown(key, call), headers=_NO_STORE)
 
 
 def _closed(settings: Settings) -> str | None:
@@ -115,19 +113,19 @@ def _closed(settings: Settings) -> str | None:
     return None
 
 
-def _register(service: SolverService, caller: Caller) -> KeyRegister:
-    closed = _closed(service.settings)
+def _register(call: Call) -> KeyRegister:
+    closed = _closed(call.service.settings)
     if closed is not None:
         raise ProblemAnswer("keys-closed", closed)
-    return service.keys(caller.actor)
+    return call.service.keys(call.caller.actor)
 
 
-def _shown(key: AccessKey, caller: Caller) -> dict[str, Any]:
-    return {**key.document(time.time()), "own": key.id == caller.key}
+def _shown(key: AccessKey, call: Call) -> dict[str, Any]:
+    return {**key.document(time.time()), "own": key.id == call.caller.key}
 
 
-async def _read(request: Request) -> KeyRequest:
-    body = await read_body(request)
+async def _read(call: Call) -> KeyRequest:
+    body = await read_body(call.request)
     try:
         return read_key_request(read_json(body))
     except FactorizeError as error:
@@ -137,20 +135,20 @@ async def _read(request: Request) -> KeyRequest:
         raise problem from error
 
 
-@probes.get("/healthz", responses=answers(200, document="Health"), dependencies=OPEN)
-async def healthz() -> Response:
+@probes.get("/healthz", responses=answers(200, document="Health"))
+async def healthz(_call: OpenCall) -> Response:
     """Say that the process answers."""
     return json_response({"status": "ok"})
 
 
-@probes.get("/readyz", responses=answers(200, 503, document="Readiness"), dependencies=OPEN_WITH_DETAILS)
-async def readyz(service: RunningService, caller: AskingCaller) -> Response:
+@probes.get("/readyz", responses=answers(200, 503, document="Readiness"))
+async def readyz(call: DetailsCall) -> Response:
     """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
-    found = await run_sync(service.readiness.look)
+    found = await run_sync(call.service.readiness.look)
     missing = [one.document() for one in found if one.state not in NOTES]
     document: dict[str, Any] = {}
     failing = ""
-    if caller.may(Scope.MONITOR):
+    if call.caller.may(Scope.MONITOR):
         notes = [one.document() for one in found if one.state in NOTES]
         checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
         document = {"checks": checks, "missing": missing, "notes": notes}
@@ -160,14 +158,14 @@ async def readyz(service: RunningService, caller: AskingCaller) -> Response:
     raise ProblemAnswer("unavailable", f"not ready{failing}", extra=document)
 
 
-@probes.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}), dependencies=MONITOR)
-async def metrics(request: Request, service: RunningService) -> Response:
+@probes.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))
+async def metrics(call: MonitorCall) -> Response:
     """Give counters and gauges in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Counts(service, gate_of(request)))
+    registry, service = CollectorRegistry(), call.service
+    registry.register(_Counts(service, gate_of(call)))
 
     def text() -> bytes:
-        registries = (registry, service.solve_counts.registry, request.app.state.http_counts.registry)
+        registries = (registry, service.solve_counts.registry, call.request.app.state.http_counts.registry)
         return b"".join(map(generate_latest, registries))
 
     return Response(await run_sync(text), headers={"Content-Type": METRICS_TYPE})
@@ -220,16 +218,14 @@ def _gauge(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Me
     return family
 
 
-@probes.get("/openapi.json", include_in_schema=False, dependencies=READ)
-async def openapi(request: Request) -> Response:
+@probes.get("/openapi.json", include_in_schema=False)
+async def openapi(call: ReadCall) -> Response:
     """Give the OpenAPI document; its fields are in the order of the models, which forms of the page follow."""
-    return JSONResponse(await run_sync(request.app.openapi))
+    return JSONResponse(await run_sync(call.request.app.openapi))
 
 
-@probes.get(
-    "/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}), dependencies=OPEN
-)
-async def problem(slug: str) -> Response:
+@probes.get("/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}))
+async def problem(_call: OpenCall, slug: str) -> Response:
     """Say what a type of problem means."""
     if slug not in KINDS:
         raise ProblemAnswer("not-found", "the problems of this service are listed in its documentation")

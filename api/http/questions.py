@@ -18,13 +18,13 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from factorize.api.access.caller import Caller
-from factorize.api.http.access import needs
-from factorize.api.http.answers import AskingCaller, RunningService, result_of
+from factorize.api.http.access import Access, Call
+from factorize.api.http.answers import result_of
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import event, paced
 from factorize.api.http.schema import answers, json_body
-from factorize.api.http.work_gate import EventStream, gate_of, owner_of, working
+from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, Question
 from factorize.api.results import Result
 from factorize.api.service import SolverService
@@ -57,9 +57,10 @@ class KeptAnswers(OrderedDict[str, bytes]):
 
 def _route(kind: str, question: Question) -> None:
     """Add the route of a question."""
+    access = Depends(Access(question.scope))
 
-    async def ask(request: Request, service: RunningService, caller: AskingCaller) -> Response:
-        return await _answered(kind, request, service, caller)
+    async def ask(call: Call = access) -> Response:
+        return await _answered(kind, call)
 
     named = [Depends(_name)] if "{name}" in question.path else []
     router.post(
@@ -68,7 +69,7 @@ def _route(kind: str, question: Question) -> None:
         description=getdoc(question),
         openapi_extra=json_body(question.body.__name__),
         responses=answers(200, 400, 404, 410, 413, 422, 429, 503, document=question.reply),
-        dependencies=[*needs(question.scope), *named],
+        dependencies=named,
     )(ask)
 
 
@@ -80,17 +81,18 @@ for _kind, _question in POSTED.items():
     _route(_kind, _question)
 
 
-async def _answered(kind: str, http: Request, service: SolverService, caller: Caller) -> Response:
+async def _answered(kind: str, call: Call) -> Response:
     """Have a question answered, and return the answer or a stream of its events.
 
     Raises:
         ProblemAnswer: there is no answer, or no place to look for it.
         QuotaExhausted: no core-seconds are left to the caller.
     """
-    question, kept = POSTED[kind], http.app.state.kept_answers
+    question, http = POSTED[kind], call.request
+    service, caller, kept = call.service, call.caller, http.app.state.kept_answers
 
     def find(name: str | None) -> Result:
-        return result_of(service, name or http.path_params["name"], caller)
+        return result_of(call, name or http.path_params["name"])
 
     body = await read_body(http)
     try:
@@ -103,11 +105,11 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
     key, stop = json_digest({"question": kind, **asked}), Event()
     if key not in kept:
         service.meter.check_left(caller)
-        gate_of(http).check(question.work, owner_of(http))
+        gate_of(call).check(question.work, caller.owner)
 
     async def run(report: Report) -> bytes:
         if key not in kept:
-            async with working(http, question.work):
+            async with working(call, question.work):
                 if key not in kept:  # nor was it answered while this waited
                     answer = await run_sync(_ask, kind, asked, memory_mb, service, caller, stop, report)
                     kept.keep(key, answer)
@@ -117,7 +119,7 @@ async def _answered(kind: str, http: Request, service: SolverService, caller: Ca
         return bytes(answer)
 
     if "text/event-stream" in http.headers.get("accept", ""):
-        return EventStream(paced(_frames(run, stop, request_id(http))), gate_of(http))
+        return EventStream(paced(_frames(run, stop, request_id(http))), call)
     return Response(await _while_connected(http, run(lambda _event: None), stop), media_type="application/json")
 
 

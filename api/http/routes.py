@@ -15,12 +15,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from factorize.api.access.caller import Caller
 from factorize.api.catalog import listed
-from factorize.api.http.access import READ, SUBMIT, admission_of
+from factorize.api.http.access import Call, ReadCall, SubmitCall
 from factorize.api.http.answers import (
-    AskingCaller,
-    RunningService,
     digest_in,
     heavy,
     job_response,
@@ -32,10 +29,9 @@ from factorize.api.http.answers import (
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
-from factorize.api.http.work_gate import EventStream, gate_of, working
+from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.job import Job, State, shown_error
 from factorize.api.results import Result
-from factorize.api.service import SolverService
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
@@ -51,30 +47,27 @@ router = APIRouter(default_response_class=Response)
     "/v1/factorizations",
     openapi_extra=SPEC_BODY,
     responses=answers(200, 202, 400, 413, 422, 429, 503, document={200: "Manifest", 202: "Job"}),
-    dependencies=SUBMIT,
 )
-async def post_factorization(
-    request: Request, service: RunningService, caller: AskingCaller, matrices: Matrices = None, dtype: Dtype = None
-) -> Response:
+async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the stored factorization of a spec, or have it solved.
 
     `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
     """
-    form = read_form(matrices, dtype)
+    service, form = call.service, read_form(matrices, dtype)
 
     def asked(body: bytes) -> tuple[Result | Job, list[str]]:
-        answer = service.obtain(body, form, caller)
+        answer = service.obtain(body, form, call.caller)
         return answer, service.notes(body, answer) if isinstance(answer, Job) else []
 
-    found, notes = await _about_body(request, service, asked, form)
+    found, notes = await _about_body(call, asked, form)
     headers: dict[str, str] = {}
-    seconds = wanted_wait(request)
+    seconds = wanted_wait(call.request)
     if isinstance(found, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(found.spec_digest, seconds)
-        found = await _lookup(request, service, found.spec_digest, form, caller) or found
+        found = await _lookup(call, found.spec_digest, form) or found
     if isinstance(found, Result):
-        return manifest_response(request, found, pinned=False, headers=headers)
+        return manifest_response(call.request, found, pinned=False, headers=headers)
     told = {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"}
     return job_response(found, 202, told, notes=notes)
 
@@ -83,20 +76,15 @@ async def post_factorization(
     "/v1/canonicalize",
     openapi_extra=SPEC_BODY,
     responses=answers(200, 400, 413, 422, 429, 503, document="CanonicalSpec"),
-    dependencies=READ,
 )
-async def canonicalize(request: Request, service: RunningService) -> Response:
+async def canonicalize(call: ReadCall) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
-    return json_response(await _about_body(request, service, service.canonicalize))
+    return json_response(await _about_body(call, call.service.canonicalize))
 
 
-@router.get(
-    "/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"), dependencies=READ
-)
+@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"))
 async def list_factorizations(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
+    call: ReadCall,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
     workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
@@ -106,47 +94,34 @@ async def list_factorizations(
     ] = "",
 ) -> Response:
     """List jobs, and stored results that came from elsewhere, the newest first."""
-    async with working(request, "list"):
+    service = call.service
+    async with working(call, "list"):
         look = partial(listed, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
-        items, following = await run_sync(partial(look, limit=limit, caller=caller, search=search), limiter=heavy)
+        items, following = await run_sync(partial(look, limit=limit, caller=call.caller, search=search), limiter=heavy)
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
-@router.head("/v1/factorizations/{name}", include_in_schema=False, dependencies=READ)
+@router.head("/v1/factorizations/{name}", include_in_schema=False)
 @router.get(
-    "/v1/factorizations/{name}",
-    responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job"),
-    dependencies=READ,
+    "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
 )
-async def get_factorization(
-    request: Request,
-    service: RunningService,
-    caller: AskingCaller,
-    name: str,
-    matrices: Matrices = None,
-    dtype: Dtype = None,
-) -> Response:
+async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document."""
-    found = await _lookup(request, service, digest_in(name), read_form(matrices, dtype), caller)
+    found = await _lookup(call, digest_in(name), read_form(matrices, dtype))
     if found is None:
         raise not_known(name)
     if isinstance(found, Job):
         return job_response(found, 200, {})
-    return manifest_response(request, found, pinned=found.digest == name, headers={})
+    return manifest_response(call.request, found, pinned=found.digest == name, headers={})
 
 
-@router.delete(
-    "/v1/factorizations/{name}",
-    status_code=202,
-    responses=answers(202, 404, 409, 410, document="Job"),
-    dependencies=SUBMIT,
-)
-async def cancel_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
+@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
+async def cancel_factorization(call: SubmitCall, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
-    job = await run_sync(service.cancel, digest_in(name), caller)
+    job = await run_sync(call.service.cancel, digest_in(name), call.caller)
     if job is not None:
         return json_response(job.document(), 202)
-    found = await _lookup(request, service, name, ANY_FORM, caller)
+    found = await _lookup(call, name, ANY_FORM)
     if found is None:
         raise not_known(name)
     state = found.state if isinstance(found, Job) else "done"
@@ -157,40 +132,33 @@ async def cancel_factorization(request: Request, service: RunningService, caller
     "/v1/factorizations/{name}/retry",
     status_code=202,
     responses=answers(200, 202, 404, 422, document={200: "Manifest", 202: "Job"}),
-    dependencies=SUBMIT,
 )
-async def retry_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
+async def retry_factorization(call: SubmitCall, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""
-    found = await run_sync(service.retry, digest_in(name), caller)
+    found = await run_sync(call.service.retry, digest_in(name), call.caller)
     if isinstance(found, Result):
-        return manifest_response(request, found, pinned=False, headers={})
+        return manifest_response(call.request, found, pinned=False, headers={})
     return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
 
 
-async def _about_body(
-    request: Request, service: SolverService, answer: Callable[[bytes], Answer], form: Form = ANY_FORM
-) -> Answer:
-    body = await read_body(request)
+async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form = ANY_FORM) -> Answer:
+    body = await read_body(call.request)
     try:
-        async with working(request, "file") if form else _spec_place(request, body):
+        async with working(call, "file") if form else _spec_place(call, body):
             return await run_sync(answer, body)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
 
 
-def _spec_place(request: Request, body: bytes) -> AbstractAsyncContextManager[None]:
+def _spec_place(call: Call, body: bytes) -> AbstractAsyncContextManager[None]:
     """Return the place of a request for a spec: what may list a number for each step is read by few at once."""
     long = len(body) > LONG_BODY or b"learning_rates" in body
-    return working(request, "spec") if long else nullcontext()
+    return working(call, "spec") if long else nullcontext()
 
 
-async def _lookup(
-    request: Request, service: SolverService, name: str, form: Form, caller: Caller
-) -> Result | Job | None:
-    if not form:
-        return await run_sync(service.lookup, name, form, caller)
-    async with working(request, "file"):
-        return await run_sync(service.lookup, name, form, caller)
+async def _lookup(call: Call, name: str, form: Form) -> Result | Job | None:
+    async with working(call, "file") if form else nullcontext():
+        return await run_sync(call.service.lookup, name, form, call.caller)
 
 
 PING_SECONDS = 15.0
@@ -212,22 +180,21 @@ _EVENT = {
 @router.get(
     "/v1/factorizations/{name}/events",
     responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT),
-    dependencies=READ,
 )
-async def get_events(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
+async def get_events(call: ReadCall, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
 
     The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
     """
-    found = await run_sync(service.lookup, digest_in(name), ANY_FORM, caller)
+    found = await _lookup(call, digest_in(name), ANY_FORM)
     if found is None:
         raise not_known(name)
     if isinstance(found, Job) and not found.finished:
-        changes = service.engine.changes(name, _last_seen(request))
-        frames = paced(frames_of(changes), admitted=admission_of(request))
+        changes = call.service.engine.changes(name, _last_seen(call.request))
+        frames = paced(frames_of(changes), admitted=call.admitted)
     else:
         frames = _once(frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest))
-    return EventStream(frames, gate_of(request))
+    return EventStream(frames, call)
 
 
 async def frames_of(changes: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:

@@ -15,10 +15,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass
 
 from anyio import CapacityLimiter
-from fastapi import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
 
 _LONGEST_RETRY = 600
@@ -159,20 +159,15 @@ def _counted(counts: Counter[str], owner: str) -> Iterator[None]:
             del counts[owner]
 
 
-def gate_of(request: Request) -> WorkGate:
+def gate_of(call: Call) -> WorkGate:
     """Return the gate of the running service."""
-    gate: WorkGate = request.app.state.work_gate
+    gate: WorkGate = call.request.app.state.work_gate
     return gate
 
 
-def owner_of(request: Request) -> str:
-    """Return to whom a request is counted; empty where the service asks for no keys."""
-    return getattr(getattr(request.state, "caller", None), "owner", "")
-
-
-def working(request: Request, name: str) -> AbstractAsyncContextManager[None]:
-    """Return the place that a request takes; see `WorkGate.place`."""
-    return gate_of(request).place(name, owner_of(request))
+def working(call: Call, name: str) -> AbstractAsyncContextManager[None]:
+    """Return the place that a call takes; see `WorkGate.place`."""
+    return gate_of(call).place(name, call.caller.owner)
 
 
 class EventStream(StreamingResponse):
@@ -180,15 +175,14 @@ class EventStream(StreamingResponse):
 
     Args:
         frames: the events.
-        gate: gives the place.
+        call: asks for them.
     """
 
-    def __init__(self, frames: AsyncIterator[bytes], gate: WorkGate) -> None:
+    def __init__(self, frames: AsyncIterator[bytes], call: Call) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-        self._gate = gate
+        self._place = gate_of(call).stream(call.caller.owner or call.caller.address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events, or raise where there is no place."""
-        owner = getattr(scope["state"].get("caller"), "owner", "") or (scope.get("client") or ("",))[0]
-        with self._gate.stream(owner):
+        with self._place:
             await super().__call__(scope, receive, send)
