@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from factorize.api.workers.publishing import Key, matrices_key, type_key
 from factorize.encoding import read_json
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.factorization import Factorization
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.names import MatrixName
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES
@@ -27,10 +26,6 @@ from factorize.structures.endless import LARGEST_ROW
 
 BLOCK_BYTES = 1 << 22
 _DOCUMENT_BYTES = 1 << 26
-_LEAST_MB = 512
-_EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
-Paying = Callable[[], AbstractContextManager[None]]
-"""Gives what is entered while something is computed for a caller, and refuses where it may not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,35 +115,20 @@ class Result:
         return read_json(self.text, limit=MAX_RECORD_BYTES)
 
 
-class MakeForm(Protocol):
-    """Has one more form of a factorization stored."""
-
-    def __call__(self, digest: str, matrices: Sequence[MatrixName], dtype: str | None, *, memory_mb: int) -> str:
-        """Return the digest of the form: with these matrices beside C, or C in another type."""
-
-
 class Results:
     """What a store holds, for many readers at once. Safe for threads.
 
     Args:
         store: the store.
         cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
-        make: makes further forms of a result.
-        stored_form: finds the digest of a form that is stored already; the file may be gone by now.
     """
 
-    def __init__(
-        self, store: Store, *, cache_bytes: int, make: MakeForm, stored_form: Callable[[Key], str | None]
-    ) -> None:
+    def __init__(self, store: Store, *, cache_bytes: int) -> None:
         self.store = store
-        self._make = make
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
-        self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
+        self._open: Cache[Factorization] = Cache(cache_bytes, weight)
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
-        self._making = threading.Lock()
-        self._stored_form = stored_form
-        self._forms: dict[Key, str] = {}
 
     def answer(self, spec: Spec) -> Result | None:
         """Return the result that answers a spec with a named mechanism, if one is stored."""
@@ -156,7 +136,7 @@ class Results:
         if known is not None:
             return known
         digest = self.store.find(spec)
-        return None if digest is None else self._result(digest, spec.digest)
+        return None if digest is None else self.read(digest, spec.digest)
 
     def named(self, name: str) -> Result | None:
         """Return a result by its digest or spec digest.
@@ -169,9 +149,16 @@ class Results:
         if known is not None:
             return known
         try:
-            return self._result(name, name)
+            return self.read(name, name)
         except NotFound:
             return None
+
+    def whole(self, digest: str) -> Result | None:
+        """Return a result whose manifest and file are both there and sound, or None."""
+        with suppress(NotFound, CorruptObject, Revoked):
+            found = self.read(digest, digest)
+            return found if self._is_there(found) else None
+        return None
 
     def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> RowBlocks:
         """Return rows of a matrix, all of them by default.
@@ -208,75 +195,12 @@ class Results:
             self._blocks.put(key, found)
         return found
 
-    def expanded(
-        self,
-        result: Result,
-        names: Sequence[MatrixName],
-        *,
-        limit_mb: int | None,
-        dtype: str | None = None,
-        paying: Paying = nullcontext,
-    ) -> Result:
-        """Return the result whose file holds further matrices beside C, in that type.
-
-        It is computed, certified from its own numbers and stored the first time; nothing is cast on the way out.
-
-        Args:
-            result: any result of the factorization.
-            names: matrices that the file is to hold; those of the result if none is named.
-            limit_mb: memory that it may take, in units of 2^20 bytes.
-            dtype: of the matrices; that of the result by default.
-            paying: gives what is entered while a form is made.
-
-        Raises:
-            TooLarge: a matrix without structure does not fit.
-            InvalidParameter: the type is unknown, or the result is rounded already.
-        """
-        matrices = result.manifest()["matrices"]
-        names = names or list(matrices)
-        if dtype is not None and dtype != matrices["C"]["dtype"]:
-            narrow = self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb, paying)
-            return self.expanded(narrow, names, limit_mb=limit_mb, paying=paying)
-        wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
-        if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
-            return result
-        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, limit_mb, paying)
-
-    def _made(
-        self,
-        result: Result,
-        form: Key,
-        names: Sequence[MatrixName],
-        dtype: str | None,
-        limit_mb: int | None,
-        paying: Paying,
-    ) -> Result:
-        """Return the result in another form, made and stored the first time that it is asked for."""
-        with self._making:
-            found = self._result_if_there(self._forms.get(form) or self._stored_form(form))
-            if found is not None:
-                return found
-            base = self.opened(result)
-            memory_mb = _memory(base, names, limit_mb)
-            more = [name for name in names if name != "C"]
-            with paying():
-                digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
-            self._forms[form] = digest
-            return self._result(digest, digest)
-
-    def _result_if_there(self, digest: str | None) -> Result | None:
-        if digest is None:
-            return None
-        with suppress(NotFound, CorruptObject, Revoked):
-            found = self._result(digest, digest)
-            return found if self._is_there(found) else None
-        return None
-
     def _remembered(self, name: str) -> Result | None:
         result = self._texts.get(name)
         return result if result is not None and self._is_there(result) else None
 
-    def _result(self, digest: str, name: str) -> Result:
+    def read(self, digest: str, name: str) -> Result:
+        """Return the result of a digest or spec digest, and remember it by a name; see `named`."""
         text = self.store.manifest_bytes(digest)
         manifest = read_json(text, limit=MAX_RECORD_BYTES)
         result = Result(manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"], text)
@@ -305,23 +229,6 @@ class Results:
         return found
 
 
-def _weight(factorization: Factorization) -> int:
+def weight(factorization: Factorization) -> int:
     """Memory of an open factorization; structured ones keep coefficients of B and C_inv beside those of C."""
     return 3 * sum(array.nbytes for array in factorization.tensors().values()) + 10_000
-
-
-def _memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> int:
-    """Return the memory that a form with these matrices takes, in units of 2^20 bytes.
-
-    Raises:
-        TooLarge: it is above the limit.
-    """
-    if not base.endless and base.matrix.coefficients() is not None:
-        return _LEAST_MB + (_EXPANDING * _weight(base) >> 20)
-    size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
-    if limit_mb is not None and _EXPANDING * size > limit_mb << 20:
-        raise TooLarge(
-            f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
-            f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
-        )
-    return _LEAST_MB + (_EXPANDING * (size + _weight(base)) >> 20)

@@ -7,8 +7,9 @@ solved by workers. The command line takes the same steps in its own process (`ap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -27,14 +28,16 @@ from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.pace import machine_pace
-from factorize.api.results import Result, Results
+from factorize.api.results import Result, Results, weight
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
+from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import SMALL_SECONDS, Pool
-from factorize.api.workers.publishing import ANY_FORM, Form, made_form
+from factorize.api.workers.publishing import ANY_FORM, Form, Key, Stages, matrices_key, published, type_key
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
+    FactorizeError,
     InvalidParameter,
     InvalidSpec,
     NotFound,
@@ -43,6 +46,8 @@ from factorize.errors import (
     TooLarge,
     Violation,
 )
+from factorize.factorization import Factorization
+from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -54,6 +59,10 @@ MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 LEAST_SECONDS = 600.0
 """The wall limit of a solve that is estimated to take less than a quarter of it."""
+FORM_SECONDS = 600.0
+"""That a further form of a result may take."""
+_FORM_LEAST_MB = 512
+_EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -92,10 +101,9 @@ class SolverService:
         self.store.objects.probe()
         self.pool = pool or Pool(settings.capacity_mb, settings.processors)
         self._owns_pool = pool is None
-        make = partial(made_form, self.pool, self.store, settings.max_solve_seconds)
         self.ledger = Ledger(ledger_url(settings))
         self.catalog = Catalog(self.ledger.engine, self.store)
-        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make, stored_form=self.catalog.form)
+        self.results = Results(self.store, cache_bytes=settings.cache_bytes)
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(self.ledger.engine)
         self.register = self.keys()
@@ -116,6 +124,7 @@ class SolverService:
             scheduler=settings.scheduler,
             settled=self._count,
         )
+        self.forms = Forms(self.results, self.catalog, self.meter, self.engine, self.pool, settings)
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
@@ -188,7 +197,7 @@ class SolverService:
                 return job
         else:
             self.known_total += 1
-        return self.expanded(result, form, caller)
+        return self.forms.of(result, form, caller)
 
     def _submit(self, spec: Spec, caller: Caller) -> Job:
         """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
@@ -218,7 +227,7 @@ class SolverService:
             result = self.results.named(name)
             if result is None:
                 self._check_answer(name)
-        return job if result is None else self.expanded(result, form, caller)
+        return job if result is None else self.forms.of(result, form, caller)
 
     def _own_job(self, name: str, caller: Caller) -> Job | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
@@ -230,24 +239,6 @@ class SolverService:
             self.store.check_answer(spec_digest)
         except (NotFound, CorruptObject) as error:
             raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
-
-    def expanded(self, result: Result, form: Form, caller: Caller = ANYONE) -> Result:
-        """Return the result whose file holds these matrices in this type; see `Results.expanded`.
-
-        Raises:
-            QuotaExhausted: the file has to be made, and no core-seconds are left to the caller.
-        """
-        if not form:
-            return result
-        limit, paying = self.engine.capacity_mb, partial(self._paying, caller)
-        return self.results.expanded(result, form.matrices, limit_mb=limit, dtype=form.dtype, paying=paying)
-
-    @contextmanager
-    def _paying(self, caller: Caller) -> Iterator[None]:
-        """Count the core-seconds of what is made inside for a caller, if any are left."""
-        self.meter.check_left(caller)
-        with self.meter.working(caller, self.settings.processors or 1):
-            yield
 
     def canonicalize(self, source: Source) -> dict[str, Any]:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
@@ -363,3 +354,107 @@ class SolverService:
             self.store.keep(name)
             return self.store.blob(name).size == 8 * math.prod(matrix.shape)
         return False
+
+
+class Forms:
+    """Stored results with further matrices beside C, or in another type. Safe for threads.
+
+    A form is computed, certified from its own numbers and stored by workers when it is first asked for; nothing is cast
+    on the way out.
+
+    Args:
+        results: of the store.
+        catalog: knows forms that are stored already; their files may be gone by now.
+        meter: says what callers have left.
+        engine: says what memory there is.
+        pool: the workers.
+        settings: have the wall limit.
+    """
+
+    def __init__(
+        self, results: Results, catalog: Catalog, meter: UsageMeter, engine: JobEngine, pool: Pool, settings: Settings
+    ) -> None:
+        self._results, self._catalog, self._meter = results, catalog, meter
+        self._engine, self._pool, self._settings = engine, pool, settings
+        self._making = threading.Lock()
+        self._known: dict[Key, str] = {}
+
+    def of(self, result: Result, form: Form, caller: Caller) -> Result:
+        """Return the result whose file has this form.
+
+        Args:
+            result: any result of the factorization.
+            form: what the file is to hold.
+            caller: for whom it is made.
+
+        Raises:
+            TooLarge: a matrix without structure does not fit, or the form took more memory or time than it may.
+            InvalidParameter: the type is unknown, or the result is rounded already.
+            QuotaExhausted: it has to be made, and no core-seconds are left to the caller.
+            StoreUnavailable: a worker ended otherwise; try again.
+        """
+        if not form:
+            return result
+        held = result.manifest()["matrices"]
+        names = form.matrices or held
+        if form.dtype not in (None, held["C"]["dtype"]):
+            result = self._made(result, type_key(result.digest, str(form.dtype)), ("C",), form.dtype, caller)
+            held = ("C",)
+        wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
+        if wanted == tuple(name for name in MATRIX_NAMES if name in held):
+            return result
+        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, caller)
+
+    def _made(self, result: Result, key: Key, names: Sequence[MatrixName], dtype: str | None, caller: Caller) -> Result:
+        """Return the result in another form, made and stored the first time that it is asked for."""
+        with self._making:
+            known = self._known.get(key) or self._catalog.form(key)
+            found = None if known is None else self._results.whole(known)
+            if found is not None:
+                return found
+            memory_mb = _memory(self._results.opened(result), names, self._engine.capacity_mb)
+            more = [name for name in names if name != "C"]
+            self._meter.check_left(caller)
+            with self._meter.working(caller, self._settings.processors or 1):
+                digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
+            self._known[key] = digest
+            return self._results.read(digest, digest)
+
+    def _written(self, request: dict[str, Any], memory_mb: int) -> str:
+        """Have workers write, prove and store a form, and return its digest."""
+        try:
+            with self._pool.place() as place:
+                manifest = published(
+                    "form",
+                    request,
+                    place=place,
+                    store=self._results.store,
+                    stages=Stages(lambda _step: None),
+                    seconds=min(FORM_SECONDS, self._settings.max_solve_seconds),
+                    memory_mb=memory_mb,
+                    threads=self._pool.processors,
+                )
+        except InvalidParameter:
+            raise
+        except FactorizeError as error:
+            if isinstance(error, WorkerEnded) and error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+                raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None
+            raise StoreUnavailable(str(error)) from None
+        return str(manifest["digest"])
+
+
+def _memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> int:
+    """Return the memory that a form with these matrices takes, in units of 2^20 bytes.
+
+    Raises:
+        TooLarge: it is above the limit.
+    """
+    if not base.endless and base.matrix.coefficients() is not None:
+        return _FORM_LEAST_MB + (_EXPANDING * weight(base) >> 20)
+    size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
+    if limit_mb is not None and _EXPANDING * size > limit_mb << 20:
+        raise TooLarge(
+            f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
+            f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
+        )
+    return _FORM_LEAST_MB + (_EXPANDING * (size + weight(base)) >> 20)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.proof import passed
-from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
+from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.solution import Progress, ProgressCallback
 
 if TYPE_CHECKING:
-    from factorize.api.workers.pool import Place, Pool
+    from factorize.api.workers.pool import Place
     from factorize.storage.store import Store
 
 Document = dict[str, Any]
@@ -115,8 +114,6 @@ def step_of(event: Mapping[str, Any]) -> Progress:
     return Progress(**{name: event[name] for name in Progress.__dataclass_fields__})
 
 
-LIMIT_SECONDS = 600.0
-
 Key = tuple[str, tuple[str, ...]]
 """What it is made from, and the names of its matrices."""
 
@@ -184,53 +181,3 @@ def read_form(matrices: str | None, dtype: str | None) -> Form:
     if dtype is not None and dtype not in DTYPES:
         raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
     return Form(read_names(matrices), dtype)
-
-
-def made_form(
-    pool: Pool,
-    store: Store,
-    most_seconds: float,
-    digest: str,
-    matrices: Sequence[MatrixName],
-    dtype: str | None,
-    *,
-    memory_mb: int,
-) -> str:
-    """Have a stored factorization written in another form, proved and stored by workers, and return its digest.
-
-    Args:
-        pool: the workers.
-        store: where it is.
-        most_seconds: wall limit of this service.
-        digest: of the factorization.
-        matrices: what the file is to hold beside C.
-        dtype: type of C in the file, or None for its own.
-        memory_mb: what either worker may take, in units of 2^20 bytes.
-
-    Raises:
-        TooLarge: it took more memory or time than it may.
-        InvalidParameter: there is no such form.
-        StoreUnavailable: a worker ended otherwise; try again.
-    """
-    request = {"digest": digest, "matrices": list(matrices), "dtype": dtype}
-    try:
-        with pool.place() as place:
-            manifest = published(
-                "form",
-                request,
-                place=place,
-                store=store,
-                stages=Stages(lambda _step: None),
-                seconds=min(LIMIT_SECONDS, most_seconds),
-                memory_mb=memory_mb,
-                threads=pool.processors,
-            )
-    except WorkerEnded as error:
-        if error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-            raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None
-        raise StoreUnavailable(str(error)) from None
-    except InvalidParameter:
-        raise
-    except FactorizeError as error:
-        raise StoreUnavailable(str(error)) from None
-    return str(manifest["digest"])

@@ -13,11 +13,12 @@ import pytest
 from hostile_server import make
 from servers import shared_pool
 
+from factorize.api.access.caller import ANYONE
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
 from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.settings import Settings
-from factorize.api.workers.publishing import read_names
+from factorize.api.workers.publishing import Form, read_names
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.errors import (
     InvalidParameter,
@@ -137,11 +138,12 @@ def test_uploads_are_checked(service: SolverService) -> None:
     np.testing.assert_array_equal(service.store.matrix(uploaded["sha256"], [2, 1]), [[1], [0]])
 
 
-def test_more_matrices_than_memory_are_refused(service: SolverService) -> None:
+def test_more_matrices_than_memory_are_refused(service: SolverService, monkeypatch: pytest.MonkeyPatch) -> None:
     result = finished(service, {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "dense"}})
+    monkeypatch.setattr(service.engine, "room", (0, 1))
     with pytest.raises(TooLarge, match="Stream the rows"):
-        service.results.expanded(result, ("C_inv", "B"), limit_mb=0)
-    assert service.results.expanded(result, ("C",), limit_mb=0) == result
+        service.forms.of(result, Form(("C_inv", "B")), ANYONE)
+    assert service.forms.of(result, Form(("C",)), ANYONE) == result
 
 
 def test_names_of_matrices() -> None:

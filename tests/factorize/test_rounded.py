@@ -195,7 +195,7 @@ def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveServ
     both = live_service.post(spec, query="?dtype=float32&matrices=C,B").json()
     assert {name: entry["dtype"] for name, entry in both["matrices"].items()} == {"C": "float32", "B": "float32"}
     assert both["matrices"]["C"] == narrow["matrices"]["C"]
-    live_service.service.results._forms.clear()  # as after a restart
+    live_service.service.forms._known.clear()  # as after a restart
     live_service.service.catalog._next = float("-inf")
     place = f"/v1/factorizations/{base['digest']}"
     assert live_service.get(f"{place}?dtype=float32").json() == narrow

@@ -227,7 +227,7 @@ def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) ->
     assert set(full["matrices"]) == {"C", "C_inv", "B"}
     assert full["digest"] != base["digest"]
     place = f"/v1/factorizations/{base['spec_digest']}"
-    live_service.service.results._forms.clear()  # as after a restart
+    live_service.service.forms._known.clear()  # as after a restart
     live_service.service.catalog._next = float("-inf")
     assert live_service.get(f"{place}?matrices=B,C_inv").json() == full
     assert live_service.get(place).json() == base

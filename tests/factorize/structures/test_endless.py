@@ -301,7 +301,7 @@ class TestConsumers:
         store = open_store(str(tmp_path / "store"))
         found = solved(UNBOUNDED, BLT)
         store.put(found)
-        results = Results(store, cache_bytes=1 << 24, make=pytest.fail, stored_form=lambda _key: None)
+        results = Results(store, cache_bytes=1 << 24)
         result = results.answer(found.spec)
         rows = results.rows(result, "C_inv", 2, 40)
         assert rows.shape == (38, 40)
