@@ -22,7 +22,7 @@ from factorize.api.http.access import Access, Call
 from factorize.api.http.answers import result_of
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
-from factorize.api.http.routes import event, paced
+from factorize.api.http.routes import PING, PING_SECONDS, event
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, Question
@@ -119,7 +119,7 @@ async def _answered(kind: str, call: Call) -> Response:
         return bytes(answer)
 
     if "text/event-stream" in http.headers.get("accept", ""):
-        return EventStream(paced(_frames(run, stop, request_id(http))), call)
+        return EventStream(_frames(run, stop, request_id(http)), call)
     return Response(await _while_connected(http, run(lambda _event: None), stop), media_type="application/json")
 
 
@@ -173,19 +173,29 @@ async def _while_connected(http: Request, work: Awaitable[bytes], stop: Event) -
         stop.set()
 
 
+async def _next(news: asyncio.Queue[bytes | None]) -> bytes | None:
+    """Return the next frame, or a comment after `PING_SECONDS` without one."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            return await news.get()
+    except TimeoutError:
+        return PING
+
+
 async def _frames(run: Callable[[Report], Awaitable[bytes]], stop: Event, about: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a question; the worker ends with the stream."""
-    loop, news = asyncio.get_running_loop(), asyncio.Queue[Document | None]()
+    loop, news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def tell(progress: Document) -> None:
         if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
-            news.put_nowait({name: progress[name] for name in progress if name != "event"})
+            said = {name: progress[name] for name in progress if name != "event"}
+            news.put_nowait(event("progress", canonical_json(said)))
 
     task = asyncio.ensure_future(run(lambda progress: loop.call_soon_threadsafe(tell, progress)))
     task.add_done_callback(lambda _ended: news.put_nowait(None))
     try:
-        while (progress := await news.get()) is not None:
-            yield event("progress", canonical_json(progress))
+        while (frame := await _next(news)) is not None:
+            yield frame
         try:
             yield event("done", task.result())
         except ProblemAnswer as problem:

@@ -5,8 +5,8 @@ A handler only reads the request and writes the answer.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -34,7 +34,7 @@ from factorize.api.jobs.job import Job, State, shown_error
 from factorize.api.results import Result
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, StoreUnavailable
 
 Answer = TypeVar("Answer")
 LONG_BODY = 64 << 10
@@ -162,9 +162,7 @@ async def _lookup(call: Call, name: str, form: Form) -> Result | Job | None:
 
 
 PING_SECONDS = 15.0
-LOOK_SECONDS = 0.4
-"""How often a stream asks whether its caller's key is still good."""
-_PING = b": ping\n\n"
+PING = b": ping\n\n"
 _EVENT = {
     "type": "object",
     "description": "One of the events that are sent.",
@@ -191,54 +189,27 @@ async def get_events(call: ReadCall, name: str) -> Response:
         raise not_known(name)
     if isinstance(found, Job) and not found.finished:
         changes = call.service.engine.changes(name, _last_seen(call.request))
-        frames = paced(frames_of(changes), admitted=call.admitted)
-    else:
-        frames = _once(frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest))
-    return EventStream(frames, call)
+        return EventStream(frames_of(changes, call.admitted), call)
+    return EventStream([frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest)], call)
 
 
-async def frames_of(changes: AsyncGenerator[Job, None]) -> AsyncGenerator[bytes, None]:
-    """Turn the changes of a job into frames."""
-    async with aclosing(changes):
-        async for job in changes:
-            yield frame(job)
+async def frames_of(
+    changes: AsyncGenerator[Job | None, None], admitted: Callable[[], Awaitable[bool]] | None = None
+) -> AsyncGenerator[bytes, None]:
+    """Turn the changes of a job into frames, with a comment after `PING_SECONDS` without one.
 
-
-async def paced(
-    frames: AsyncGenerator[bytes, None],
-    *,
-    ping: float = PING_SECONDS,
-    admitted: Callable[[], Awaitable[bool]] | None = None,
-) -> AsyncIterator[bytes]:
-    """Pass frames on, with a comment whenever none has come for `ping` seconds.
-
-    The stream ends where `admitted` says that its caller would not be let in any more.
+    The stream ends where `admitted` says that its caller would not be let in any more, or the ledger does not answer.
     """
-    clock = asyncio.get_running_loop().time
-    pause = ping if admitted is None else min(ping, LOOK_SECONDS)
-    coming = asyncio.ensure_future(anext(frames, None))
-    told = clock()
-    try:
-        while True:
-            arrived, _ = await asyncio.wait({coming}, timeout=pause)
-            if admitted is not None and not await admitted():
-                return
-            if not arrived:
-                if clock() - told >= ping:
-                    told = clock()
-                    yield _PING
-                continue
-            newest = coming.result()
-            if newest is None:
-                return
-            told = clock()
-            yield newest
-            coming = asyncio.ensure_future(anext(frames, None))
-    finally:
-        coming.cancel()
-        with suppress(asyncio.CancelledError, StopAsyncIteration):
-            await coming
-        await frames.aclose()
+    told = time.monotonic()
+    with suppress(StoreUnavailable):
+        async with aclosing(changes):
+            async for job in changes:
+                if admitted is not None and not await admitted():
+                    return
+                now = time.monotonic()
+                if job is not None or now - told >= PING_SECONDS:
+                    told = now
+                    yield PING if job is None else frame(job)
 
 
 def frame(job: Job) -> bytes:
@@ -264,10 +235,6 @@ def _event(name: str, data: dict[str, Any], seq: int | None) -> bytes:
 def event(name: str, data: bytes) -> bytes:
     """Return the frame of an event whose data is JSON text on one line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
-
-
-async def _once(event: bytes) -> AsyncIterator[bytes]:
-    yield event
 
 
 def _last_seen(request: Request) -> int:

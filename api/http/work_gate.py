@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -178,7 +178,7 @@ class EventStream(StreamingResponse):
         call: asks for them.
     """
 
-    def __init__(self, frames: AsyncIterator[bytes], call: Call) -> None:
+    def __init__(self, frames: AsyncIterable[bytes] | Iterable[bytes], call: Call) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
         self._place = gate_of(call).stream(call.caller.owner or call.caller.address)
 

@@ -34,7 +34,7 @@ from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.5, 1.1
+FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
 OUTAGES = 10
 """Starts after which a job whose child finds no store is failed, though the service finds it."""
@@ -164,10 +164,10 @@ class JobEngine:
             self._drop(job.task, kill=True)
         return job
 
-    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job, None]:
-        """Follow a job: what it is now, then each change, up to its end.
+    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job | None, None]:
+        """Follow a job: what it is now, then each change, up to its end, and None for a look that sees none.
 
-        The row is looked at in pauses that grow to half a second, whichever engine changes it, so changes that follow
+        The row is looked at in pauses that grow to 0.4 seconds, whichever engine changes it, so changes that follow
         each other quickly may be seen as one.
 
         Args:
@@ -175,16 +175,15 @@ class JobEngine:
             after_seq: number of the last change that the listener has seen.
 
         Yields:
-            The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
+            The job, with rising ``seq``, or None; the last has ``finished``. Also ends when the engine closes.
         """
         pause = FIRST_PAUSE
         while not self.closed:
             job = await asyncio.to_thread(self._ledger.get, spec_digest)
             if job is None:
                 return
-            if job.seq != after_seq:  # smaller only after a ledger was lost and begun anew
-                after_seq = job.seq
-                yield job
+            yield job if job.seq != after_seq else None  # smaller only after a ledger was lost and begun anew
+            after_seq = job.seq
             if job.finished:
                 return
             await asyncio.sleep(pause)
@@ -196,7 +195,7 @@ class JobEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
                 async for job in changes:
-                    seen = job
+                    seen = job or seen
         return seen if seen is not None and seen.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
 
     # What is sent

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers import SLOW_SOLVER, LiveService, serving
 
-from factorize.api.http.routes import frames_of, paced
+from factorize.api.http import routes
 from factorize.api.jobs.job import Job
 from factorize.api.settings import Settings
 
@@ -118,16 +118,19 @@ def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
         assert live.until(f"/v1/factorizations/{name}", lambda found: "certificate" in found)
 
 
-def test_silence_is_filled_with_pings() -> None:
+def test_silence_is_filled_with_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "PING_SECONDS", 0.02)
     job = Job("a" * 64, "{}", "prefix", 1, 1.0, state="running", seq=7, progress={"iteration": 1})
 
-    async def changes() -> AsyncGenerator[Job, None]:
+    async def changes() -> AsyncGenerator[Job | None, None]:
         yield job
-        await heard.wait()
+        while not heard.is_set():
+            await asyncio.sleep(0.001)
+            yield None
 
     async def collect() -> list[bytes]:
         frames = []
-        async for frame in paced(frames_of(changes()), ping=0.02):
+        async for frame in routes.frames_of(changes()):
             frames.append(frame)
             if len(frames) == 4:
                 heard.set()
