@@ -103,7 +103,7 @@ def measure(n: int, bands: int, repeats: int = _REPEATS) -> Row:
     total = float(strategy.decoder_errors(state).sum())
     count = -(-n // bands)
     try:
-        bound = Utility(spec.document(), Strategy("banded", strategy.tensors(), n), {}, {}).class_bound().objective
+        bound = Utility(spec.document(), Strategy("banded", strategy.tensors(), n), {}, {}).class_bound.objective
     except NotEnclosed:
         bound = 0.0
     gap = count * total / n / bound - 1 if bound else math.inf

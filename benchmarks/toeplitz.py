@@ -80,7 +80,7 @@ def class_gap(n: int, found: Slope) -> str:
     spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}})
     strategy = ToeplitzMatrix(found.x / found.x[0], n)
     try:
-        bound = Utility(spec.document(), Strategy(strategy.structure, strategy.tensors(), n), {}, {}).class_bound()
+        bound = Utility(spec.document(), Strategy(strategy.structure, strategy.tensors(), n), {}, {}).class_bound
     except NotEnclosed:
         return "-"
     return f"{math.exp(found.value) / bound.objective - 1:.1e}"

@@ -162,8 +162,8 @@ def certify(
         utility = utility or utility_of(spec, strategy, dual)
         sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
         ends = _ends(utility, strategy.n)
-        bound = _bound(utility.lower_bound) if dual else None
-        class_bound = _bound(utility.class_bound) if spec.optimize_for is None else None
+        bound = _bound(lambda: utility.lower_bound) if dual else None
+        class_bound = _bound(lambda: utility.class_bound) if spec.optimize_for is None else None
     loss = _losses(sensitivity.value, ends, spec.workload.m)
     gap, class_gap = (each and loss.objective / each.objective - 1 for each in (bound, class_bound))
     judged = gap if class_gap is None else class_gap
@@ -182,7 +182,7 @@ def certify(
 
 def _ends(utility: Utility, n: int) -> Ends:
     try:
-        return utility.losses()
+        return utility.losses
     except (NotEnclosed, MemoryError) as reason:
         refusal = TooLarge if n > MAX_DENSE else CertificateError
         raise refusal(f"the losses are not enclosed: {reason}; use a smaller n or another mechanism") from None

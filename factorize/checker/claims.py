@@ -60,7 +60,7 @@ def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> 
     """Compare the losses of m rows that are claimed with their enclosures; a wide one refutes and never proves."""
     claims = file.manifest["certificate"]
     try:
-        found = utility.losses()
+        found = utility.losses
     except OUT_OF_REACH as reason:
         report.leave(f"losses: {reason}", of=[LOSS])
         return
@@ -138,7 +138,7 @@ def check_bound(report: Report, file: FactorFile, utility: Utility) -> None:
     elif not file.dual:
         report.refute(f"the lower bound {claim['objective']!r} ({claim['rule']}) has no evidence", of=LOWER_BOUND)
     else:
-        _compare(report, claim, utility.lower_bound, "strategy matrix", LOWER_BOUND)
+        _compare(report, claim, lambda: utility.lower_bound, "strategy matrix", LOWER_BOUND)
 
 
 def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> None:
@@ -150,7 +150,7 @@ def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> Non
         text = f"the class_lower_bound {claim['objective']!r} is not above the lower bound over all matrices"
         report.prove(text, of=CLASS_BOUND)
     else:
-        _compare(report, claim, utility.class_bound, "strategy matrix of the mechanism's class", CLASS_BOUND)
+        _compare(report, claim, lambda: utility.class_bound, "strategy matrix of the mechanism's class", CLASS_BOUND)
 
 
 def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerBound], members: str, of: str) -> None:

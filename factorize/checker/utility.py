@@ -34,10 +34,10 @@ from factorize.checker.doubles.nuclear_norms import (
 )
 from factorize.checker.doubles.triangles import inverse_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
-from factorize.checker.losses import balls, variances
+from factorize.checker.losses import balls, covariances, variances
 from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed
-from factorize.checker.spec.objectives import weighing_of
+from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import Strategy
 
@@ -74,23 +74,20 @@ class Utility:
         same_spec = all(part == spec[name] for name, part in self._spec.items())
         return same_spec and _equal(self._strategy.parts, strategy.parts) and _equal(self._dual, dual)
 
+    @cached_property
     def losses(self) -> Ends:
-        """Return enclosures of the losses at sensitivity 1.
+        """Enclosures of the losses at sensitivity 1.
 
         Raises:
             NotEnclosed: no road reaches them.
         """
-        return self._losses
-
-    @cached_property
-    def _losses(self) -> Ends:
         wide, reasons = None, []
-        short = min(max(self._strategy.n**3 // _QUICKER, variances.LEAST_WORK), variances.LARGEST_WORK)
+        short = min(max(self._strategy.n**3 // _QUICKER, covariances.LEAST_WORK), covariances.LARGEST_WORK)
         for road in (
             self._losses_by_series,
             partial(self._losses_by_recursion, short),
             self._losses_by_whole,
-            partial(self._losses_by_recursion, variances.LARGEST_WORK),  # one that was short and wide is run again
+            partial(self._losses_by_recursion, covariances.LARGEST_WORK),  # one that was short and wide is run again
             self._losses_by_balls,
         ):
             try:
@@ -111,17 +108,13 @@ class Utility:
             workload = toeplitz_column(self._spec["workload"])
         if column is None or workload is None:
             raise NotEnclosed("C or the workload is not Toeplitz")
-        return series.losses(column, workload, weighing_of(self._spec["objective"], self._strategy.n))
+        return series.losses(column, workload, self._weighing)
 
     def _losses_by_recursion(self, most: int) -> Ends:
-        ends = variances.losses(self._strategy, self._spec["workload"], self._spec["objective"], most)
-        if ends is None:
-            raise NotEnclosed("C or the workload is no recursion of few states")
-        return ends
+        return variances.losses(self._strategy, self._spec["workload"], self._spec["objective"], most)
 
     def _losses_by_whole(self) -> Ends:
-        weighing = weighing_of(self._spec["objective"], self._workload.rows)
-        return whole.losses(self._entries, self._inverse, self._workload, weighing)
+        return whole.losses(self._entries, self._inverse, self._workload, self._weighing)
 
     def _losses_by_balls(self) -> Ends:
         """Of a short C that is too ill-conditioned for doubles."""
@@ -129,27 +122,20 @@ class Utility:
             raise NotEnclosed(f"matrices of balls are inverted up to n={balls.LARGEST}")
         if self._strategy.doubles is None:
             raise NotEnclosed("matrices of balls are of stored entries")
-        weighing = weighing_of(self._spec["objective"], self._workload.rows)
-        return balls.losses(self._strategy.doubles, self._spec["workload"], self._user, weighing)
-
-    def lower_bound(self) -> LowerBound:
-        """Return a bound that no strategy matrix beats, from the evidence; see `lower_bound`."""
-        return self._lower_bound
+        return balls.losses(self._strategy.doubles, self._spec["workload"], self._user, self._weighing)
 
     @cached_property
-    def _lower_bound(self) -> LowerBound:
+    def lower_bound(self) -> LowerBound:
+        """A bound that no strategy matrix beats, from the evidence; see `lower_bound`."""
         return lower_bound(self._spec, self._dual, self._user, lambda: self._inverse)
 
+    @cached_property
     def class_bound(self) -> LowerBound:
-        """Return a bound on the objective over the mechanism's class, from C alone.
+        """A bound on the objective over the mechanism's class, from C alone.
 
         Raises:
             NotEnclosed: the class, or this size of it, is not evaluated here.
         """
-        return self._class_bound
-
-    @cached_property
-    def _class_bound(self) -> LowerBound:
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.structure == "banded":
             return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
@@ -165,20 +151,23 @@ class Utility:
         raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
 
     def _bound_in_band(self) -> Fraction:
-        weighing = weighing_of(self._spec["objective"], self._workload.rows)
         form, bands = allowed(self._spec["participation"], self._strategy.n), int(self._spec["mechanism"]["bands"])
-        rows = rows_of(weighing, {})
+        rows = rows_of(self._weighing, {})
         if self._strategy.n > LARGEST_IN_BAND:
             raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
         if rows is None or not self._strategy.bandwidth <= bands <= form.separation:
             raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
-        weighted = WeightedTarget(self._workload, weighing, rows[0])
+        weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         factor, guess = band_evidence(weighted, self._inverse, bands)
         try:
             norm = norm_below(targets(factor, weighted), guess)
         except NotEnclosed:
             norm = norm_by_vectors(weighted, [factor])
         return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
+
+    @cached_property
+    def _weighing(self) -> Weighing:
+        return weighing_of(self._spec["objective"], self._spec["workload"].get("shape", [self._strategy.n])[0])
 
     @cached_property
     def _workload(self) -> WorkloadRows:

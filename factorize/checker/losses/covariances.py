@@ -14,6 +14,8 @@ from factorize.checker.spec.programs import Coefficient, Program, X, pair
 Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
 """A number for all steps; one for each: rationals, doubles (n,) or pairs (n, 2); or what returns doubles of steps."""
 _GROWS = "the recursion grows too much to be enclosed in doubled precision"
+LEAST_WORK, LARGEST_WORK = 1 << 24, 1 << 35
+"""Steps times states times terms: a tenth of a second, and five minutes."""
 _NUMBERS = 1 << 15  # factors that are laid out at one time
 
 
@@ -27,37 +29,48 @@ class Statement(NamedTuple):
     terms: Mapping[tuple[int, int], Factor]
 
 
-def followed(first: list[Statement], program: Program) -> tuple[list[Statement], int]:
-    """Return statements with those of a program of their state 0 after them, and which state is its output."""
-    made = 1 + max(statement.target for statement in first)
+class Recursion(NamedTuple):
+    """Statements of every step.
 
-    def place(state: int) -> int:
-        return 0 if state == X else made + state
+    Attributes:
+        statements: in their order.
+        reading: the state that is read after them.
+        noise: the state that white noise is added to where a step sets it first.
+    """
 
-    after = [
-        Statement(made + target, {(place(source), 0): factor for source, factor in terms.items()})
-        for target, terms in program.statements
-    ]
-    return [*first, *after], place(program.output)
+    statements: list[Statement]
+    reading: int = 0
+    noise: int = 0
+
+    def then(self, program: Program) -> Recursion:
+        """Return the same with the statements of a program of state 0 after them."""
+        made = 1 + max(statement.target for statement in self.statements)
+
+        def place(state: int) -> int:
+            return 0 if state == X else made + state
+
+        after = [
+            Statement(made + target, {(place(source), 0): factor for source, factor in terms.items()})
+            for target, terms in program.statements
+        ]
+        return Recursion([*self.statements, *after], place(program.output), self.noise)
 
 
-def variances(
-    n: int, statements: list[Statement], reading: int, *, noise: int = 0, backwards: bool = False
-) -> np.ndarray:
-    """Return ends of the variances of a state at each step, shape (2, n).
+def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwards: bool = False) -> np.ndarray:
+    """Return ends of the variances of what is read at each step, shape (2, n).
 
     Args:
         n: steps.
-        statements: of each step.
-        reading: the state.
-        noise: the state that white noise is added to where a step sets it first.
+        recursion: of each step.
+        most: units of work.
         backwards: whether the last step is run first.
 
     Raises:
-        NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
+        NotEnclosed: the recursion grows so much that doubled precision does not enclose it, or it would take too long.
     """
     from factorize.checker.losses.variance_kernels import carry
 
+    statements, reading, noise = recursion
     factors = list({_name(factor): factor for _, terms in statements for factor in terms.values()}.values())
     columns = {_name(factor): column for column, factor in enumerate(factors)}
     sizes = [1] * (1 + max(target for target, _ in statements))
@@ -67,6 +80,8 @@ def variances(
     triples = [
         (source, lag, columns[_name(factor)]) for _, terms in statements for (source, lag), factor in terms.items()
     ]
+    if n * sum(sizes) * (len(triples) + len(statements)) > most:
+        raise NotEnclosed(f"a recursion of {sum(sizes)} states is followed for {most} units of work, not for n={n}")
     starts = np.cumsum([0, *(len(terms) for _, terms in statements)])
     places = [*((source, lag) for source, lag, _ in triples), *((target, 0) for target, _ in statements), (reading, 0)]
     states, lags = np.array(places, dtype=np.int64).T

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import outwards
 from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.programs import Program, X
 from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 
-LEAST_WORK, LARGEST_WORK = 1 << 24, 1 << 35
-"""Steps times states squared: a tenth of a second, and five minutes."""
 WIDEST = 1e-9
 """Relative width of the losses above which they count as not enclosed."""
 _SLACK = 2.0**-44
@@ -35,8 +34,8 @@ class Ends(NamedTuple):
     objective: tuple[float, float]
 
 
-def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any], most: int) -> Ends | None:
-    """Return the losses, or None where C or A has no recursion here, or it would take too long.
+def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any], most: int) -> Ends:
+    """Return the losses.
 
     Args:
         strategy: banded, Toeplitz with few diagonals, with buffers or decays, or a tree.
@@ -45,19 +44,18 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         most: units of work.
 
     Raises:
-        NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
+        NotEnclosed: C or A is no recursion here, or would take too long, or doubled precision does not enclose it.
     """
-    found = program_of(workload)
-    if found is not None and strategy.scale is not None:
-        found = _after_factors(found, strategy.scale)
-    ends = None if found is None else strategy.reading.variances(found, most)
-    if found is None or ends is None:
-        return None
-    weighing = weighing_of(objective, strategy.n)
+    program = program_of(workload)
+    if program is None:
+        raise NotEnclosed("the workload is no recursion of few states")
+    if strategy.scale is not None:
+        program = _after_factors(program, strategy.scale)
+    weighing, ends = weighing_of(objective, strategy.n), strategy.reading.variances(program, most)
     if weighing.tau is None:
         return weighed(ends, weighing)
-    since = strategy.reading.variances(found.since_reference(strategy.n, weighing.tau), most)
-    return None if since is None else weighed(ends, weighing, since)
+    since = program.since_reference(strategy.n, weighing.tau)
+    return weighed(ends, weighing, strategy.reading.variances(since, most))
 
 
 def _after_factors(program: Program, scale: np.ndarray) -> Program:

@@ -84,14 +84,16 @@ def _of_toeplitz(strategy: Strategy, bins: int) -> np.ndarray:
 def _sums(strategy: Strategy, bins: int) -> np.ndarray:
     """At least the sums over all classes, shape (n, bins)."""
     factors = np.ones(strategy.n) if strategy.scale is None else strategy.scale
-    buffers, bands = strategy.reading.buffers, strategy.reading.diagonals(MOST_WORK)
+    buffers, bands = strategy.reading.buffers, strategy.reading.bands
     if buffers is not None and buffers.nonnegative and len(buffers.inputs) == strategy.n:
         return _of_buffers(buffers, factors, bins)
-    return _of_columns(strategy, bins) if bands is None else _of_bands(bands, factors, bins)
+    if bands is None or strategy.n * len(bands) ** 2 > MOST_WORK:
+        return _of_columns(strategy, bins)
+    return _of_bands(bands, factors, bins)
 
 
 def _of_bands(bands: np.ndarray, factors: np.ndarray, bins: int) -> np.ndarray:
-    n = bands.shape[1]
+    n = len(factors)
     sums = np.zeros((n, bins))
     for d, band in enumerate(bands):
         columns = np.arange(n - d)

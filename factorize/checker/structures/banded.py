@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near
-from factorize.checker.structures.base import StoredReading, placed
+from factorize.checker.losses.covariances import Recursion, negative
+from factorize.checker.structures.base import StoredReading, placed, solved
 from factorize.checker.structures.dense import norms
 from factorize.checker.structures.toeplitz import width_of
 
@@ -33,6 +34,11 @@ class BandedReading(StoredReading):
         """Return some columns."""
         return placed([self._bands[:, j] for j in indices], indices, self.n)
 
-    def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  they are there, at no work
-        """Return the bands."""
+    @property
+    def bands(self) -> np.ndarray:
+        """The diagonals."""
         return self._bands
+
+    def inverse(self) -> Recursion:
+        """Return x less the earlier ones, and divided."""
+        return Recursion(solved({(0, d): negative(band, d) for d, band in enumerate(self._bands) if d}, self._bands[0]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, share
-from factorize.checker.losses.covariances import Factor, Statement, followed, negative, variances
+from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative, variances
 from factorize.checker.spec.programs import Program, pair
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ class Reading(ABC):
         """The first column of a Toeplitz matrix in doubles."""
         return None if self.column is None else Near(self.column, 0.0)
 
+    @property
+    def bands(self) -> np.ndarray | None:
+        """The diagonals where they are stored, shape (bandwidth, n), or (bandwidth, 1) of a Toeplitz matrix."""
+        return None if self.column is None else self.column[: self.bandwidth, None]
+
     @abstractmethod
     def column_norms(self) -> Near:
         """Squared norms of the columns.
@@ -111,35 +116,32 @@ class Reading(ABC):
             NotEnclosed: rounding leaves too much open.
         """
 
-    def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
-        """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""
-        return None
+    def inverse(self) -> Recursion:
+        """Return C^-1.
 
-    def inverse(self) -> list[Statement] | None:
-        """Return C^-1 as statements on a few states, of which state 0 is what it makes of the noise added to it."""
-        return None if self.buffers is None else _of_buffers(self.buffers.balanced())
+        Raises:
+            NotEnclosed: it is no recursion of few states.
+        """
+        if self.column is not None:
+            terms: dict[tuple[int, int], Factor] = {
+                (0, d): -float(self.column[d]) for d in np.flatnonzero(self.column)[1:]
+            }
+            return Recursion(solved(terms, self.column[:1]))
+        if self.buffers is None:
+            raise NotEnclosed("C is no recursion of few states")
+        return Recursion(_of_buffers(self.buffers.balanced()))
 
-    def variances(self, program: Program, most: int) -> np.ndarray | None:
+    def variances(self, program: Program, most: int) -> np.ndarray:
         """Return ends of the variances of the rows of A C^-1 y for white noise y, shape (2, n).
 
         Args:
             program: of A.
             most: units of work.
 
-        Returns:
-            None where C is no recursion of few states, or it would take too long.
-
         Raises:
-            NotEnclosed: see `covariances.variances`.
+            NotEnclosed: C is no recursion of few states, or see `covariances.variances`.
         """
-        bands, states = self.diagonals(most), len(program.statements)
-        if bands is None:
-            first = self.inverse()
-        elif self.n * (len(bands) + states) * (len(bands) + 2 * states) > most:
-            return None
-        else:
-            first = solved({(0, d): negative(band, d) for d, band in enumerate(bands) if d}, bands[0])
-        return None if first is None else variances(self.n, *followed(first, program))
+        return variances(self.n, self.inverse().then(program), most)
 
 
 class StoredReading(Reading):
@@ -200,14 +202,12 @@ class ComputedToeplitzReading(Reading):
 
 
 def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[Statement]:
-    """Return statements that add terms to noise in state 0, and divide by the diagonal."""
-    divided = [] if (diagonal == 1).all() else [Statement(0, {(0, 0): reciprocals(diagonal)})]
-    return [Statement(0, terms), *divided]
-
-
-def reciprocals(numbers: np.ndarray) -> np.ndarray:
-    """Return 1 / x as pairs of doubles, shape (n, 2), within 2^-104 of themselves."""
-    return np.array([pair(1 / Fraction(number)) for number in numbers.tolist()]).reshape(-1, 2)
+    """Return statements that add terms to noise in state 0, and divide by the diagonal, or its only number."""
+    if (diagonal == 1).all():
+        return [Statement(0, terms)]
+    reciprocals = (1 / Fraction(number) for number in diagonal.tolist())
+    by: Factor = next(reciprocals) if len(diagonal) == 1 else np.array([pair(each) for each in reciprocals])
+    return [Statement(0, terms), Statement(0, {(0, 0): by})]
 
 
 def _of_buffers(buffers: Buffers) -> list[Statement]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, share
-from factorize.checker.losses.covariances import Statement, variances
+from factorize.checker.losses.covariances import Recursion, Statement, variances
 from factorize.checker.structures.base import Buffers, Reading
 
 _LOOSE = 2.0**-40  # share of a column norm that may be left open
@@ -59,7 +59,7 @@ class BufferedReading(Reading):
                 statements.append(Statement(own[b] if s == 1 else spare + b, column))
             statements += [Statement(own[b], {(spare + b, 0): 1.0}) for b in range(s) if s > 1]
         with np.errstate(all="ignore"):
-            ends = diagonal**2 + variances(len(diagonal), statements, y, noise=z, backwards=True)
+            ends = diagonal**2 + variances(len(diagonal), Recursion(statements, y, z), backwards=True)
         loose = float(((ends[1] - ends[0]) / ends[0]).max()) if (ends[0] > 0).all() else np.inf
         if not loose < _LOOSE:
             raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")

@@ -8,7 +8,6 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import StoredReading
-from factorize.checker.structures.toeplitz import diagonals_of
 
 
 class DenseReading(StoredReading):
@@ -39,10 +38,6 @@ class DenseReading(StoredReading):
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""
         return self._array[:, indices]
-
-    def diagonals(self, most: int) -> np.ndarray | None:
-        """Return the diagonals of a Toeplitz matrix up to the last that is not 0."""
-        return None if self.column is None else diagonals_of(self.column, most)
 
 
 def norms(array: np.ndarray) -> Near:

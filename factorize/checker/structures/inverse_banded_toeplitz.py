@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
-from factorize.checker.losses.covariances import Factor, Statement, followed, variances
-from factorize.checker.spec.programs import Program
+from factorize.checker.losses.covariances import Factor, Recursion, Statement
 from factorize.checker.structures.base import ComputedToeplitzReading
 
 if TYPE_CHECKING:
@@ -55,11 +54,7 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
         """The first column, with a share for the roundings that sums of doubles would meet."""
         return Near(self._rounded[0], share(roundings=3 * self.n) if self._weights.any() else 0.0)
 
-    def variances(self, program: Program, most: int) -> np.ndarray | None:
-        """Return variances with the weights of the last inputs, which are kept as the noise that they are."""
+    def inverse(self) -> Recursion:
+        """Return the noise less the weights times the last of it, which is kept."""
         terms: dict[tuple[int, int], Factor] = {(1, d): -float(w) for d, w in enumerate(self._weights) if w}
-        states = len(program.statements) + max((d for _, d in terms), default=0)
-        if self.n * (len(terms) + states) * (1 + states) > most:
-            return None
-        statements = [Statement(0, terms), Statement(1, {}), Statement(0, {(0, 0): 1.0, (1, 0): 1.0})]
-        return variances(self.n, *followed(statements, program), noise=1)
+        return Recursion([Statement(0, terms), Statement(1, {}), Statement(0, {(0, 0): 1.0, (1, 0): 1.0})], noise=1)

@@ -128,14 +128,14 @@ class RedrawnReading(Reading):
             values, apart = self.solved(indices)
         return Columns(values, apart * size * _ABOVE)
 
-    def variances(self, program: Program, most: int) -> np.ndarray | None:
+    def variances(self, program: Program, most: int) -> np.ndarray:
         """Return the squared norms of the rows of A K; see `Reading`.
 
         Raises:
-            NotEnclosed: numbers leave the range of doubles.
+            NotEnclosed: numbers leave the range of doubles, or it would take too long.
         """
         if self.n**2 * (self._numbers[0].shape[1] + len(program.statements)) > most:
-            return None
+            raise NotEnclosed(f"rows of C^-1 are followed for {most} units of work, not for n={self.n}")
         ends = np.empty((2, self.n))
         with np.errstate(all="ignore"):
             for i, row in enumerate(program.run(self.inverse_rows(), Factor.of)):

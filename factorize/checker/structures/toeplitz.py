@@ -33,10 +33,6 @@ class ToeplitzReading(StoredReading):
         """Return some columns."""
         return placed([self.column] * len(indices), indices, self.n)
 
-    def diagonals(self, most: int) -> np.ndarray | None:
-        """Return the diagonals up to the last that is not 0."""
-        return diagonals_of(self.column, most)
-
 
 def falls(column: np.ndarray) -> bool:
     """Return whether coefficients are non-negative and do not increase."""
@@ -46,14 +42,3 @@ def falls(column: np.ndarray) -> bool:
 def width_of(column: np.ndarray) -> int:
     """Return how many coefficients there are up to the last one that is not 0, the first one included."""
     return int(np.flatnonzero(column).max(initial=0)) + 1
-
-
-def diagonals_of(column: np.ndarray, most: int) -> np.ndarray | None:
-    """Return the diagonals of a Toeplitz matrix, shape (bands, n); None above `most` units of work."""
-    n, width = len(column), width_of(column)
-    if n * width**2 > most:
-        return None
-    bands = np.repeat(column[:width, None], n, axis=1)
-    for d in range(width):
-        bands[d, n - d :] = 0.0
-    return bands

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
-from factorize.checker.losses.covariances import Factor, Statement, negative
+from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative
 from factorize.checker.structures.base import StoredReading, solved
 
 
@@ -54,7 +54,7 @@ class TreeReading(StoredReading):
             found[left[inside]] += sums[sides[left[inside]] ^ 1]
         return Near(found, share(roundings=self.n + len(self._nodes) + 4))
 
-    def inverse(self) -> list[Statement]:
+    def inverse(self) -> Recursion:
         """Return x less the blocks behind it; then blocks of the trailing ones and x merge, as a counter's bits do.
 
         State j + 1 is the sum over the last block of level j. What merges into a level is of lower ones.
@@ -68,7 +68,7 @@ class TreeReading(StoredReading):
             merges.append(
                 Statement(j + 1, {(j + 1, 0): kept, (0, 0): merging, **{(k + 1, 0): merging for k in range(j)}})
             )
-        return [*solved({(j + 1, 0): negative(nodes[j + 1]) for j in levels}, nodes[0]), *merges]
+        return Recursion([*solved({(j + 1, 0): negative(nodes[j + 1]) for j in levels}, nodes[0]), *merges])
 
 
 def _marks(places: np.ndarray) -> Factor:

@@ -57,7 +57,7 @@ def bound_of(result: Factorization) -> float:
         name.removeprefix("C").removeprefix("."): array for name, array in result.tensors().items() if name[0] == "C"
     }
     strategy = Strategy(entry["structure"], tensors, N)
-    return Utility(spec, strategy, {}, {}).class_bound().objective
+    return Utility(spec, strategy, {}, {}).class_bound.objective
 
 
 def first_column(result: Factorization, kind: str) -> np.ndarray:
@@ -223,7 +223,7 @@ class TestBanded:
         } | changes
         diagonals = np.array([np.ones(N), [0.05] * (N - 1) + [0.0]])
         strategy = Strategy("banded", {"bands": diagonals}, N)
-        return Utility(spec, strategy, {}, {}).class_bound().objective
+        return Utility(spec, strategy, {}, {}).class_bound.objective
 
     def test_bands_that_do_not_fit(self) -> None:
         assert self.bound(2, {"kind": "min_sep", "min_sep": 2}) > 0

@@ -11,7 +11,7 @@ from specs import solved, spec_of
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
-from factorize.checker.losses import variances
+from factorize.checker.losses import covariances, variances
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 
@@ -53,7 +53,7 @@ def compared(
     spec = spec_of(workload, "identity", objective=objective).document()
     strategy = Strategy(structure, dict(tensors), N)
     whole = Utility(spec, strategy, {}, {})._losses_by_whole()
-    long = variances.losses(strategy, spec["workload"], spec["objective"], variances.LARGEST_WORK)
+    long = variances.losses(strategy, spec["workload"], spec["objective"], covariances.LARGEST_WORK)
     assert long is not None
     for name in ("total", "largest", "last", "objective"):
         (low, high), (a, b) = getattr(whole, name), getattr(long, name)
