@@ -114,19 +114,25 @@ def _residual_rows(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield the first of some rows, these up to where they end in zeros, and norms of what they are off by."""
     wanted = None if workload is None else workload.times()
-    for start, stop in blocks_of(len(decoder)):
-        width = stop if workload is None or workload.triangular else decoder.shape[1]
+
+    def product(block: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        width = block[1] if workload is None or workload.triangular else decoder.shape[1]
+        rows = decoder[slice(*block), :width]
         with np.errstate(all="ignore"):
-            rows = decoder[start:stop, :width]
-            image, errors = times_lower(rows, entries.values[:width, :width]), entries.lost(rows)
-            if wanted is None:
-                image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
-            else:
-                for place, row in zip(range(stop - start), wanted, strict=False):
-                    image[place] -= row.values[:width]
-                    errors[place] += norm_of(row.errors) * (1 + SLACK)
-        finite(float(errors.sum()), float(np.einsum("ij->", image)))
-        yield start, image, errors
+            return times_lower(rows, entries.values[:width, :width]), entries.lost(rows)
+
+    blocks = list(blocks_of(len(decoder)))
+    with ThreadPoolExecutor(2, "products") as pool:  # in one thread each, they leave a core idle
+        for (start, stop), (image, errors) in zip(blocks, pool.map(product, blocks), strict=True):
+            with np.errstate(all="ignore"):
+                if wanted is None:
+                    image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
+                else:
+                    for place, row in zip(range(stop - start), wanted, strict=False):
+                        image[place] -= row.values[: image.shape[1]]
+                        errors[place] += norm_of(row.errors) * (1 + SLACK)
+            finite(float(errors.sum()), float(np.einsum("ij->", image)))
+            yield start, image, errors
 
 
 def norm_above(matrix: np.ndarray) -> float:
@@ -140,17 +146,29 @@ def norm_above(matrix: np.ndarray) -> float:
     return min(math.sqrt(sums), norm_of(row_norms(matrix))) * (1 + gamma(4 * max(matrix.shape))) * (1 + SLACK)
 
 
-def norm_of_inverse(inverse: np.ndarray, entries: Entries) -> float:
-    """Return at least the spectral norm of C^-1, from N near it.
+def _norm_of_inverse(
+    inverse: np.ndarray, entries: Entries, workload: WorkloadRows, decoder: np.ndarray, rest: np.ndarray
+) -> float:
+    """Return at least the spectral norm of C^-1, from N near it, B, and norms of the rows of R.
+
+    Where A is a chain, M = A^-1 B takes the place of N, since M C = I + A^-1 R: row i of A^-1 X is that of X less k_i
+    times the one before it, over e_i, and so M differs from N by what a step of the chain has rounded.
 
     Raises:
         NotEnclosed: N is too far from C^-1.
     """
-    with np.errstate(all="ignore"):
-        defect = norm_of(residual_norms(inverse, entries, None))
-        if not defect < 0.5:
-            raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
-        return norm_above(inverse) / (1 - defect) * (1 + SLACK)
+    moved, defect = 0.0, 1.0
+    if workload.chain is not None:
+        follow, feed = np.abs(workload.chain)
+        last = np.append(0.0, rest[:-1]), np.append(0.0, row_norms(decoder)[:-1])
+        defect = norm_of((rest + follow * last[0]) / feed) * (1 + SLACK)
+        rounded = gamma(8) * (follow * last[1] + feed * row_norms(inverse)) + len(rest) * TINY
+        moved = norm_of(rounded / feed) * (1 + SLACK)
+    if not defect < 0.5:
+        moved, defect = 0.0, norm_of(residual_norms(inverse, entries, None))
+    if not defect < 0.5:
+        raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
+    return (norm_above(inverse) + moved) / (1 - defect) * (1 + SLACK)
 
 
 def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> Ends:
@@ -165,10 +183,10 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
     Raises:
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
     """
-    with np.errstate(all="ignore"), ThreadPoolExecutor(1, "inverse") as pool:
-        largest = pool.submit(norm_of_inverse, inverse, entries)  # on a core that products in one thread leave idle
+    with np.errstate(all="ignore"):
         decoder = workload.guess(inverse)
-        errors = residual_norms(decoder, entries, workload) * largest.result() * (1 + SLACK)
+        rest = residual_norms(decoder, entries, workload)
+        errors = rest * _norm_of_inverse(inverse, entries, workload, decoder, rest) * (1 + SLACK)
         ends, since = _around(decoder, errors), None
         if weighing.tau is not None:
             before = np.array(weighing.references)

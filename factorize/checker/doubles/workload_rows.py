@@ -58,6 +58,12 @@ class WorkloadRows:
         loose = not max(each.errors for each in column) <= _LOOSE * max(abs(each.values) for each in column)
         return _whole(self._document) if loose else None
 
+    @cached_property
+    def chain(self) -> np.ndarray | None:
+        """Numbers k and e, rounded once, of rows s_i = k_i s_{i-1} + e_i x_i, shape (2, n); None for any other A."""
+        steps = self._program.steps(self.rows) if self._program is not None and self._array is None else None
+        return None if steps is None else np.array(steps, dtype=np.float64).T
+
     def times(self, matrix: np.ndarray | None = None) -> Iterator[Around]:
         """Yield the rows of A times a matrix, or of A."""
         if self._array is None:
@@ -73,6 +79,11 @@ class WorkloadRows:
             return np.asarray(self._array.values @ matrix)
         assert self._program is not None  # or there is an array
         guess = np.empty((self.rows, matrix.shape[1]))
+        if self.chain is not None:
+            before = np.zeros(matrix.shape[1])
+            for place, (follow, feed) in enumerate(self.chain.T):
+                before = np.add(follow * before, feed * matrix[place], out=guess[place])
+            return guess
         for place, row in enumerate(self._program.run(matrix)):
             guess[place] = row
         return guess

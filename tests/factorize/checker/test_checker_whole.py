@@ -6,6 +6,7 @@ import ast
 import itertools
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.doubles import whole
+from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.file import read_array
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
@@ -287,3 +290,28 @@ def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.Mo
     report = check_factor_file(data)
     assert report.supported and {"certificate.loss", "certificate.lower_bound"} <= set(report.unseen)
     assert all("too much" in text for text in report.not_checked if text.startswith(("losses", "the lower bound")))
+
+
+CHAINS: list[dict[str, Any]] = [
+    {"kind": "prefix"},
+    {"kind": "decay", "rate": 0.9},
+    {"kind": "schedule", "learning_rates": [1.0, 0.5, 1e-3, 1e-6, 0.25, 1.0, 2.0, 1e-9, 1.0, 0.125, 1.0, 1.0]},
+    {"kind": "momentum", "momentum": 0.9},
+]
+
+
+@pytest.mark.parametrize("workload", CHAINS, ids=lambda workload: workload["kind"])
+@pytest.mark.parametrize("apart", [0.0, 1e-6, 1e-2])
+def test_the_norm_of_the_inverse_holds_for_every_guess(workload: dict[str, Any], apart: float) -> None:
+    n, rng = 12, np.random.default_rng(5)
+    array = np.tril(rng.normal(size=(n, n))) + 4 * np.eye(n)
+    entries, rows = whole.entries_of(Strategy("dense", {"": array}, n)), WorkloadRows({"n": n, **workload}, {})
+    assert (rows.chain is None) == (workload["kind"] == "momentum")
+    inverse = np.linalg.inv(array)
+    guess = np.tril(inverse * (1 + apart * rng.normal(size=(n, n))))
+    decoder = rows.guess(guess)
+    rest = whole.residual_norms(decoder, entries, rows)
+    found = whole._norm_of_inverse(guess, entries, rows, decoder, rest)
+    true = float(np.linalg.norm(inverse, 2))
+    assert true <= found * (1 + 1e-12)
+    assert apart or found <= 3 * true
