@@ -44,8 +44,8 @@ from factorize.checker.strategy import Strategy
 OUT_OF_REACH = (NotEnclosed, MemoryError)
 """Of a road; another may be left."""
 
-_LONG = 128
-"""Steps from which lower bounds of recursions are quicker without whole matrices; below, nothing has to be compiled."""
+_LONG, _FAR = 128, 24
+"""Steps in all, and between two participations, from which lower bounds are quicker without whole matrices."""
 _QUICKER = 16
 """Multiplications of whole matrices in the time of a unit of a recursion's work: 2e9 and 1.2e8 a second."""
 
@@ -209,12 +209,14 @@ def lower_bound(
         ("block resolvents", lambda: block_resolvents.lower_bound(spec, dual)),
     ]
 
-    def by_whole() -> Fraction:
-        workload = WorkloadRows(spec["workload"], user)
-        short = max(workload.rows, workload.columns) <= LARGEST_VECTORS
-        return bound_by_whole(spec, dual, workload, None if short else inverse)
+    m, n = spec["workload"].get("shape") or [spec["workload"]["n"]] * 2
+    short = max(m, n) <= LARGEST_VECTORS
+    near = n < _LONG or (short and allowed(spec["participation"], n).separation < _FAR)
 
-    roads.insert(0 if spec["workload"].get("n", _LONG) < _LONG else len(roads), ("whole matrices", by_whole))
+    def by_whole() -> Fraction:
+        return bound_by_whole(spec, dual, WorkloadRows(spec["workload"], user), None if short else inverse)
+
+    roads.insert(0 if near else len(roads), ("whole matrices", by_whole))
     reasons, nothing = [], None
     for name, road in roads:
         try:

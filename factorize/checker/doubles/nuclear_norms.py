@@ -151,10 +151,8 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
         NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
     """
     with np.errstate(all="ignore"):
-        guess = _nearer(guess)
+        guess, near = _nearer(guess)
         (rows, columns), lengths, magnitude = guess.shape, column_norms(guess), norm_above(guess)
-        near = gram(guess)
-        near[np.diag_indices(columns)] -= 1.0
         apart = norm_of(column_norms(near))
         error = gamma(roundings_of(rows) + 1) * magnitude**2 + 2 * UNIT * (apart + 1) + guess.size * TINY
         parts, lost, start = [], 0.0, 0
@@ -177,15 +175,15 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
     return Fraction(max(below, 0.0)) / Fraction(math.nextafter(math.sqrt(math.nextafter(squared, 2.0)), 2.0))
 
 
-def _nearer(guess: np.ndarray) -> np.ndarray:
-    """Return P after steps of Newton and Schulz, as long as it is not near."""
-    for _ in range(_MOST_STEPS):
+def _nearer(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return P after steps of Newton and Schulz, as long as it is not near, and P^T P - I as computed."""
+    for step in range(_MOST_STEPS + 1):
         near = gram(guess)
         near[np.diag_indices(len(near))] -= 1.0
-        if not _NEAR * len(near) < float(np.einsum("ij,ij->", near, near)) < _FARTHEST**2:
+        if step == _MOST_STEPS or not _NEAR * len(near) < float(np.einsum("ij,ij->", near, near)) < _FARTHEST**2:
             break
         guess = guess - 0.5 * (guess @ near)
-    return guess
+    return guess, near
 
 
 _ADDED = (0.0, *(10.0**power for power in range(-15, -2, 2)))

@@ -467,3 +467,14 @@ class TestProofsThatAreThere:
         data = sealed(manifest, tensors)
         other = check_factor_file(data, proved=proved)
         assert other.failed == check_factor_file(data).failed != []
+
+
+@pytest.mark.parametrize(("epochs", "road"), [(8, "whole matrices"), (4, "block resolvents")])
+def test_the_quicker_road_to_a_bound_is_taken_first(epochs: int, road: str) -> None:
+    """Steps 16 apart by whole matrices, 32 apart by block resolvents, and both reach the same."""
+    made = solved(128, participation={"kind": "fixed_epochs", "epochs": epochs})
+    bound = made.certificate.lower_bound
+    assert bound is not None and bound.rule.endswith(road)
+    assert by_vectors(certificate.utility_of(made.spec, made.matrix, made.dual)) == pytest.approx(
+        bound.objective, rel=1e-9
+    )
