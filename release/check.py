@@ -62,6 +62,7 @@ def build(to: Path, *, second: int, root: Path = ROOT) -> Path:
     with tempfile.TemporaryDirectory(prefix="factorize-check-") as folder:
         sources = Path(folder) / "sources"
         copied = {path: path.relative_to(root) for path in modules(root=root).values()}
+        copied |= {path: path.relative_to(root) for path in root.glob("factorize/checker/pages/*")}
         copied |= {root / "release" / "check.toml": Path("pyproject.toml"), root / "LICENSE": Path("LICENSE")}
         for path, name in copied.items():
             target = sources / name

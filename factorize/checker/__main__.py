@@ -10,10 +10,8 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from factorize.checker.receipt_text import card, entry, questions, text
-from factorize.checker.report import Report
+from factorize.checker.receipt_text import page, text
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.signatures import check_signature
 
@@ -21,11 +19,7 @@ FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
 SIGNATURE = "receipt.signature"
 
 
-def _registered(report: Report, receipt: dict[str, Any]) -> str:
-    return json.dumps(entry(report, receipt), indent=2) + "\n"
-
-
-PAGES = {"card": card, "nist": questions, "registry": _registered}
+PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif asked.output == "text" or not report.supported:
         print(text(report))
     else:
-        print(PAGES[asked.output](report, json.loads(receipt)), end="")
+        print(page(PAGES[asked.output], report, json.loads(receipt)), end="")
     if not report.supported:
         return FALSE
     return NOT_LOOKED_AT if report.unseen else 0

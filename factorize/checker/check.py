@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from factorize.checker import claims
 from factorize.checker.arithmetic.machine import check_mode, require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.claims import (
-    check_bound,
-    check_class_bound,
-    check_convergence,
-    check_losses,
-    check_mechanism,
-    check_sensitivity,
-)
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.mechanism import Named, belongs, belongs_endless
 from factorize.checker.participation import allowed
@@ -34,11 +27,7 @@ from factorize.checker.report import (
     check_claim,
     stated_claims,
 )
-from factorize.checker.sensitivity import (
-    exactly,
-    squared_limit,
-    squared_sensitivity,
-)
+from factorize.checker.sensitivity import exactly, squared_limit, squared_sensitivity
 from factorize.checker.spec.workloads import array_of, check_known
 from factorize.checker.stored import check_decoder, check_inverse
 from factorize.checker.strategy import Strategy
@@ -112,7 +101,7 @@ def _opened(data: bytes) -> tuple[Report, FactorFile]:
 
 
 def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], proved: Utility | None) -> None:
-    spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
+    spec, stated, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
     check_known(spec["workload"])
     if spec["workload"].get("n") == "unbounded":
         check_endless(report, entry, file.matrices["C"], file.manifest)
@@ -123,25 +112,25 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
         of=STRATEGY,
     )
     named = Named(spec, strategy, entry["dtype"], file.matrices["C"])
-    check_mechanism(report, spec["mechanism"]["kind"], lambda: belongs(named))
+    claims.check_mechanism(report, spec["mechanism"]["kind"], lambda: belongs(named))
     bracket = squared_sensitivity(strategy, spec["participation"])
-    check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
+    claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
     report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
     if spec["workload"]["kind"] != "matrix" or array_of(spec["workload"], user) is not None:
         known = proved is not None and proved.concerns(spec, strategy, file.dual)
         utility = proved if proved is not None and known else Utility(spec, strategy, file.dual, user)
-        check_bound(report, file, utility)
-        check_class_bound(report, file, utility)
+        claims.check_bound(report, file, utility)
+        claims.check_class_bound(report, file, utility)
         check_decoder(report, file, strategy, bracket, user)
-        check_losses(report, file, utility, spec["workload"].get("shape", [strategy.n])[0])
+        claims.check_losses(report, file, utility, spec["workload"].get("shape", [strategy.n])[0])
     else:
         report.leave(
             "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
             of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
         )
     check_inverse(report, file, strategy, bracket)
-    check_convergence(report, spec, claims)
+    claims.check_convergence(report, spec, stated)
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
@@ -212,23 +201,23 @@ def check_endless(
         CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: it is none, or claims what cannot be.
         TooLarge: the sensitivity cannot be enclosed at this size.
     """
-    spec, claims = manifest["spec"], manifest["certificate"]
+    spec, stated = manifest["spec"], manifest["certificate"]
     if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
         raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
     bracket = squared_limit(entry["structure"], parts, spec["participation"])
-    check_sensitivity(report, claims["sensitivity"], spec["participation"], bracket)
+    claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
     report.require(
-        all(loss is None for loss in claims["loss"].values()),
+        all(loss is None for loss in stated["loss"].values()),
         "the losses are stated as infinite, which prefix sums without end have under every strategy",
         "a loss is stated as finite, and prefix sums without end have none",
         of=LOSS,
     )
-    if [claims["lower_bound"], claims.get("class_lower_bound"), claims["relative_gap"]] != [None] * 3:
+    if [stated["lower_bound"], stated.get("class_lower_bound"), stated["relative_gap"]] != [None] * 3:
         raise CertificateError("a bound is claimed, and nothing supports one")
     report.prove("no bound is claimed")
     report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
     mechanism = spec["mechanism"]
-    check_mechanism(report, mechanism["kind"], lambda: belongs_endless(mechanism, entry["structure"], parts))
-    check_convergence(report, spec, claims)
+    claims.check_mechanism(report, mechanism["kind"], lambda: belongs_endless(mechanism, entry["structure"], parts))
+    claims.check_convergence(report, spec, stated)
     report.leave("the residual: there is no last row")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
