@@ -224,14 +224,21 @@ class ServiceError(FactorizeError):
         message: title and detail of the problem.
         status: HTTP status.
         problem: the decoded problem document.
+        retry_after: seconds after which the service is to be asked again, if it said so.
     """
 
     slug = "service-error"
 
-    def __init__(self, message: str, *, status: int | None = None, problem: dict[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        problem: dict[str, object] | None = None,
+        retry_after: float = 0.0,
+    ) -> None:
         super().__init__(message)
-        self.status = status
-        self.problem = problem or {}
+        self.status, self.problem, self.retry_after = status, problem or {}, retry_after
 
 
 class ServiceUnreachable(ServiceError):

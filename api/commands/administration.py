@@ -67,7 +67,7 @@ def watch(digest: Digest, service: str | None = None) -> Shown:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
     source = _service(service)
     with display(digest[:12]) as shown:
-        document = source.wait(digest, progress=lambda event: show_event(shown, event))
+        document = source.manifest(digest, progress=lambda event: show_event(shown, event))
     return _shown_job(document)
 
 

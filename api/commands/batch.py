@@ -71,7 +71,7 @@ def batch(
     if service is not None:
         asked = Service(service)
         items, width, stored = _expand(specs, None, Pace()), 1, asked.status
-        lanes = partial(RemoteLanes, asked)
+        lanes = partial(RemoteLanes, service)
         if dry_run:
             _price(specs, items, asked)
     else:

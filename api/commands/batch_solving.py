@@ -21,7 +21,8 @@ from factorize.api.local import keep_matrices
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
 from factorize.api.workers.publishing import Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
-from factorize.errors import Cancelled, FactorizeError, ServiceError, ServiceUnreachable, SolveFailed
+from factorize.client.service import Service
+from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
 from factorize.format.manifest import check_manifest
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from factorize.api.commands.batch_report import Item
     from factorize.api.terminal.progress import Display
-    from factorize.client.service import Service
     from factorize.spec import Spec
     from factorize.storage.store import Store
 
@@ -42,8 +42,8 @@ OUTSTANDING = 256
 """Jobs of a service that are waited for at a time: enough for a cluster's workers, little for its queue."""
 PATIENCE_SECONDS = 300.0
 """Without an answer of the service, after which a batch ends."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-_AWAY = (429, 502, 503, 504)
+LONGEST_PAUSE = 5.0
+"""Between two looks at a job of a service."""
 Outcome = tuple[dict[str, Any], float]
 """A manifest, and the seconds until it was there; none where it was known."""
 Ended = Callable[["Item", "dict[str, Any] | Exception", float], None]
@@ -105,13 +105,14 @@ class RemoteLanes:
     """Posts specs to a service and looks at their jobs until they end, each in a thread that mostly sleeps.
 
     Args:
-        service: the service.
+        url: of the service.
         _shown: shows nothing.
         most: jobs that are waited for at a time.
     """
 
-    def __init__(self, service: Service, _shown: object = None, *, most: int = OUTSTANDING) -> None:
-        self._service, self.most = service, most
+    def __init__(self, url: str, _shown: object = None, *, most: int = OUTSTANDING) -> None:
+        self._service = Service(url, pause=LONGEST_PAUSE, patience=PATIENCE_SECONDS, sleep=self._sleep)
+        self.most = most
         self._threads, self._stop = ThreadPoolExecutor(most, "batch"), threading.Event()
 
     def submit(self, _item: Item, spec: Spec) -> Future[Outcome]:
@@ -124,35 +125,16 @@ class RemoteLanes:
         self._threads.shutdown(cancel_futures=True)
 
     def _work(self, spec: Spec) -> Outcome:
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began, service = time.monotonic(), self._service
         for part in spec.user_matrices().values():
             if part.bound:
-                self._answer(partial(upload, self._service, part.array))
-        answer, seconds = self._answer(partial(self._service.post, spec)), 0.0
-        while "certificate" not in answer:
-            if answer.get("state") == "failed":
-                raise SolveFailed(str((answer.get("error") or {}).get("message"))[:2000])
-            if answer.get("state") == "cancelled":
-                raise SolveFailed("somebody cancelled the job; start the batch again to solve it")
-            self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            answer = self._answer(partial(self._service.status, answer["spec_digest"]))
+                service.patiently(partial(upload, service, part.array))
+        answer, seconds = service.patiently(partial(service.post, spec)), 0.0
+        if "certificate" not in answer:
+            answer = service.wait(answer["spec_digest"])
             seconds = time.monotonic() - began
         check_manifest(answer)
         return answer, seconds
-
-    def _answer(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Ask until the service has a place for the request and answers it."""
-        end, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
-        while True:
-            try:
-                return ask()
-            except ServiceError as error:
-                away = isinstance(error, ServiceUnreachable) or error.status in _AWAY
-                if not away or time.monotonic() > end:
-                    raise
-            self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -287,4 +287,6 @@ class Connection:
                 problem = {}
         title = problem.get("title") or f"{self.url} answered with HTTP status {reply.status}"
         detail = problem.get("detail")
-        return ServiceError(f"{title}: {detail}" if detail else str(title), status=reply.status, problem=problem)
+        text, soon = f"{title}: {detail}" if detail else str(title), reply.header("Retry-After") or ""
+        retry_after = float(soon) if soon.isascii() and soon.isdigit() else 0.0  # a date is not honoured
+        return ServiceError(text, status=reply.status, problem=problem, retry_after=retry_after)

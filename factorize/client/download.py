@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -21,10 +20,9 @@ from factorize.format.reading import check_file
 from factorize.signatures import check_signature
 
 ATTEMPTS = 3
-"""Consecutive connections without a new byte, and whole transfers with wrong bytes, after which a download gives up."""
+"""Whole transfers with wrong bytes after which a download gives up."""
 
 _BUFFER_BYTES = 1 << 18  # a broken connection loses at most this much of what it brought
-_PAUSE = 0.2
 
 
 def fetch(
@@ -61,7 +59,7 @@ def fetch(
         CorruptObject: the bytes are wrong after three transfers, or the manifest answers another question.
         BadSignature: the file is another one than was signed with this key.
         SolveFailed, Cancelled: the solve ended without a result.
-        ServiceError, ServiceUnreachable: refused, or three connections in a row brought nothing.
+        ServiceError, ServiceUnreachable: refused, or for a minute no connection has brought a new byte.
         StoreUnavailable: the file cannot be written.
         InvalidParameter: `to` is a folder, or another download writes it now.
     """
@@ -105,7 +103,7 @@ def download(
                 part.unlink()
                 return
             try:
-                _fill(service.connection, stored, file, progress)
+                _fill(service, stored, file, progress)
                 file.flush()
                 check_file(part, manifest["digest"])
                 accept(part)
@@ -120,41 +118,39 @@ def download(
         raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
 
 
-def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
+def _fill(service: Service, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
     """Bring a part file to the stored length and sha256, from whatever it holds."""
     for _ in range(ATTEMPTS):
         if file.seek(0, os.SEEK_END) > stored.bytes:
             file.truncate(0)
-        _transfer(connection, stored, file, progress)
+        while file.seek(0, os.SEEK_END) < stored.bytes:
+            service.patiently(partial(_transfer, service.connection, stored, file, progress))
         if _sha256(file) == stored.sha256:
             return
         file.truncate(0)
     raise CorruptObject(
-        f"{connection.url} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
+        f"{service.connection.url} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
         "something between it and here changes them"
     )
 
 
 def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
-    """Append until the part file has the stored length."""
-    idle = 0
-    while (position := file.seek(0, os.SEEK_END)) < stored.bytes:
-        headers = {"Accept-Encoding": "identity"}
-        if position:
-            headers |= {"Range": f"bytes={position}-", "If-Range": f'"{stored.sha256}"'}
+    """Append to the part file what one connection brings, something at least."""
+    position = file.seek(0, os.SEEK_END)
+    headers = {"Accept-Encoding": "identity"}
+    if position:
+        headers |= {"Range": f"bytes={position}-", "If-Range": f'"{stored.sha256}"'}
+    with connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers) as reply:
+        first = position if reply.status == 206 else 0
+        _refuse_other(reply, stored, first)
+        if first < position:
+            file.truncate(0)
+            file.seek(0)
         try:
-            with connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers) as reply:
-                first = position if reply.status == 206 else 0
-                _refuse_other(reply, stored, first)
-                if first < position:
-                    file.truncate(0)
-                    position = file.seek(0)
-                _append(reply, stored, file, progress)
+            _append(reply, stored, file, progress)
         except ServiceUnreachable:
-            idle = 0 if file.tell() > position else idle + 1
-            if idle == ATTEMPTS:
+            if file.tell() <= first:
                 raise
-            time.sleep(_PAUSE * idle)
 
 
 def _refuse_other(reply: Reply, stored: StoredFile, first: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from factorize.client.service import PATH, Service
-from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable, UnsupportedProblem
+from factorize.errors import InvalidParameter, ServiceUnreachable, UnsupportedProblem
 from factorize.format.manifest import ENDLESS, row_count, steps_of
 from factorize.format.names import MatrixName
 
@@ -21,9 +20,6 @@ BLOCK_BYTES = 4 << 20
 """Bytes of rows that are computed, or sent, together."""
 AHEAD = 2
 """Blocks that are read before they are wanted."""
-ATTEMPTS = 3
-"""Requests that may fail for one block before it is given up."""
-_PAUSE = 0.2
 
 
 class Rows:
@@ -76,8 +72,8 @@ class Rows:
         Raises:
             InvalidParameter: `start` is outside the matrix.
             CorruptObject: the file has changed.
-            ServiceError: refused, or three times other rows than asked for, or others than their checksum says.
-            ServiceUnreachable: three connections in a row broke.
+            ServiceError: refused.
+            ServiceUnreachable: for a minute connections broke, or brought other rows than asked for.
         """
         if not 0 <= start <= self.shape[0]:
             raise InvalidParameter(f"row {start} is outside {self._matrix}, rows 0:{self.shape[0]}", field="start")
@@ -132,23 +128,18 @@ def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> 
         size: bytes of it.
         stated: what its headers have to say, beside type and checksum.
     """
-    for failures in range(1, ATTEMPTS + 1):
-        try:
-            with service.connection.send("GET", path) as reply:
-                body = reply.body(size)
-        except ServiceUnreachable:
-            if failures == ATTEMPTS:
-                raise
-            time.sleep(_PAUSE * failures)
-            continue
+
+    def ask() -> bytes:
+        with service.connection.send("GET", path) as reply:
+            body = reply.body(size)
         own = {**stated, "X-Factorize-Dtype": "float64", "X-Factorize-Crc32": f"{zlib.crc32(body):08x}"}
         wrong = next((name for name, value in own.items() if reply.header(name) != value), None)
         if wrong is None and len(body) == size:
             return body
-    of = f"{len(body)} bytes or more" if wrong is None else f"the {wrong} {str(reply.header(wrong))[:64]!r}"
-    raise ServiceError(
-        f"{path} came with {of} {ATTEMPTS} times; something between the service and here changes the rows"
-    )
+        of = f"{len(body)} bytes or more" if wrong is None else f"the {wrong} {str(reply.header(wrong))[:64]!r}"
+        raise ServiceUnreachable(f"{path} came with {of}; something between the service and here changes the rows")
+
+    return service.patiently(ask)
 
 
 def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
@@ -15,8 +16,11 @@ from factorize.format.manifest import check_manifest
 PATH = "/v1/factorizations"
 FIRST_PAUSE = 0.05
 """Seconds between the first two looks at a job; small specs are solved by then."""
-ATTEMPTS = 5
-"""Consecutive failures to reach the service after which waiting for a job gives up."""
+PATIENCE = 60.0
+"""Seconds that an answer is waited for while the service does not give it."""
+_AWAY = (429, 502, 503, 504)
+"""Statuses of a service that is full, or starts again."""
+Answer = TypeVar("Answer")
 
 _ECHOED = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", "divisor")} | {"sigma": "sigma_of_sums"}
 """What a calibration repeats of its question, and under which name."""
@@ -41,6 +45,8 @@ class Service:
         url: `http://127.0.0.1:8000`, say.
         timeout: seconds without a byte after which a connection counts as broken.
         pause: most seconds between two looks at a job.
+        patience: seconds that `wait`, and whoever reads files and rows, ask again while the service is away or full.
+        sleep: lets seconds pass between two requests; it may raise.
 
     Attributes:
         connection: sends its requests.
@@ -49,8 +55,17 @@ class Service:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT, pause: float = 1.0) -> None:
-        self.connection, self.pause = Connection(url, timeout=timeout), pause
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = TIMEOUT,
+        pause: float = 1.0,
+        patience: float = PATIENCE,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.connection = Connection(url, timeout=timeout)
+        self._pause, self._patience, self._sleep = pause, patience, sleep
 
     def post(self, spec: SpecSource) -> dict[str, Any]:
         """Ask for a factorization.
@@ -169,27 +184,43 @@ class Service:
         Raises:
             SolveFailed: the job failed; posting the spec again tries again.
             Cancelled: the job was cancelled.
-            ServiceUnreachable: the service was away for five looks in a row.
+            ServiceError, ServiceUnreachable: see `patiently`.
         """
-        told, failures, pause = None, 0, min(self.pause, FIRST_PAUSE)
-        while True:
-            try:
-                document, failures = self.status(digest), 0
-            except ServiceUnreachable:
-                failures += 1
-                if failures == ATTEMPTS:
-                    raise
-                time.sleep(self.pause)
-                continue
-            if "certificate" in document:
-                return document
+        told, pauses = None, self._pauses()
+        while "certificate" not in (document := self.patiently(partial(self.status, digest))):
             _refuse_ended(document)
             news = document.get("progress")
             if isinstance(news, dict) and news != told:
                 progress(Event("progress", news))
                 told = news
-            time.sleep(pause)
-            pause = min(self.pause, 2 * pause)
+            self._sleep(next(pauses))
+        return document
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again, for `patience` seconds, while the service cannot be reached or has no place for the request.
+
+        Raises:
+            ServiceError: another refusal, or one whose Retry-After is later than that.
+            ServiceUnreachable: nothing has answered for as long.
+        """
+        end, pauses = time.monotonic() + self._patience, self._pauses()
+        while True:
+            try:
+                return ask()
+            except ServiceError as error:
+                pause = max(next(pauses), error.retry_after)
+                away = isinstance(error, ServiceUnreachable) or error.status in _AWAY
+                damaged = str(error.problem.get("type")).endswith("corrupt-object")  # and stays so
+                if damaged or not away or time.monotonic() + pause > end:
+                    raise
+            self._sleep(pause)
+
+    def _pauses(self) -> Iterator[float]:
+        """Seconds between requests: few at first, and never more than `pause`."""
+        pause = FIRST_PAUSE
+        while True:
+            yield min(self._pause, pause)
+            pause *= 2
 
     def manifest(
         self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
@@ -209,12 +240,9 @@ class Service:
             SolveFailed, Cancelled: see `wait`.
             ServiceError, ServiceUnreachable: refused, or no answer.
         """
-        if is_digest(source):
-            document = self.wait(str(source), progress=progress)
-        else:
-            document = self.post(source)
-            if "certificate" not in document:
-                document = self.wait(_job_digest(document), progress=progress)
+        document = self.status(str(source)) if is_digest(source) else self.post(source)
+        if "certificate" not in document:
+            document = self.wait(_job_digest(document), progress=progress)
         check_manifest(document)
         check_answers(document, source)
         return document if dtype is None else self._rounded(document, dtype)

@@ -63,9 +63,8 @@ def dense():
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
-    monkeypatch.setattr("factorize.client.rows._PAUSE", 0.0)
+def _little_patience(monkeypatch):
+    monkeypatch.setitem(Service.__init__.__kwdefaults__, "patience", 1.0)
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ class TestFetch:
         assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
 
     @pytest.mark.parametrize("fault", [stall(0), vanish, close_delimited(10), shortened(1)])
-    def test_no_progress_three_times_is_an_error(self, server, dense, tmp_path, fault):
+    def test_no_progress_for_long_is_an_error(self, server, dense, tmp_path, fault):
         server.plan("blob", *[fault] * 12)
         with pytest.raises(ServiceUnreachable):
             fetch(dense.digest, url=server.url, to=tmp_path / "f", timeout=patience(fault))
@@ -147,7 +146,7 @@ class TestFetch:
         "location", ["file:///etc/passwd", "/elsewhere", "ftp://host/file", "http://127.0.0.1:1/x"]
     )
     def test_no_other_address_is_followed_and_no_file_is_left(self, server, dense, tmp_path, location):
-        server.plan("blob", *[lambda handler, *_: honest(handler, 307, {"Location": location}, b"")] * 3)
+        server.plan("blob", *[lambda handler, *_: honest(handler, 307, {"Location": location}, b"")] * 12)
         with pytest.raises((ServiceError, ServiceUnreachable), match="not followed|cannot be reached"):
             fetch(dense.digest, url=server.url, to=tmp_path / "f")
         assert not (tmp_path / "f").exists()
@@ -300,13 +299,26 @@ class TestJobs:
         assert events == [Event("progress", {"iteration": 1}), Event("progress", {"iteration": 2})]
 
     def test_service_that_is_away_for_a_while(self, server, dense):
+        busy = problem(429, type="busy", title="Too much at work")
         server.jobs[dense.spec_digest].append(job(dense, "running"))
-        server.plan("status", *[vanish] * 4)
+        server.plan("status", *[vanish] * 4, busy, problem(503, type="unavailable", title="Unavailable"))
         assert self.service(server).manifest(SPEC)["digest"] == dense.digest
         server.jobs[dense.spec_digest].append(job(dense, "running"))
-        server.plan("status", *[vanish] * 5)
+        server.plan("status", vanish)
         with pytest.raises(ServiceUnreachable):
-            self.service(server).manifest(SPEC)
+            Service(server.url, patience=0.0).manifest(SPEC)
+
+    def test_the_time_that_a_full_service_names(self, server, dense):
+        def busy(seconds):
+            return lambda handler, *_: honest(handler, 429, {"Retry-After": seconds}, b"{}")
+
+        slept: list[float] = []
+        service = Service(server.url, patience=60.0, sleep=slept.append)
+        server.plan("status", busy("7"), busy("soon"))
+        assert service.wait(dense.digest)["digest"] == dense.digest and slept[0] == 7.0 and slept[1] < 1.0
+        server.plan("status", busy("86400"))
+        with pytest.raises(ServiceError, match="429"):
+            service.wait(dense.digest)
 
     def test_failed_and_cancelled(self, server, dense):
         error = {"type": "limit-exceeded", "detail": "2 GiB were not enough"}
@@ -432,9 +444,9 @@ class TestRows:
         assert np.array_equal(np.array(list(stream)), dense.rows("C_inv", 0, N))
 
     @pytest.mark.parametrize("fault", [cut(100), vanish])
-    def test_three_faults_are_an_error(self, server, dense, fault):
+    def test_faults_for_long_are_an_error(self, server, dense, fault):
         stream = streamed(server, dense, timeout=patience(fault))
-        server.plan("rows", *[fault] * 6)
+        server.plan("rows", *[fault] * 12)
         with pytest.raises(ServiceUnreachable):
             list(stream)
 
@@ -455,12 +467,11 @@ class TestRows:
     def test_other_shape_type_or_length(self, server, dense, fault):
         stream = streamed(server, dense, timeout=patience(fault))
         if fault.__qualname__.startswith("close_delimited"):
-            server.plan("rows", *[lambda h, s, k, b: fault(h, s, k, b + bytes(8))] * 4)
+            server.plan("rows", *[lambda h, s, k, b: fault(h, s, k, b + bytes(8))] * 12)
         else:
-            server.plan("rows", *[fault] * 4)  # a slow machine may ask again before the answer is there
-        with pytest.raises(ServiceError) as caught:
+            server.plan("rows", *[fault] * 12)
+        with pytest.raises(ServiceError):
             list(stream)
-        assert not isinstance(caught.value, ServiceUnreachable)
 
     @pytest.mark.parametrize("at", [0, -1, 4000])
     def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at):
@@ -469,12 +480,12 @@ class TestRows:
         whole = np.array(list(stream))
         assert np.allclose(whole, dense.rows("C_inv", 0, N), rtol=0, atol=1e-14)
         server.plan("rows", *[flip(at)] * 60)
-        with pytest.raises(ServiceError, match="came with the X-Factorize-Crc32 .* 3 times"):
+        with pytest.raises(ServiceError, match="came with the X-Factorize-Crc32"):
             list(stream)
 
     @pytest.mark.parametrize("stated", ["", "-0x1234"])
     def test_rows_without_a_checksum(self, server, dense, stated):
-        server.plan("rows", *[relabelled(X_Factorize_Crc32=stated)] * 3)
+        server.plan("rows", *[relabelled(X_Factorize_Crc32=stated)] * 12)
         with pytest.raises(ServiceError, match=f"came with the X-Factorize-Crc32 '{stated}'"):
             list(streamed(server, dense))
 

@@ -38,8 +38,7 @@ def toeplitz():
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch):
-    monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
+def cache():
     return FactorCache()
 
 

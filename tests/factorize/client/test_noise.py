@@ -184,8 +184,7 @@ class TestRefusals:
 
 class TestStreamed:
     @pytest.fixture
-    def server(self, tmp_path, factorization, monkeypatch):
-        monkeypatch.setattr("factorize.client.rows._PAUSE", 0.0)
+    def server(self, tmp_path, factorization):
         with HostileService(tmp_path, factorization) as service:
             yield service
 
