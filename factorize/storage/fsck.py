@@ -18,7 +18,6 @@ from typing import Any
 
 from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
 from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry
@@ -27,12 +26,11 @@ from factorize.storage.records import (
     MANIFESTS,
     SPECS,
     SpecEntry,
-    answer_order,
+    StoredResult,
     manifest_key,
     name_in,
     read_entry,
     spec_key,
-    user_matrices,
 )
 from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocation_key
 from factorize.storage.store import Store
@@ -138,25 +136,6 @@ def fsck(
     return StoreReport(findings, check.objects, check.bytes, time.monotonic() - started)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What a check remembers of a sound manifest, so that 10^5 of them fit into 100 MB.
-
-    Attributes:
-        spec_digest: of the spec that it answers.
-        entry: hash of its spec entry.
-        file: sha256 of its file.
-        matrices: sha256 of the users' matrices that its spec names.
-        order: where it stands among the answers to its spec; None if it is revoked.
-    """
-
-    spec_digest: str
-    entry: int
-    file: str
-    matrices: tuple[str, ...]
-    order: tuple[bool, str, int, str] | None
-
-
 @dataclass
 class _Check:
     """One run.
@@ -177,9 +156,10 @@ class _Check:
     lost: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
     revoked: set[str] = field(default_factory=set)
+    fallen: set[str] = field(default_factory=set)
     claims: dict[tuple[str, str], Revocation] = field(default_factory=dict)
     bases: dict[str, Revocation] = field(default_factory=dict)
-    results: dict[str, _Result] = field(default_factory=dict)
+    results: dict[str, StoredResult] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     by_family: dict[str, str] = field(default_factory=dict)
     by_spec: dict[str, str] = field(default_factory=dict)
@@ -232,11 +212,11 @@ class _Check:
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):
             manifest = self.store.index.stored(entry.key)
-            own, file = SpecEntry.of(manifest), StoredFile.of(manifest)
-            matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
-            order = None if self._is_revoked(entry.key, manifest) else answer_order(manifest)
-            self.results[own.digest] = _Result(own.spec_digest, hash(own), file.sha256, matrices, order)
-            self.awaited |= {file.sha256, *matrices}
+            digest, result = manifest["digest"], StoredResult.of(manifest)
+            if self._is_revoked(entry.key, manifest):
+                self.fallen.add(digest)
+            self.results[digest] = result
+            self.awaited.update(result.blobs)
 
     def _is_revoked(self, key: str, manifest: dict[str, Any]) -> bool:
         """Whether a result is revoked, as it has to be if its like is: one that was stored meanwhile falls too."""
@@ -281,7 +261,7 @@ class _Check:
         for digest, result in list(self.results.items()):
             key = manifest_key(digest)
             if not self._there(result.file):
-                dropped |= {result.file, *result.matrices}
+                dropped.update(result.blobs)
                 del self.results[digest]
                 if not self._exists(key):
                     continue  # the result was deleted since it was read
@@ -290,7 +270,7 @@ class _Check:
                 if not self._there(sha256):
                     self._find("missing", key, f"the matrix {sha256} is missing or damaged; upload it again")
         if dropped:
-            dropped -= {name for result in self.results.values() for name in (result.file, *result.matrices)}
+            dropped -= {name for result in self.results.values() for name in result.blobs}
         for sha256 in dropped:
             if self._there(sha256):
                 self._find_orphan(blob_key(sha256))
@@ -311,7 +291,7 @@ class _Check:
                 message = f"its manifest {entry.digest} is missing or bad"
                 self._find("dangling", found.key, message, "quarantined")
 
-    def _compare(self, key: str, entry: SpecEntry, result: _Result) -> None:
+    def _compare(self, key: str, entry: SpecEntry, result: StoredResult) -> None:
         if hash(entry) != result.entry or key not in entry.keys:
             self._find("damaged", key, f"it is not the entry of its manifest {entry.digest}", "quarantined")
             return
@@ -321,8 +301,8 @@ class _Check:
     def _check_index(self) -> None:
         """See that every spec that a manifest answers has its two entries; the first answer gets them."""
         first: dict[str, tuple[bool, str, int, str]] = {}
-        for result in self.results.values():
-            if result.order is not None:
+        for digest, result in self.results.items():
+            if digest not in self.fallen:
                 first[result.spec_digest] = min(first.get(result.spec_digest, result.order), result.order)
         for spec_digest, order in first.items():
             if spec_digest not in self.by_family or spec_digest not in self.by_spec:

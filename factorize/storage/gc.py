@@ -14,20 +14,19 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from factorize.encoding import check_digest, is_digest
+from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import blob_key
 from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.records import (
     MANIFESTS,
     SpecEntry,
+    StoredResult,
     answer_order,
     manifest_key,
     name_in,
     read_entry,
-    user_matrices,
 )
 from factorize.storage.store import Store
 
@@ -112,30 +111,6 @@ def gc(
     return Removed(tuple(sweep.removals), tuple(sweep.deleted), tuple(sorted(sweep.damaged)), dry_run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What a sweep remembers of a manifest; digests as bytes, so that 10^6 results fit into memory.
-
-    Attributes:
-        spec_digest: of the spec that it answers.
-        created: when it was stored.
-        blobs: sha256 of its file, then those of users' matrices.
-    """
-
-    spec_digest: bytes
-    created: datetime
-    blobs: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, manifest: dict[str, Any]) -> _Result:
-        names = [StoredFile.of(manifest).sha256, *(sha256 for sha256, _ in user_matrices(manifest["spec"]))]
-        try:
-            created = datetime.fromisoformat(manifest["created"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise CorruptObject(f"the manifest {manifest['digest']} does not say when it was stored: {error}") from None
-        return cls(bytes.fromhex(manifest["spec_digest"]), created, tuple(map(bytes.fromhex, names)))
-
-
 @dataclass
 class _Sweep:
     """One run."""
@@ -143,7 +118,7 @@ class _Sweep:
     store: Store
     dry_run: bool
     oldest: float
-    results: dict[str, _Result] = field(default_factory=dict)
+    results: dict[str, StoredResult] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     removals: list[Removal] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -156,10 +131,12 @@ class _Sweep:
             del self.results[key]
         for key in keys - self.results.keys():
             try:
-                self.results[key] = _Result.of(self.store.index.stored(key))
+                result = StoredResult.of(self.store.index.stored(key))
+                _created(result)
+                self.results[key] = result
             except NotFound:
                 continue
-            except (CorruptObject, StoreUnavailable):
+            except (CorruptObject, StoreUnavailable, ValueError):
                 self.damaged.add(key)
 
     def doomed(self, delete: Collection[str], created_before: datetime | None) -> list[str]:
@@ -170,7 +147,7 @@ class _Sweep:
             raise NotFound(f"there is no result at {missing[0]}, or it is damaged; nothing was removed")
         if created_before is None:
             return named
-        old = [key for key, result in self.results.items() if result.created < created_before]
+        old = [key for key, result in self.results.items() if _created(result) < created_before]
         return list(dict.fromkeys(named + sorted(old)))
 
     def delete(self, keys: list[str]) -> None:
@@ -185,8 +162,8 @@ class _Sweep:
             self.deleted.append(name_in(key))
         named = self._named()
         for result in deleted:
-            if result.blobs[0] not in named:
-                self._remove("blob", blob_key(result.blobs[0].hex()))
+            if result.file not in named:
+                self._remove("blob", blob_key(result.file))
         self._answer_again({result.spec_digest for result in deleted})
 
     def remove_unnamed(self) -> None:
@@ -195,7 +172,8 @@ class _Sweep:
             return
         gone, named = {removal.key for removal in self.removals}, self._named()
         for entry in self.store.objects.list("blobs"):
-            spared = entry.key in gone or _names(named, entry.key)
+            name = name_in(entry.key)
+            spared = entry.key in gone or (name in named and entry.key == blob_key(name))
             if not spared and entry.kind == "file" and entry.modified < self.oldest:
                 self._remove("unnamed-blob", entry.key, entry)
 
@@ -206,7 +184,7 @@ class _Sweep:
             if entry.modified < oldest:
                 self._remove("temporary", entry.key, entry)
 
-    def _named(self) -> set[bytes]:
+    def _named(self) -> set[str]:
         return {sha256 for result in self.results.values() for sha256 in result.blobs}
 
     def _remove_entry(self, key: str, digest: str) -> None:
@@ -214,7 +192,7 @@ class _Sweep:
             if read_entry(self.store.index.read(key), key).digest == digest:
                 self._remove("entry", key)
 
-    def _answer_again(self, spec_digests: set[bytes]) -> None:
+    def _answer_again(self, spec_digests: set[str]) -> None:
         """Give specs that lost their answer the first of those that are left."""
         if self.dry_run:
             return
@@ -234,7 +212,10 @@ class _Sweep:
             self.removals.append(Removal(kind, key, found.size))
 
 
-def _names(named: set[bytes], key: str) -> bool:
-    """Whether a key is that of one of some blobs."""
-    name = name_in(key)
-    return is_digest(name) and bytes.fromhex(name) in named and key == blob_key(name)
+def _created(result: StoredResult) -> datetime:
+    """Return when a result was stored.
+
+    Raises:
+        ValueError: its manifest does not say so.
+    """
+    return datetime.fromisoformat(result.order[1])

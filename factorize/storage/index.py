@@ -76,13 +76,9 @@ class Index:
             self._manifests.put((digest, version), known)
         return known
 
-    def manifests(self, after: str | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the sound manifests, by digest, revoked ones too.
-
-        Args:
-            after: only those whose digest sorts after this one.
-        """
-        for key in self._objects.names(MANIFESTS, "" if after is None else manifest_key(after)):
+    def manifests(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the sound manifests, by digest, revoked ones too."""
+        for key in self._objects.names(MANIFESTS):
             with suppress(NotFound, CorruptObject, InvalidParameter):
                 yield json.loads(self.manifest(name_in(key)).text)
 

@@ -59,7 +59,17 @@ class Matrices:
             self._objects.refresh(blob_key(sha256))
 
     def read(self, sha256: str, shape: Sequence[int]) -> np.ndarray:
-        """Return a matrix, verified and read-only; see `Store.matrix`."""
+        """Return a user's matrix, verified and read-only.
+
+        Args:
+            sha256: its name.
+            shape: (m, n).
+
+        Raises:
+            NotFound: it was never uploaded.
+            InvalidParameter: the blob does not have that many numbers.
+            CorruptObject: damaged.
+        """
         rows, columns = shape
         blob = self._blobs.open(sha256)
         if blob.size != 8 * rows * columns:
@@ -68,7 +78,7 @@ class Matrices:
         return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
 
     def bind(self, spec: Spec) -> Spec:
-        """Return a spec with the numbers of its users' matrices; those that it lacks are read, see `Store.matrix`."""
+        """Return a spec with the numbers of its users' matrices; those that it lacks are read."""
         found = {}
         for part in spec.user_matrices().values():
             if part.sha256 is not None and part.shape is not None and not part.bound:
@@ -76,7 +86,7 @@ class Matrices:
         return spec.bind(found)
 
     def named_by(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the matrices that a canonical spec document names, by sha256; see `Store.matrix`."""
+        """Return the matrices that a canonical spec document names, by sha256; see `read`."""
         return {sha256: self.read(sha256, shape) for sha256, shape in user_matrices(document)}
 
 

@@ -118,8 +118,8 @@ class Objects(Protocol):
     def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
         """Iterate over everything below a folder (all of it by default), sorted by key."""
 
-    def names(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Iterate over the keys below a folder, or those that sort after one, without a look at each object."""
+    def names(self, prefix: str) -> Iterator[str]:
+        """Iterate over the keys below a folder, without a look at each object."""
 
     def move(self, key: str, target: str) -> None:
         """Give an object another key, or raise NotFound."""

@@ -60,6 +60,37 @@ class SpecEntry:
         return [(key, sealed, partial(sound, key)) for key in self.keys]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """What is remembered of a sound manifest, so that 10^5 of them fit into 100 MB.
+
+    Attributes:
+        spec_digest: of the spec that it answers.
+        entry: hash of its spec entry.
+        file: sha256 of its file.
+        matrices: sha256 of the users' matrices that its spec names.
+        order: where it stands among the answers to its spec; see `answer_order`.
+    """
+
+    spec_digest: str
+    entry: int
+    file: str
+    matrices: tuple[str, ...]
+    order: tuple[bool, str, int, str]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> StoredResult:
+        """Return what is remembered of a manifest."""
+        matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
+        entry, file = hash(SpecEntry.of(manifest)), StoredFile.of(manifest).sha256
+        return cls(manifest["spec_digest"], entry, file, matrices, answer_order(manifest))
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Its file and the matrices."""
+        return self.file, *self.matrices
+
+
 def family_digest(spec: Mapping[str, Any]) -> str:
     """Return the sha256 of a canonical spec document without its tolerance."""
     return json_digest({name: value for name, value in spec.items() if name != "tolerance"})

@@ -274,31 +274,14 @@ class Store:
         with self.objects.lock(MARKER, exclusive=False):
             self.matrices.keep(sha256)
 
-    def matrix(self, sha256: str, shape: tuple[int, int] | list[int]) -> np.ndarray:
-        """Return a user's matrix, verified and read-only.
-
-        Args:
-            sha256: its name.
-            shape: (m, n).
-
-        Raises:
-            NotFound: it was never uploaded.
-            InvalidParameter: the blob does not have that many numbers.
-            CorruptObject: damaged.
-        """
-        return self.matrices.read(sha256, shape)
-
-    def items(
-        self, *, workload: str | None = None, n: int | None = None, after: str | None = None
-    ) -> Iterator[dict[str, Any]]:
+    def items(self, *, workload: str | None = None, n: int | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the sound manifests, by digest; revoked ones are passed over.
 
         Args:
             workload: only those of this kind of workload.
             n: only those with this many steps.
-            after: only those whose digest sorts after this one (where a page ended).
         """
-        for manifest in self.index.manifests(after):
+        for manifest in self.index.manifests():
             fits = workload in (None, manifest["spec"]["workload"]["kind"]) and n in (None, steps_of(manifest))
             if fits and self.revocations.find(manifest["digest"]) is None:
                 yield manifest

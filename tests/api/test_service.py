@@ -125,7 +125,7 @@ def test_rows_are_made_in_blocks(service: SolverService) -> None:
 def test_an_inline_matrix_is_kept_before_it_is_solved(service: SolverService) -> None:
     result = finished(service, {"workload": {"kind": "matrix", "rows": [[2.0, 0.0], [1.0, 1.0]]}})
     workload = result.manifest()["spec"]["workload"]
-    np.testing.assert_array_equal(service.store.matrix(workload["sha256"], [2, 2]), [[2, 0], [1, 1]])
+    np.testing.assert_array_equal(service.store.matrices.read(workload["sha256"], [2, 2]), [[2, 0], [1, 1]])
     with pytest.raises(InvalidSpec, match="/workload/sha256"):
         service.obtain({"workload": {**workload, "shape": [3, 3]}})
 
@@ -135,7 +135,7 @@ def test_uploads_are_checked(service: SolverService) -> None:
         service.upload(np.array([[np.inf]]))
     uploaded = service.upload(np.array([[1.0], [-0.0]]))
     assert uploaded["shape"] == [2, 1]
-    np.testing.assert_array_equal(service.store.matrix(uploaded["sha256"], [2, 1]), [[1], [0]])
+    np.testing.assert_array_equal(service.store.matrices.read(uploaded["sha256"], [2, 1]), [[1], [0]])
 
 
 def test_more_matrices_than_memory_are_refused(service: SolverService, monkeypatch: pytest.MonkeyPatch) -> None:

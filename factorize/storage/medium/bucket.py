@@ -86,9 +86,9 @@ class Bucket(BucketCalls, Objects):
         """List the objects below a folder, page by page; buckets give them by key."""
         return map(entry_of, self.metas(prefix))
 
-    def names(self, prefix: str, after: str = "") -> Iterator[str]:
-        """List the keys, page by page, from `after` on."""
-        return (meta["path"] for meta in self.metas(prefix, after))
+    def names(self, prefix: str) -> Iterator[str]:
+        """List the keys, page by page."""
+        return (meta["path"] for meta in self.metas(prefix))
 
     def move(self, key: str, target: str) -> None:
         """Copy, then remove; a crash in between leaves both."""

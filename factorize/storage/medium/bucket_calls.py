@@ -85,10 +85,10 @@ class BucketCalls:
         with self._reported(key, NotFound):
             return bytes(self._calls.get(self._store, key, options=options).bytes())
 
-    def metas(self, prefix: str, after: str = "") -> Iterator[Meta]:
-        """Describe everything below a folder, by key, page by page; only what sorts after a key, if one is given."""
+    def metas(self, prefix: str) -> Iterator[Meta]:
+        """Describe everything below a folder, by key, page by page."""
         with self._reported(prefix):
-            for page in self._calls.list(self._store, prefix=prefix or None, offset=after or None, chunk_size=1000):
+            for page in self._calls.list(self._store, prefix=prefix or None, chunk_size=1000):
                 yield from page
 
     def copy(self, key: str, target: str) -> None:

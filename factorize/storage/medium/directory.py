@@ -111,8 +111,8 @@ class Directory(Objects):
             else:
                 yield entry
 
-    def names(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Walk the folder; folders that sort before `after` are not opened. A name with a suffix is no folder's."""
+    def names(self, prefix: str) -> Iterator[str]:
+        """Walk the folder; a name with a suffix is no folder's."""
         path = self.root / prefix
         with reported(path):
             try:
@@ -121,11 +121,7 @@ class Directory(Objects):
                 return
         for name in found:
             key = f"{prefix}/{name}"
-            if "." not in name:
-                if key >= after[: len(key)]:
-                    yield from self.names(key, after)
-            elif key > after:
-                yield key
+            yield from [key] if "." in name else self.names(key)
 
     def move(self, key: str, target: str) -> None:
         """Rename, then sync both folders."""

@@ -321,7 +321,7 @@ class Overwriting(Bucket):
 class Blind(Bucket):
     """A bucket whose list lags behind."""
 
-    def metas(self, prefix: str, after: str = "") -> Iterator[Any]:
+    def metas(self, prefix: str) -> Iterator[Any]:
         return iter(())
 
 
