@@ -19,7 +19,7 @@ import numpy as np
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings, UsageMeter
-from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
+from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure, tls_of
@@ -157,7 +157,7 @@ class SolverService:
 
     def keys(self, actor: str = "factorize") -> KeyRegister:
         """Return the keys of the ledger, for somebody who is in the audit log as `actor`."""
-        return KeyRegister(self.ledger.engine, actor, WithdrawnKeys(lambda: self.store.objects))
+        return KeyRegister(self.ledger.engine, actor, lambda: self.store.objects)
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -64,72 +64,32 @@ def read_key_request(document: Any) -> KeyRequest:
     return request
 
 
-class WithdrawnKeys:
-    """The ids of revoked keys in one store, an empty object for each: a ledger restored from a copy brings none back.
-
-    Args:
-        medium: opens the store's medium; called when an id is first written or read.
-    """
-
-    def __init__(self, medium: Callable[[], Objects]) -> None:
-        self._medium = medium
-
-    def add(self, key_id: str) -> None:
-        """Write an id down durably; one that stands there stays.
-
-        Raises:
-            StoreUnavailable: the medium refused.
-        """
-        self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
-
-    def ids(self) -> Iterator[str]:
-        """Return the ids.
-
-        Raises:
-            StoreUnavailable: the medium refused.
-        """
-        return (entry.key.rpartition("/")[2] for entry in self._medium().list(WITHDRAWN))
-
-
 class KeyRegister:
     """The keys of a ledger. Thread-safe.
+
+    The store has the ids of revoked keys too, an empty object for each: a ledger restored from a copy brings none back.
 
     Args:
         engine: the ledger's database.
         actor: who changes them, for the audit log.
-        withdrawn: the revoked keys by the store's account, which outlives this ledger; None keeps no account.
+        medium: opens the store's medium; called when an id is first written or read. None keeps no account there.
     """
 
-    def __init__(self, engine: sa.Engine, actor: str = "factorize", withdrawn: WithdrawnKeys | None = None) -> None:
-        self._engine = engine
-        self._actor = actor
-        self._withdrawn = withdrawn
+    def __init__(
+        self, engine: sa.Engine, actor: str = "factorize", medium: Callable[[], Objects] | None = None
+    ) -> None:
+        self._engine, self._actor, self._medium = engine, actor, medium
 
-    def create(
-        self,
-        name: str,
-        scopes: Iterable[str],
-        *,
-        days: float = DEFAULT_DAYS,
-        quotas: KeyQuotas | None = None,
-        latest: float = math.inf,
-    ) -> tuple[AccessKey, Token]:
+    def create(self, asked: KeyRequest, *, latest: float = math.inf) -> tuple[AccessKey, Token]:
         """Make a key; its token is nowhere else.
 
         Args:
-            name: whose it is, 1 to 64 printable characters.
-            scopes: names of scopes.
-            days: until it ends, up to 3660.
-            quotas: limits of its holder; none by default.
+            asked: the key that is asked for.
             latest: when it ends at the latest, in seconds since 1970.
-
-        Raises:
-            InvalidSpec: name, scopes, days or quotas are outside their limits.
         """
-        wish = {"name": name, "scopes": list(scopes), "days": days, "quotas": (quotas or UNLIMITED).document()}
-        asked, token, now = read_key_request(wish), new_token(), time.time()
+        token, now = new_token(), time.time()
         expires = min(now + asked.days * DAY, latest)
-        key = AccessKey(token.id, name, frozenset(asked.scopes), token.sha256, now, expires, quotas=asked.quotas)
+        key = AccessKey(token.id, asked.name, frozenset(asked.scopes), token.sha256, now, expires, quotas=asked.quotas)
         with writing(self._engine) as connection:
             connection.execute(access_keys.insert().values(**_row(key)))
             self._note(connection, "key created", key)
@@ -164,7 +124,8 @@ class KeyRegister:
         Raises:
             StoreUnavailable: the store or the ledger does not answer.
         """
-        for key_id in self._withdrawn.ids() if self._withdrawn else ():
+        for entry in self._medium().list(WITHDRAWN) if self._medium else ():
+            key_id = entry.key.rpartition("/")[2]
             key = self.find(key_id)
             if key is not None and key.revoked is None:
                 self._end_now(key_id)
@@ -206,8 +167,8 @@ class KeyRegister:
         with writing(self._engine) as connection:
             connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
             key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
-            if self._withdrawn is not None:
-                self._withdrawn.add(key_id)  # before the change stands: a copy of the ledger may not know it
+            if self._medium is not None:  # before the change stands: a copy of the ledger may not know it
+                self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
             self._note(connection, "key revoked", key)
         return key
 

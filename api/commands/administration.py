@@ -141,13 +141,12 @@ def create(
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
     """
-    from factorize.api.access.caller import KeyQuotas
+    from factorize.api.access.key_register import read_key_request
 
-    quotas = KeyQuotas.model_construct(
-        open_jobs=open_jobs, core_seconds_per_day=core_seconds_per_day, kept_bytes=kept_bytes
-    )
+    quotas = {"open_jobs": open_jobs, "core_seconds_per_day": core_seconds_per_day, "kept_bytes": kept_bytes}
+    asked = read_key_request({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas})
     with _register(database, store) as register, _written(to) as write:
-        key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
+        key, token = register.create(asked)
         write(token)
     return _shown_token(key, token, to)
 
@@ -179,15 +178,14 @@ def revoke(key_id: Id, database: str | None = None, store: str | None = None) ->
 @contextmanager
 def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
-    from factorize.api.access.key_register import KeyRegister, WithdrawnKeys
+    from factorize.api.access.key_register import KeyRegister
     from factorize.api.jobs.audit_log import operator
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import ledger_url, load_settings
     from factorize.storage.store import open_store
 
     with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
-        withdrawn = WithdrawnKeys(lambda: open_store(load_settings(store=store).store).objects)
-        yield KeyRegister(ledger.engine, operator(), withdrawn)
+        yield KeyRegister(ledger.engine, operator(), lambda: open_store(load_settings(store=store).store).objects)
 
 
 @contextmanager

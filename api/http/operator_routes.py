@@ -83,9 +83,7 @@ async def post_key(call: AdminCall) -> Response:
     It ends with the caller's token of an issuer at the latest: who may no longer ask there keeps no key here.
     """
     register = _register(call)
-    wish = await _read(call)
-    make = partial(register.create, days=wish.days, quotas=wish.quotas, latest=call.caller.ends)
-    key, token = await run_sync(make, wish.name, wish.scopes)
+    key, token = await run_sync(partial(register.create, await _read(call), latest=call.caller.ends))
     headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
     return json_response({**_shown(key, call), "token": token.text}, 201, headers)
 

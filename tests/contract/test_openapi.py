@@ -19,6 +19,7 @@ from request_fuzzer import fuzz, tokens_of
 from schema_runs import put_known, schema_run
 from servers import LiveService, serving
 
+from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.app import ROUTES
 from factorize.api.http.problems import KINDS
 from factorize.api.http.schema import BODIES
@@ -187,14 +188,14 @@ def test_chains_of_requests_get_answers_that_the_document_describes(
     keyed: LiveService, tmp_path: Path, phase: str
 ) -> None:
     """Schemathesis follows the document's links; `make fuzz` has it try the edges of every schema too."""
-    token = keyed.service.register.create("chains", ["admin"])[1].text
+    token = keyed.service.register.create(KeyRequest(name="chains", scopes=["admin"]))[1].text
     sent, wrong = schema_run(keyed, put_known(keyed.store), token, tmp_path, phase=phase, short=not LONG)
     assert not wrong, wrong
     assert sent > 50
 
 
 def test_the_document_says_whether_keys_are_asked_for(keyed: LiveService, document: Any) -> None:
-    token = keyed.service.register.create("reader", ["read"])[1].text
+    token = keyed.service.register.create(KeyRequest(name="reader", scopes=["read"]))[1].text
     asked = json.loads(keyed.get("/openapi.json", {"Authorization": f"Bearer {token}"}).body)["paths"]
     for (method, path, open_to_all), (_, _, with_keys) in zip(
         operations(document), operations({"paths": asked}), strict=True

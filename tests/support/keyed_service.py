@@ -6,8 +6,8 @@ from itertools import count
 
 from servers import Answer, LiveService
 
-from factorize.api.access.caller import KeyQuotas, Scope
-from factorize.api.access.key_register import DEFAULT_DAYS
+from factorize.api.access.caller import UNLIMITED, KeyQuotas, Scope
+from factorize.api.access.key_register import DEFAULT_DAYS, KeyRequest
 
 UNKNOWN = "a" * 64
 
@@ -22,10 +22,10 @@ class Keyed:
         self.tokens = {scope.value: self.token(scope, name=scope.value) for scope in Scope}
         self.tokens |= {name: self.token("read", "submit", "upload", name=name) for name in ("one", "two")}
 
-    def token(self, *scopes: str, name: str = "", quotas: KeyQuotas | None = None, days: float = DEFAULT_DAYS) -> str:
+    def token(self, *scopes: str, name: str = "", quotas: KeyQuotas = UNLIMITED, days: float = DEFAULT_DAYS) -> str:
         """A new key's; of a name that nobody else has by default."""
         whose = name or f"test {next(self._numbers)}"
-        return self.register.create(whose, scopes, quotas=quotas, days=days)[1].text
+        return self.register.create(KeyRequest(name=whose, scopes=list(scopes), days=days, quotas=quotas))[1].text
 
     def ask(self, role: str | None, method: str, path: str, body: object = None) -> Answer:
         headers = {} if role is None else {"Authorization": f"Bearer {self.tokens.get(role, role)}"}

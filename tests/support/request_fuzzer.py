@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from described_answers import check_described
 
-from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.key_register import KeyRegister, KeyRequest
 
 DEAR = {"/v1/compare", "/v1/recommend", "/v1/recommend/fleet", "/v1/predict", "/v1/factorizations/{name}/calibrations"}
 """Routes that start a process for a good request."""
@@ -301,6 +301,6 @@ def fuzz(
 def tokens_of(register: KeyRegister) -> list[str]:
     """Make a key of each scope and one that has ended, and return their tokens and some that are none."""
     scopes = ("read", "submit", "upload", "monitor", "admin")
-    made = [register.create("fuzz", [scope])[1].text for scope in scopes]
-    ended = register.create("fuzz", ["admin"], days=1e-9)[1].text
+    made = [register.create(KeyRequest(name="fuzz", scopes=[scope]))[1].text for scope in scopes]
+    ended = register.create(KeyRequest(name="fuzz", scopes=["admin"], days=1e-9))[1].text
     return [*made, made[-1], made[-1], ended, made[0][:-1], "eyJhbGciOiJub25lIn0.e30.", "x"]

@@ -10,7 +10,7 @@ import pytest
 from factorize.api.access import gate as module
 from factorize.api.access.caller import AccessRefused
 from factorize.api.access.gate import FRESH_SECONDS, LONGEST_CREDENTIAL, Gate, credential_in
-from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.key_register import KeyRegister, KeyRequest
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import StoreUnavailable
 
@@ -52,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 def test_two_gates_refuse_a_revoked_key_within_a_second_of_their_clock(register: Counted, clock: Time) -> None:
     async def revoked() -> None:
-        key, token = register.create("k", ["read"])
+        key, token = register.create(KeyRequest(name="k", scopes=["read"]))
         credential = token.text.encode()
         gates = [Gate(register, clock=lambda: key.created), Gate(register, clock=lambda: key.created)]
         for gate in gates:
@@ -73,7 +73,7 @@ def test_two_gates_refuse_a_revoked_key_within_a_second_of_their_clock(register:
 
 def test_nobody_is_let_in_by_a_ledger_that_does_not_answer(register: Counted, clock: Time) -> None:
     async def gone() -> None:
-        key, token = register.create("k", ["read"])
+        key, token = register.create(KeyRequest(name="k", scopes=["read"]))
         gate = Gate(register, clock=lambda: key.created)
         assert await gate.admit(token.text.encode()) == key.caller
         register.gone = True
@@ -89,7 +89,7 @@ def test_nobody_is_let_in_by_a_ledger_that_does_not_answer(register: Counted, cl
 def test_what_is_no_token_costs_no_look_and_is_not_kept(register: Counted, clock: Time) -> None:
     async def wrong() -> None:
         gate = Gate(register)
-        token = register.create("k", ["read"])[1].text
+        token = register.create(KeyRequest(name="k", scopes=["read"]))[1].text
         for text in ("fk_", token[:-1], token + "0", "eyJhbGciOiJub25lIn0.e30.", "é"):
             with pytest.raises(AccessRefused):
                 await gate.admit(text.encode())

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from factorize.api.access import caller as tokens
 from factorize.api.access.caller import KeyQuotas, Scope, new_token, read_token
-from factorize.api.access.key_register import DAY, KeyRegister, WithdrawnKeys
+from factorize.api.access.key_register import DAY, KeyRegister, KeyRequest
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import NotFound
@@ -46,7 +46,7 @@ def test_a_token_that_was_cut_or_changed_is_none() -> None:
 
 
 def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> None:
-    key, token = register.create("training", ["read"], quotas=KeyQuotas(open_jobs=3))
+    key, token = register.create(KeyRequest(name="training", scopes=["read"], quotas=KeyQuotas(open_jobs=3)))
     with register._engine.connect() as connection:
         row = connection.execute(sa.select(access_keys)).one()._mapping
     assert row["secret_sha256"] == hashlib.sha256(token.secret.encode()).hexdigest()
@@ -57,8 +57,8 @@ def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> No
 
 
 def test_a_key_is_opened_by_its_own_secret_until_it_ends(register: KeyRegister) -> None:
-    key, token = register.create("k", ["read", "submit"], days=2)
-    other = register.create("other", ["admin"])[1]
+    key, token = register.create(KeyRequest(name="k", scopes=["read", "submit"], days=2))
+    other = register.create(KeyRequest(name="other", scopes=["admin"]))[1]
     assert key.is_opened_by(token, key.created)
     assert key.is_opened_by(token, key.created + 2 * DAY - 1)
     assert not key.is_opened_by(token, key.created + 2 * DAY)
@@ -67,8 +67,13 @@ def test_a_key_is_opened_by_its_own_secret_until_it_ends(register: KeyRegister) 
 
 
 def test_keys_of_one_name_are_one_owners_and_end_apart(register: KeyRegister) -> None:
-    (first, old), (second, new) = (register.create("training", ["read"]) for _ in range(2))
-    assert first.caller.owner == second.caller.owner == "key:training" != register.create("b", ["read"])[0].caller.owner
+    (first, old), (second, new) = (register.create(KeyRequest(name="training", scopes=["read"])) for _ in range(2))
+    assert (
+        first.caller.owner
+        == second.caller.owner
+        == "key:training"
+        != register.create(KeyRequest(name="b", scopes=["read"]))[0].caller.owner
+    )
     assert first.caller.actor == f"key:training/{first.id}" != second.caller.actor
     assert first.is_opened_by(old, first.created) and not first.is_opened_by(new, first.created)
     assert not register.revoke(first.id).is_opened_by(old, first.created)
@@ -76,7 +81,7 @@ def test_keys_of_one_name_are_one_owners_and_end_apart(register: KeyRegister) ->
 
 
 def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
-    key, token = register.create("k", ["read"])
+    key, token = register.create(KeyRequest(name="k", scopes=["read"]))
     revoked = register.revoke(key.id)
     assert revoked.revoked is not None and not revoked.is_opened_by(token, key.created)
     assert register.revoke(key.id) == revoked
@@ -87,16 +92,15 @@ def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
 
 def test_a_restored_ledger_brings_no_revoked_key_back(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
-    withdrawn = WithdrawnKeys(lambda: store.objects)
     with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
-        register = KeyRegister(ledger.engine, withdrawn=withdrawn)
-        revoked, kept = (register.create(name, ["read"])[0] for name in ("revoked", "kept"))
+        register = KeyRegister(ledger.engine, medium=lambda: store.objects)
+        revoked, kept = (register.create(KeyRequest(name=name, scopes=["read"]))[0] for name in ("revoked", "kept"))
     copy = (tmp_path / "jobs.sqlite").read_bytes()
     with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
-        KeyRegister(ledger.engine, withdrawn=withdrawn).revoke(revoked.id)
+        KeyRegister(ledger.engine, medium=lambda: store.objects).revoke(revoked.id)
     (tmp_path / "jobs.sqlite").write_bytes(copy)
     with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
-        register = KeyRegister(ledger.engine, withdrawn=withdrawn)
+        register = KeyRegister(ledger.engine, medium=lambda: store.objects)
         assert register.get(revoked.id).revoked is None
         register.revoke_withdrawn()
         assert register.get(revoked.id).revoked is not None

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from servers import SLOW_SOLVER, LiveService, serving
 
+from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.server import server
 from factorize.api.settings import Settings
 from factorize.client.service import Service
@@ -67,7 +68,9 @@ def test_a_client_asks_over_https_with_its_key(
     secured: LiveService, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(files[0]))
-    monkeypatch.setenv("FACTORIZE_KEY", secured.service.register.create("k", ["read", "submit"])[1].text)
+    monkeypatch.setenv(
+        "FACTORIZE_KEY", secured.service.register.create(KeyRequest(name="k", scopes=["read", "submit"]))[1].text
+    )
     job = Service(url_of(secured)).post({"workload": {"kind": "prefix", "n": 5}})
     assert job["state"] in ("queued", "running")
     assert Service(url_of(secured)).cancel(job["spec_digest"])["state"] == "cancelled"

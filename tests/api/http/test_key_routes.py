@@ -17,6 +17,7 @@ from keyed_service import Keyed
 from servers import serving
 
 from factorize.api.access.caller import Scope
+from factorize.api.access.key_register import KeyRequest
 from factorize.api.settings import Settings
 
 KEYS = "/v1/keys"
@@ -80,7 +81,7 @@ def _token(text: str) -> Any:
 def test_the_list_has_pages_and_filters(keyed: Keyed) -> None:
     made = [keyed.ask("admin", "POST", KEYS, {"name": f"p{i}"}).json()["id"] for i in range(3)]
     keyed.register.revoke(made[1])
-    ended = keyed.register.create("ended", ["read"], days=1e-9)[0].id
+    ended = keyed.register.create(KeyRequest(name="ended", scopes=["read"], days=1e-9))[0].id
     found, cursor = [], ""
     while True:
         page = keyed.ask("admin", "GET", f"{KEYS}?limit=2{cursor}").json()

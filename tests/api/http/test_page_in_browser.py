@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 from servers import LiveService, serving
 
 from factorize.api.access.caller import read_token
+from factorize.api.access.key_register import KeyRequest
 from factorize.api.settings import Settings
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def use_key(view: Watched, token: str) -> None:
 
 
 def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, keyed: LiveService) -> None:
-    token = keyed.service.register.create("page", ["read"])[1].text
+    token = keyed.service.register.create(KeyRequest(name="page", scopes=["read"]))[1].text
     with watched(browser, keyed.url) as view:
         view.go("results")
         view.page.wait_for_selector("text=Set a key under Key.")
@@ -172,7 +173,7 @@ def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, keye
 @pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
 def test_admins_look_after_keys(browser: Browser, keyed: LiveService, options: dict[str, Any]) -> None:
     register = keyed.service.register
-    own, token = register.create("mine", ["admin"])
+    own, token = register.create(KeyRequest(name="mine", scopes=["admin"]))
     with watched(browser, keyed.url, **options) as view:
         page = view.page
         use_key(view, token.text)
