@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
-from factorize.api.access.holdings import Holdings, UsageMeter
+from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
 from factorize.api.jobs.audit_log import AuditLog
@@ -112,8 +112,7 @@ class SolverService:
         except BaseException:
             self.ledger.close()
             raise
-        self.meter = UsageMeter(self.ledger.engine)
-        self.holdings = Holdings(self.ledger.engine, self.meter)
+        self.holdings = Holdings(self.ledger.engine)
         self.tracer_provider: TracerProvider | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
@@ -124,7 +123,7 @@ class SolverService:
             scheduler=settings.scheduler,
             settled=self._count,
         )
-        self.forms = Forms(self.results, self.catalog, self.meter, self.engine, self.pool, settings)
+        self.forms = Forms(self.results, self.catalog, self.holdings, self.engine, self.pool, settings)
         self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
@@ -297,7 +296,7 @@ class SolverService:
         return {"sha256": self._keep(array, caller), "shape": list(array.shape)}
 
     def _keep(self, array: np.ndarray, caller: Caller, *, within_spec: bool = False) -> str:
-        self.meter.check_kept(caller, array.nbytes)
+        self.holdings.check_kept(caller, array.nbytes)
         sha256 = self.store.put_matrix(array)
         self.holdings.keep_upload(caller, sha256, array.shape, within_spec=within_spec)
         return sha256
@@ -365,16 +364,16 @@ class Forms:
     Args:
         results: of the store.
         catalog: knows forms that are stored already; their files may be gone by now.
-        meter: says what callers have left.
+        holdings: says what callers have left.
         engine: says what memory there is.
         pool: the workers.
         settings: have the wall limit.
     """
 
     def __init__(
-        self, results: Results, catalog: Catalog, meter: UsageMeter, engine: JobEngine, pool: Pool, settings: Settings
+        self, results: Results, catalog: Catalog, holdings: Holdings, engine: JobEngine, pool: Pool, settings: Settings
     ) -> None:
-        self._results, self._catalog, self._meter = results, catalog, meter
+        self._results, self._catalog, self._holdings = results, catalog, holdings
         self._engine, self._pool, self._settings = engine, pool, settings
         self._making = threading.Lock()
         self._known: dict[Key, str] = {}
@@ -414,8 +413,8 @@ class Forms:
                 return found
             memory_mb = _memory(self._results.opened(result), names, self._engine.capacity_mb)
             more = [name for name in names if name != "C"]
-            self._meter.check_left(caller)
-            with self._meter.working(caller, self._settings.processors or 1):
+            self._holdings.check_left(caller)
+            with self._holdings.working(caller, self._settings.processors or 1):
                 digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
             self._known[key] = digest
             return self._results.read(digest, digest)

@@ -41,8 +41,8 @@ KEPT_BYTES_SECONDS = 3600.0
 """When to look again whether a result was removed."""
 
 
-class UsageMeter:
-    """What callers use of their quotas. Thread-safe, and exact for several services on one ledger.
+class Holdings:
+    """Who holds what, and what callers use of their quotas. Thread-safe, and exact for several services on one ledger.
 
     Args:
         engine: the ledger's database.
@@ -50,18 +50,11 @@ class UsageMeter:
     """
 
     def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.time) -> None:
-        self._engine = engine
-        self._clock = clock
+        self._engine, self._clock = engine, clock
+        self._insert = partial(insert_into, engine)
 
-    def charge(self, connection: sa.Connection, caller: Caller, spec_digest: str, core_seconds: float) -> None:
-        """Count a job that is begun for a caller, in the transaction that begins it, or refuse it.
-
-        Raises:
-            QuotaExhausted: it is one too many, or takes more than is left of the day's.
-            TooLarge: it takes more than a day's.
-        """
-        if not caller.owner:
-            return
+    def _charge(self, connection: sa.Connection, caller: Caller, spec_digest: str, core_seconds: float) -> None:
+        """Count a job that is begun for a caller, in the transaction that begins it, or refuse it; see `enter`."""
         self._check_open(connection, caller, spec_digest)
         self._check_kept(connection, caller, 0)
         limit = caller.quotas.core_seconds_per_day
@@ -158,20 +151,6 @@ class UsageMeter:
                 KEPT_BYTES_SECONDS,
             )
 
-
-class Holdings:
-    """Who holds what, in a ledger. Thread-safe.
-
-    Args:
-        engine: the ledger's database.
-        meter: counts what is begun for a caller.
-    """
-
-    def __init__(self, engine: sa.Engine, meter: UsageMeter) -> None:
-        self._engine = engine
-        self._meter = meter
-        self._insert = partial(insert_into, engine)
-
     def enter(self, caller: Caller, core_seconds: float, connection: sa.Connection, job: Job, claimed: bool) -> None:
         """Have a caller hold a job, at the end of the transaction that claims it; see `Ledger.claim`.
 
@@ -186,11 +165,10 @@ class Holdings:
             QuotaExhausted, TooLarge: it is above the caller's quotas, and not begun.
         """
         take_turns(connection)
-        if claimed:
-            self._meter.charge(connection, caller, job.spec_digest, core_seconds)
+        if claimed and caller.owner:
+            self._charge(connection, caller, job.spec_digest, core_seconds)
         if caller.owner:
-            values = {"spec_digest": job.spec_digest, "owner": caller.owner, "since": time.time()}
-            self._put(connection, holds, values)
+            self._put(connection, holds, spec_digest=job.spec_digest, owner=caller.owner)
         if not job.finished:
             detail = {"workload": job.workload}
             add_row(connection, "submission", actor=caller.actor, subject=job.spec_digest, detail=detail)
@@ -223,9 +201,8 @@ class Holdings:
             shape: rows and columns.
             within_spec: whether it came in a spec, whose submission is written down anyway.
         """
-        values = {"sha256": sha256, "owner": caller.owner, "bytes": 8 * math.prod(shape), "since": time.time()}
         with writing(self._engine) as connection:
-            self._put(connection, uploads, values)
+            self._put(connection, uploads, sha256=sha256, owner=caller.owner, bytes=8 * math.prod(shape))
             if not within_spec:
                 detail = dict(zip(("rows", "columns"), shape, strict=True))
                 add_row(connection, "upload", actor=caller.actor, subject=sha256, detail=detail)
@@ -242,5 +219,6 @@ class Holdings:
         absent = hashlib.sha256(f"no upload {sha256}".encode()).hexdigest()
         return sha256 if not owners or owners & {"", caller.owner} else absent
 
-    def _put(self, connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> None:
-        connection.execute(self._insert(table).values(**values).on_conflict_do_nothing())
+    def _put(self, connection: sa.Connection, table: sa.Table, **values: Any) -> None:
+        row = self._insert(table).values(**values, since=self._clock())
+        connection.execute(row.on_conflict_do_nothing())

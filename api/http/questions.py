@@ -104,7 +104,7 @@ async def _answered(kind: str, call: Call) -> Response:
         raise problem_of(error, body=body) from error
     key, stop = json_digest({"question": kind, **asked}), Event()
     if key not in kept:
-        service.meter.check_left(caller)
+        service.holdings.check_left(caller)
         gate_of(call).check(question.work, caller.owner)
 
     async def run(report: Report) -> bytes:
@@ -133,7 +133,7 @@ def _ask(
     """
     question = POSTED[kind]
     threads = question.threads or service.pool.processors
-    with service.meter.working(caller, threads), service.pool.place() as place:
+    with service.holdings.working(caller, threads), service.pool.place() as place:
         try:
             answer = place.pair.solver.ask(
                 kind,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from factorize.api.access import holdings as module
 from factorize.api.access.caller import UNLIMITED, Caller, KeyQuotas, QuotaExhausted, Scope
-from factorize.api.access.holdings import Holdings, UsageMeter
+from factorize.api.access.holdings import Holdings
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
@@ -37,8 +37,7 @@ class Desk:
     def __init__(self, ledger: Ledger) -> None:
         self.now = NOON
         self.ledger = ledger
-        self.meter = UsageMeter(ledger.engine, lambda: self.now)
-        self.holdings = Holdings(ledger.engine, self.meter)
+        self.holdings = Holdings(ledger.engine, lambda: self.now)
 
     def submit(self, who: Caller, number: int, core_seconds: float = 1.0) -> Job:
         order = JobOrder(f"{number:064x}", "{}", "prefix", 100, 60.0, caller=who.owner)
@@ -92,28 +91,28 @@ def test_a_days_core_seconds_are_counted_again_when_a_job_is_begun_again(desk: D
         desk.submit(one, 1, 101.0)
     desk.submit(one, 2, 40.0)
     with pytest.raises(QuotaExhausted):
-        desk.meter.check_left(one)
-    other = UsageMeter(desk.ledger.engine, lambda: NOON)  # another service
+        desk.holdings.check_left(one)
+    other = Holdings(desk.ledger.engine, lambda: NOON)  # another service
     with pytest.raises(QuotaExhausted):
         other.check_left(caller("a", core_seconds_per_day=100))
     other.check_left(caller("b", core_seconds_per_day=100))
     other.check_left(caller("a"))
     desk.now += 43_200
-    desk.meter.check_left(one)
+    desk.holdings.check_left(one)
     desk.submit(one, 0, 100.0)
 
 
 def test_work_of_unknown_price_is_counted_as_it_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, one = [5.0], caller("a", core_seconds_per_day=100)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    with pytest.raises(ZeroDivisionError), desk.meter.working(one, 3):  # however it ends
+    with pytest.raises(ZeroDivisionError), desk.holdings.working(one, 3):  # however it ends
         seconds[0] += 33.0
         raise ZeroDivisionError
-    desk.meter.check_left(one)  # 99 of 100
-    with desk.meter.working(one, 1), desk.meter.working(caller("b"), 1):
+    desk.holdings.check_left(one)  # 99 of 100
+    with desk.holdings.working(one, 1), desk.holdings.working(caller("b"), 1):
         seconds[0] += 1.0
     with pytest.raises(QuotaExhausted, match="of which 100 are used"):
-        desk.meter.check_left(one)
+        desk.holdings.check_left(one)
 
 
 def keep(engine: sa.Engine, number: int, size: int, standing: str = LISTED) -> None:
@@ -128,9 +127,9 @@ def test_kept_bytes_are_those_of_results_that_are_there_and_of_new_uploads(desk:
     for number, size, standing in ((0, 600, LISTED), (1, 600, REVOKED), (2, 600, LISTED)):
         desk.submit(caller("b") if number == 2 else one, number)
         keep(engine, number, size, standing)
-    desk.meter.check_kept(one, 400)
+    desk.holdings.check_kept(one, 400)
     with pytest.raises(QuotaExhausted, match="600 bytes are kept for a, and the limit is 1000") as refused:
-        desk.meter.check_kept(one, 401)
+        desk.holdings.check_kept(one, 401)
     assert refused.value.seconds == 3600
     desk.now = module.time.time()
     desk.holdings.keep_upload(one, "f" * 64, (5, 10))
