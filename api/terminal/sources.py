@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -162,22 +162,16 @@ def check_target(path: Path | None) -> None:
         raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
 
 
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path) -> AbstractContextManager[Path]:
     """Give a name beside `path` to write to, and rename it when the block has ended well.
 
     Raises:
         InvalidParameter: see `check_target`.
     """
+    from factorize.client import cache
+
     check_target(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
-    try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    return cache.written_whole(path)
 
 
 def copy_stored(

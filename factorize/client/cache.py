@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,22 +98,28 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize"
 
 
-def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file under another name, and give it its own once it is on the disk; so is the name when this returns.
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
 
     Raises:
         OSError: it cannot be written; what was there before is still there.
     """
-    part = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part{target.suffix}")
     try:
-        with part.open("xb") as file:
-            file.writelines(pieces)
-            file.flush()
+        yield part
+        with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
     sync_folder(target.parent)
+
+
+def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file; see `written_whole`."""
+    with written_whole(target) as part, part.open("xb") as file:
+        file.writelines(pieces)
 
 
 def sync_folder(folder: Path) -> None:
