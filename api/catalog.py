@@ -170,7 +170,7 @@ class Catalog:
     def _row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
         try:
-            manifest = json.loads(self._store.index.manifest(digest).text)
+            manifest = self._store.index.manifest(digest).manifest()
             row = _row_of(manifest)
             if self._store.revocations.find(digest) is not None:
                 return row | {"standing": REVOKED}

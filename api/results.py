@@ -1,4 +1,4 @@
-"""Stored results as the doors hand them out: manifests from memory, rows from factorizations that stay open."""
+"""Stored results as the doors hand them out, and rows from factorizations that stay open."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
-from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.factorization import Factorization
 from factorize.format.names import MatrixName
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
-from factorize.storage.records import MAX_RECORD_BYTES
+from factorize.storage.index import Result
 from factorize.storage.store import Store
 from factorize.structures.endless import LARGEST_ROW
 
 BLOCK_BYTES = 1 << 22
-_DOCUMENT_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +91,6 @@ def _use_one_thread() -> None:
     threadpool_limits(1, user_api="blas")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A stored factorization.
-
-    Args:
-        digest: names its bytes.
-        spec_digest: names the spec that it answers.
-        file: sha256 of its file.
-        text: its manifest, canonical JSON.
-    """
-
-    digest: str
-    spec_digest: str
-    file: str
-    text: bytes
-
-    def manifest(self) -> dict[str, Any]:
-        """Return the manifest."""
-        return read_json(self.text, limit=MAX_RECORD_BYTES)
-
-
 class Results:
     """What a store holds, for many readers at once. Safe for threads.
 
@@ -125,18 +101,14 @@ class Results:
 
     def __init__(self, store: Store, *, cache_bytes: int) -> None:
         self.store = store
-        self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
         self._open: Cache[Factorization] = Cache(cache_bytes, weight)
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
 
     def answer(self, spec: Spec) -> Result | None:
         """Return the result that answers a spec with a named mechanism, if one is stored."""
-        known = self._remembered(spec.digest)
-        if known is not None:
-            return known
         digest = self.store.find(spec)
-        return None if digest is None else self.read(digest, spec.digest)
+        return None if digest is None else self.store.result(digest)
 
     def named(self, name: str) -> Result | None:
         """Return a result by its digest or spec digest.
@@ -145,19 +117,16 @@ class Results:
             CorruptObject: it is there and damaged.
             Revoked: it was taken back.
         """
-        known = self._remembered(name)
-        if known is not None:
-            return known
-        try:
-            return self.read(name, name)
-        except NotFound:
-            return None
+        with suppress(NotFound):
+            return self.store.result(name)
+        return None
 
     def whole(self, digest: str) -> Result | None:
         """Return a result whose manifest and file are both there and sound, or None."""
         with suppress(NotFound, CorruptObject, Revoked):
-            found = self.read(digest, digest)
-            return found if self._is_there(found) else None
+            found = self.store.result(digest)
+            self.store.objects.status(blob_key(found.file.sha256))
+            return None if self.store.blobs.damaged(found.file.sha256) else found
         return None
 
     def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> RowBlocks:
@@ -194,26 +163,6 @@ class Results:
             found = Block(data, hashlib.sha256(data).digest(), zlib.crc32(data))
             self._blocks.put(key, found)
         return found
-
-    def _remembered(self, name: str) -> Result | None:
-        result = self._texts.get(name)
-        return result if result is not None and self._is_there(result) else None
-
-    def read(self, digest: str, name: str) -> Result:
-        """Return the result of a digest or spec digest, and remember it by a name; see `named`."""
-        text = self.store.manifest_bytes(digest)
-        manifest = read_json(text, limit=MAX_RECORD_BYTES)
-        result = Result(manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"], text)
-        self._texts.put(name, result)
-        return result
-
-    def _is_there(self, result: Result) -> bool:
-        """Whether the file is still there, neither damaged nor revoked: a manifest alone is no result."""
-        with suppress(NotFound, Revoked):
-            self.store.revocations.check(result.digest)
-            self.store.objects.status(blob_key(result.file))
-            return not self.store.blobs.damaged(result.file)
-        return False
 
     def opened(self, result: Result) -> Factorization:
         """Return the factorization of a result; it stays open while there is room.

@@ -28,7 +28,7 @@ from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.pace import machine_pace
-from factorize.api.results import Result, Results, weight
+from factorize.api.results import Results, weight
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
@@ -49,6 +49,7 @@ from factorize.errors import (
 from factorize.factorization import Factorization
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.spec import Spec, notes_of_choice, parse_spec
+from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
@@ -417,7 +418,7 @@ class Forms:
             with self._holdings.working(caller, self._settings.processors or 1):
                 digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
             self._known[key] = digest
-            return self._results.read(digest, digest)
+            return self._results.store.result(digest)
 
     def _written(self, request: dict[str, Any], memory_mb: int) -> str:
         """Have workers write, prove and store a form, and return its digest."""

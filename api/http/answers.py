@@ -14,9 +14,9 @@ from starlette.responses import Response, StreamingResponse
 from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
-from factorize.api.results import Result
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, is_digest
+from factorize.storage.index import Result
 
 RETRY_SECONDS = 1
 LARGEST_PIECE = 1 << 22

@@ -32,11 +32,12 @@ from factorize.api.http.schema import RAW_BODY, answers
 from factorize.api.http.work_gate import working
 from factorize.api.pictures.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
 from factorize.api.pictures.factorization_plot import bound_per_query, error_curve
-from factorize.api.results import Block, Result, RowBlocks
+from factorize.api.results import Block, RowBlocks
 from factorize.api.service import SolverService
 from factorize.errors import InvalidParameter, NotFound, TooLarge
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.storage.blobs import Blob, blob_key
+from factorize.storage.index import Result
 from factorize.workloads.matrix import MAX_SIDE
 
 _ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)

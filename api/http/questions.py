@@ -26,11 +26,11 @@ from factorize.api.http.routes import PING, PING_SECONDS, event
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, Question
-from factorize.api.results import Result
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
+from factorize.storage.index import Result
 
 KEPT, LARGEST_KEPT = 256, 1 << 18
 """Answers that are kept, and the bytes of the largest."""

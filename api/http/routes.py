@@ -31,10 +31,10 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.job import Job, State, shown_error
-from factorize.api.results import Result
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
+from factorize.storage.index import Result
 
 Answer = TypeVar("Answer")
 LONG_BODY = 64 << 10
@@ -190,7 +190,8 @@ async def get_events(call: ReadCall, name: str) -> Response:
     if isinstance(found, Job) and not found.finished:
         changes = call.service.engine.changes(name, _last_seen(call.request))
         return EventStream(frames_of(changes, call.admitted), call)
-    return EventStream([frame(found) if isinstance(found, Job) else _done(found.spec_digest, found.digest)], call)
+    last = frame(found) if isinstance(found, Job) else _done(found.entry.spec_digest, found.digest)
+    return EventStream([last], call)
 
 
 async def frames_of(

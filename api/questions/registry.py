@@ -29,9 +29,9 @@ from factorize.errors import StoreUnavailable
 from factorize.plain_data import Frozen, read_union
 
 if TYPE_CHECKING:
-    from factorize.api.results import Result
     from factorize.api.service import SolverService
     from factorize.api.workers.worker_process import Tell
+    from factorize.storage.index import Result
     from factorize.storage.store import Store
 
     Find = Callable[[str | None], Result]
@@ -124,7 +124,7 @@ class _Predict(Question):
         if name is None:
             return {"request": question, "digest": None}, _PREDICTION_MB
         about = find(check_digest(name))
-        size = _OPENING * int(about.manifest()["files"][0]["bytes"])
+        size = _OPENING * about.file.bytes
         limit_mb = service.engine.capacity_mb
         if limit_mb is not None and size > limit_mb << 20:
             message = (

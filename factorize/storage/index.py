@@ -32,11 +32,11 @@ _CACHE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class StoredManifest:
-    """A verified manifest.
+class Result:
+    """A stored factorization, by its verified manifest.
 
     Attributes:
-        text: its canonical JSON.
+        text: its manifest, canonical JSON.
         entry: the spec entry that it makes.
         file: its file.
     """
@@ -44,6 +44,16 @@ class StoredManifest:
     text: bytes
     entry: SpecEntry
     file: StoredFile
+
+    @property
+    def digest(self) -> str:
+        """Names its bytes."""
+        return self.entry.digest
+
+    def manifest(self) -> dict[str, Any]:
+        """Return its manifest."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
 
 
 class Index:
@@ -58,9 +68,9 @@ class Index:
         self._objects = objects
         self._blobs = blobs
         self._revocations = Revocations(objects)
-        self._manifests: Cache[StoredManifest] = Cache(_CACHE_BYTES, lambda manifest: len(manifest.text))
+        self._manifests: Cache[Result] = Cache(_CACHE_BYTES, lambda manifest: len(manifest.text))
 
-    def manifest(self, digest: str) -> StoredManifest:
+    def manifest(self, digest: str) -> Result:
         """Return a manifest, from memory if its file has not been touched since it was verified.
 
         Raises:
@@ -72,7 +82,7 @@ class Index:
         known = self._manifests.get((digest, version))
         if known is None:
             manifest = self.stored(key)
-            known = StoredManifest(canonical_json(manifest), SpecEntry.of(manifest), StoredFile.of(manifest))
+            known = Result(canonical_json(manifest), SpecEntry.of(manifest), StoredFile.of(manifest))
             self._manifests.put((digest, version), known)
         return known
 
@@ -80,7 +90,7 @@ class Index:
         """Iterate over the sound manifests, by digest, revoked ones too."""
         for key in self._objects.names(MANIFESTS):
             with suppress(NotFound, CorruptObject, InvalidParameter):
-                yield json.loads(self.manifest(name_in(key)).text)
+                yield self.manifest(name_in(key)).manifest()
 
     def mentioning(self, digests: Collection[str]) -> Iterator[dict[str, Any]]:
         """Iterate over the sound manifests that have one of some digests in their text, revoked ones too.

@@ -36,7 +36,7 @@ from factorize.format.manifest import StoredFile, steps_of
 from factorize.format.reading import read_manifest as read_inner_manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, described
-from factorize.storage.index import Index
+from factorize.storage.index import Index, Result
 from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
@@ -180,7 +180,7 @@ class Store:
             revocation = standing[manifest["digest"]] = self.revocations.add(manifest, reason)
             on_each(revocation)
 
-        named = json.loads(self.index.manifest(digest).text)
+        named = self.index.manifest(digest).manifest()
         stand(named)
         revoked_before = 0
         while revoked_before < len(standing):  # what was rounded from one that was found late is seen in the next look
@@ -221,20 +221,20 @@ class Store:
             Revoked: it was taken back, and the spec has no other answer.
             CorruptObject: the stored manifest is damaged.
         """
-        return json.loads(self.manifest_bytes(digest))
+        return self.result(digest).manifest()
 
-    def manifest_bytes(self, digest: str) -> bytes:
-        """Return the canonical JSON of a manifest; see `manifest`."""
+    def result(self, digest: str) -> Result:
+        """Return a stored factorization by its manifest; see `manifest`."""
         self.revocations.check(digest)
         try:
-            return self.index.manifest(digest).text
+            return self.index.manifest(digest)
         except NotFound:
             answer = self.digest_of(digest)
             if answer is None:
                 self.revocations.check(self.index.revoked_answer(digest) or digest)
                 message = f"no factorization has the digest or spec digest {digest}; solve its spec first"
                 raise NotFound(message) from None
-            return self.index.manifest(answer).text
+            return self.index.manifest(answer)
 
     def load(self, digest: str) -> Factorization:
         """Return a factorization by digest or spec digest, users' matrices bound; every byte verified.
@@ -319,7 +319,7 @@ class Store:
         """
         revocation = self.revocations.reaching(manifest)
         if revocation is not None:
-            standing = json.loads(self.index.manifest(manifest["digest"]).text)
+            standing = self.index.manifest(manifest["digest"]).manifest()
             self.revocations.add(standing, revocation.reason)
 
     def _entry_of(self, digest: str) -> SpecEntry:

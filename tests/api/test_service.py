@@ -15,7 +15,6 @@ from servers import shared_pool
 
 from factorize.api.access.caller import ANYONE
 from factorize.api.jobs.job import Job
-from factorize.api.results import Result
 from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers.publishing import Form, read_names
@@ -30,6 +29,7 @@ from factorize.errors import (
 )
 from factorize.spec import parse_spec
 from factorize.storage.blobs import blob_key
+from factorize.storage.index import Result
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 7}, "mechanism": {"kind": "square_root"}}
 
@@ -58,9 +58,9 @@ def test_the_same_meaning_gives_the_same_result(service: SolverService) -> None:
     result = finished(service, SPEC)
     for source in (json.dumps(SPEC), json.dumps(SPEC).encode(), {**SPEC, "tolerance": 1e-9}, parse_spec(SPEC)):
         assert service.obtain(source) == result
-    assert result.manifest()["spec_digest"] == result.spec_digest == service.canonical(SPEC).digest
+    assert result.manifest()["spec_digest"] == result.entry.spec_digest == service.canonical(SPEC).digest
     assert service.lookup(result.digest) == result
-    assert service.lookup(result.spec_digest) == result
+    assert service.lookup(result.entry.spec_digest) == result
     assert service.lookup("0" * 64) is None
 
 
@@ -90,7 +90,7 @@ def test_a_solve_above_the_capacity_states_its_estimate(service: SolverService) 
 def test_a_lost_file_is_solved_again(service: SolverService) -> None:
     spec = {**SPEC, "workload": {"kind": "prefix", "n": 8}}
     result = finished(service, spec)
-    service.store.objects.delete(blob_key(result.file))
+    service.store.objects.delete(blob_key(result.file.sha256))
     assert isinstance(service.obtain(spec), Job)
     again = finished(service, spec)
     assert again.digest == result.digest
