@@ -167,12 +167,11 @@ _METHODS = ("GET", "HEAD", "POST", "DELETE")
 class SolveCounts:
     """Counters and histograms of one service's solves.
 
-    Attributes:
+    Args:
         registry: holds them, for the route of metrics.
     """
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry) -> None:
         meaning = "Wall time of solve, certificate, proof and publication."
         of_end = ["mechanism", "end"]
         self._seconds = Histogram(
@@ -204,13 +203,14 @@ class SolveCounts:
 class HttpCounts:
     """Counters of one service's requests.
 
-    Attributes:
+    Args:
         registry: holds them, for the route of metrics.
+
+    Attributes:
         open: requests whose answers have not ended, streams among them.
     """
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=registry)
         meaning = "Requests by route and status; what no route has is `none`."
         self._requests = Counter("factorize_http_requests", meaning, ["method", "route", "status"], registry=registry)

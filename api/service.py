@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, Caller
@@ -105,7 +106,8 @@ class SolverService:
         self.ledger = Ledger(ledger_url(settings))
         self.catalog = Catalog(self.ledger.engine, self.store)
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
-        self.solve_counts = SolveCounts()
+        self.counts = CollectorRegistry()
+        self.solve_counts = SolveCounts(self.counts)
         self.audit = AuditLog(self.ledger.engine)
         self.register = self.keys()
         try:

@@ -148,12 +148,13 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.service = owned
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
     app.state.kept_answers = KeptAnswers()
-    app.state.http_counts = HttpCounts()
+    counts = HttpCounts(owned.counts)
+    owned.counts.register(operator_routes.Gauges(owned, app.state.work_gate))
     install(app)
     for tag, router in _ROUTERS.items():
         app.include_router(router, tags=[tag])
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)
-    app.add_middleware(RequestGuard, settings=settings, counts=app.state.http_counts, audit=owned.audit)
+    app.add_middleware(RequestGuard, settings=settings, counts=counts, audit=owned.audit)
     return app

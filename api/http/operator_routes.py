@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -26,7 +26,7 @@ from factorize.api.http.answers import json_response
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
-from factorize.api.http.work_gate import WorkGate, gate_of
+from factorize.api.http.work_gate import WorkGate
 from factorize.api.monitoring import NOTES
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -159,27 +159,22 @@ async def readyz(call: DetailsCall) -> Response:
 @probes.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))
 async def metrics(call: MonitorCall) -> Response:
     """Give counters and gauges in Prometheus' text format."""
-    registry, service = CollectorRegistry(), call.service
-    registry.register(_Counts(service, gate_of(call)))
-
-    def text() -> bytes:
-        registries = (registry, service.solve_counts.registry, call.request.app.state.http_counts.registry)
-        return b"".join(map(generate_latest, registries))
-
-    return Response(await run_sync(text), headers={"Content-Type": METRICS_TYPE})
+    text = await run_sync(generate_latest, call.service.counts)
+    return Response(text, headers={"Content-Type": METRICS_TYPE})
 
 
-class _Counts(Collector):
-    """The numbers, read when they are asked for."""
+class Gauges(Collector):
+    """The numbers that are read when they are asked for."""
 
     def __init__(self, service: SolverService, gate: WorkGate) -> None:
-        self._service = service
-        self._gate = gate
+        self._service, self._gate = service, gate
 
     def describe(self) -> list[Metric]:
+        """Say nothing of them before."""
         return []
 
     def collect(self) -> Iterator[Metric]:
+        """Read them."""
         service = self._service
         yield CounterMetricFamily("factorize_solves", "Solver processes started.", value=service.engine.solves_total)
         yield CounterMetricFamily("factorize_known", "Specs answered from the store.", value=service.known_total)

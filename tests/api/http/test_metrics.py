@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import until
 from house import ROOT
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
 
@@ -61,11 +62,12 @@ def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
 
 
 def test_gaps_are_of_solves_that_are_done_and_retries_of_those_that_died() -> None:
-    counts = SolveCounts()
+    registry = CollectorRegistry()
+    counts = SolveCounts(registry)
     counts.settled(SPEC, "DONE", 2.0, {"relative_gap": 3e-9})
     counts.settled(SPEC, "DONE", 2.0, {"relative_gap": None})
     counts.settled(SPEC, "CRASHED", 1.0, {"relative_gap": 0.5})
-    value = counts.registry.get_sample_value
+    value = registry.get_sample_value
     assert value("factorize_solve_duration_seconds_sum", {"mechanism": "dense", "end": "done"}) == 4
     assert value("factorize_relative_gap_sum", {"mechanism": "dense"}) == pytest.approx(3e-9)
     assert value("factorize_retries_total") == 1
