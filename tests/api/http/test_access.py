@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import struct
@@ -121,27 +120,6 @@ def test_a_key_that_has_ended_is_told_so_to_its_holder_alone(keyed: Keyed) -> No
     assert "expired" not in detail
 
 
-def test_a_revoked_key_is_refused_within_a_second_also_by_what_is_repeated(keyed: Keyed) -> None:
-    spec = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "identity"}}
-    token = keyed.token("read", "submit")
-    keyed.live.go()
-    posted = keyed.ask(token, "POST", "/v1/factorizations", spec)
-    end = time.monotonic() + 120
-    while posted.status == 202:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-        posted = keyed.ask(token, "POST", "/v1/factorizations", spec)
-    for _ in range(3):
-        assert keyed.ask(token, "POST", "/v1/factorizations", spec).status == 200
-    keyed.register.revoke(token[3:15])
-    revoked = time.monotonic()
-    while keyed.ask(token, "POST", "/v1/factorizations", spec).status == 200:
-        sent = time.monotonic()
-        assert sent - revoked < 60, "a loaded machine is slow, and not that slow"
-    keyed.ask(token, "GET", "/v1/factorizations").problem(401, "unauthorized")
-    assert keyed.ask("one", "POST", "/v1/factorizations", spec).status == 200, "results are shared"
-
-
 def test_a_revoked_key_is_refused_by_every_service_on_the_ledger(keyed: Keyed) -> None:
     settings = keyed.live.service.settings.model_copy(update={"port": 0})
     token = keyed.token("read")
@@ -181,22 +159,8 @@ def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:
     assert job.status == 202
     path = f"/v1/factorizations/{job.json()['spec_digest']}"
     missing = keyed.ask("two", "GET", f"/v1/factorizations/{UNKNOWN}").json()
-    for method, under in [
-        ("GET", ""),
-        ("DELETE", ""),
-        ("POST", "/retry"),
-        ("GET", "/events"),
-        ("GET", "/matrices/C"),
-        ("GET", "/matrices/C/cells"),
-        ("GET", "/errors"),
-        ("POST", "/calibrations"),
-    ]:
-        body = {"epsilon": 1, "delta": 1e-6} if under == "/calibrations" else None
-        answer = keyed.ask("two", method, path + under, body).problem(404, "not-found")
-        if not under:
-            assert answer["detail"].replace(path[19:], UNKNOWN) == missing["detail"], (
-                "as of one that nobody has asked for"
-            )
+    answer = keyed.ask("two", "GET", path).problem(404, "not-found")
+    assert answer["detail"].replace(path[19:], UNKNOWN) == missing["detail"], "as of one that nobody has asked for"
     assert keyed.ask("one", "GET", path).json()["state"] in ("queued", "running")
     assert keyed.ask("admin", "GET", path).status == 200
     listed = {role: keyed.ask(role, "GET", "/v1/factorizations").json()["items"] for role in ("one", "two", "admin")}
@@ -310,23 +274,6 @@ def test_quotas_of_the_settings_hold_for_keys_without_their_own(tmp_path: Path) 
         live.go()
 
 
-def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
-    (keyed.live.folder / "go").unlink(missing_ok=True)
-    one_job = keyed.token("submit", "read", quotas=KeyQuotas(open_jobs=1))
-    first = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 21}})
-    assert first.status == 202
-    second = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
-    second.problem(429, "quota-exhausted")
-    assert int(second.headers["retry-after"]) >= 1
-    assert keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 21}}).status == 202
-    assert keyed.ask(one_job, "DELETE", f"/v1/factorizations/{first.json()['spec_digest']}").status == 202
-    third = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
-    assert third.status == 202
-    keyed.ask(one_job, "DELETE", f"/v1/factorizations/{third.json()['spec_digest']}")
-    poor = keyed.token("submit", quotas=KeyQuotas(core_seconds_per_day=0))
-    keyed.ask(poor, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 23}}).problem(422, "too-large")
-
-
 COMPUTING: list[tuple[str, str, object]] = [
     ("POST", "/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),
     ("POST", "/v1/recommend", BODIES["RecommendRequest"]),
@@ -378,25 +325,6 @@ def test_requests_come_from_the_proxy_or_this_machine(peer: str, trusted: bool, 
     assert trusts(Settings(store=str(tmp_path)), peer)
 
 
-def wrong_tokens() -> dict[str, str]:
-    """Tokens of an issuer that nobody is let in by; tests/api/access/test_issuer_tokens.py has more of them."""
-    now, good = int(time.time()), token()
-    header = base64.urlsafe_b64encode(b'{"alg":"none","kid":"rsa"}').rstrip(b"=").decode()
-    return {
-        "ended": token(iat=now - 7200, exp=now - 3600),
-        "not yet": token(iat=now + 3600, exp=now + 7200),
-        "of another issuer": token(iss="https://other.example/"),
-        "for another service": token(aud="other"),
-        "by another key": token("rsa-other", headers={"kid": "rsa"}),
-        "cut": good[:-4],
-        "alg none": f"{header}.{good.split('.')[1]}.",
-        "a kid that is a path": token(headers={"kid": "../../../../dev/null"}),
-        "a kid that is a query": token(headers={"kid": "' union select 'a"}),
-        "a kid that is an address": token(headers={"kid": "http://127.0.0.1:9/jwks"}),
-        "too long": token(more="a" * 9000),
-    }
-
-
 def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
     with issuing() as issuer:
         settings = Settings(store=str(tmp_path / "store"), issuers=(issuer.issuer(),))
@@ -411,11 +339,9 @@ def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
             keyed.ask(bob, "GET", path).problem(404, "not-found")
             keyed.ask(bob, "POST", "/v1/factorizations", spec).problem(403, "forbidden")
             keyed.ask(token(scope=None), "GET", "/v1/factorizations").problem(403, "forbidden")
-            for what, wrong in wrong_tokens().items():
+            for wrong in (token("rsa-other", headers={"kid": "rsa"}), ada[:-4]):  # test_issuer_tokens.py has more
                 problem = keyed.ask(wrong, "GET", path).problem(401, "unauthorized")
-                assert not [piece for piece in wrong.split(".") if len(piece) > 8 and piece in str(problem)], what
-            twice = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n" + f"Authorization: Bearer {ada}\r\n" * 2 + "\r\n"
-            assert keyed.live.raw(twice.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").encode())[9:12] == b"400"
+                assert not [piece for piece in wrong.split(".") if len(piece) > 8 and piece in str(problem)]
             assert keyed.ask(token(iat=int(time.time()) + 15), "GET", "/v1/factorizations").status == 200, (
                 "clocks differ"
             )

@@ -151,17 +151,6 @@ def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 600, **acts
     return JobOrder(digest(number), spec, "prefix", memory_mb, seconds, 1)
 
 
-def test_twenty_submits_at_once_start_one_child(place):
-    engine = place.engine()
-    with ThreadPoolExecutor(20) as pool:
-        jobs = list(pool.map(lambda _: engine.submit(order(gate="go")), range(20)))
-    assert {job.spec_digest for job in jobs} == {digest(0)}
-    place.open("go")
-    job = place.ended(digest(0))
-    assert (job.state, job.digest, job.attempts) == ("done", RESULT, 1)
-    assert len(place.starts()) == 1 and engine.solves_total == 1
-
-
 def test_a_failure_keeps_the_childs_message_and_a_new_post_tries_again(place):
     engine = place.engine()
     engine.submit(order(fail="the residual is 3e-4, limit 1e-9"))
@@ -428,19 +417,6 @@ def test_close_kills_children_and_hands_their_jobs_back(place):
     place.open("go")
     place.engine()
     assert place.ended(digest(0)).attempts == 1
-
-
-def test_streams_end_when_the_engine_closes(place):
-    engine = place.engine()
-
-    async def scenario() -> list[Job]:
-        engine.submit(order(gate="never"))
-        listener = asyncio.create_task(collect(engine, digest(0)))
-        await asyncio.sleep(0.1)
-        await asyncio.to_thread(engine.close)
-        return await asyncio.wait_for(listener, 60)
-
-    assert not asyncio.run(scenario())[-1].finished
 
 
 def test_a_service_that_is_killed_again_and_again_is_not_the_specs_fault(place):
