@@ -2,7 +2,7 @@
 
 At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
 or of earlier ones; state 0 is the output. A compiled loop (structures/kernels/engine.py) runs statements forwards or
-transposed, or carries covariances along. Squared column norms are variances of the transposed steps run backwards.
+transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
 Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
 """
 
@@ -26,7 +26,7 @@ Statement = dict[tuple[int, int], Factor]
 
 _NUMBERS = 1 << 15  # factors that are laid out at one time
 _LANES = 256  # rows that are carried together
-_AT_ONCE = 256  # rows of a matrix that is squared row by row
+_UNITS = 64  # inputs whose outputs are squared together
 
 
 class Layout(NamedTuple):
@@ -100,15 +100,11 @@ class Recursion:
 
     def variances(self) -> np.ndarray:
         """Return the variance of the output at each step for white noise as input: squared row norms, shape (n,)."""
-        if 2 * self._slots > self.n:
-            return self._sums_of_squares(self.products)
-        return self._carried(self._layout, backwards=False)
+        return self._squares(backwards=False)
 
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared column norms, shape (n,)."""
-        if 2 * self._slots > self.n:
-            return self._sums_of_squares(self.transposed)
-        return self._carried(self._transposed_layout, backwards=True)
+        return self._squares(backwards=True)
 
     def _run(self, block: np.ndarray, *, backwards: bool) -> np.ndarray:
         rows = np.ascontiguousarray(block, dtype=np.float64)
@@ -123,27 +119,41 @@ class Recursion:
                         continue
                     start, stop = (start, start + moved[-1] + 1) if backwards else (start + moved[0], stop)
                     state = np.zeros((self._slots, len(lanes)))
-                self._advance(self._layout, start, stop, state, into, lanes, backwards=backwards)
+                self._advance(start, stop, state, into, lanes, start, backwards=backwards)
         return out
 
-    def _carried(self, layout: Layout, *, backwards: bool) -> np.ndarray:
-        out, covariance = np.empty((1, self.n)), np.zeros((self._slots, self._slots))
-        for start, stop in list(self._pieces())[:: -1 if backwards else 1]:
-            self._advance(layout, start, stop, covariance, out, backwards=backwards)
-        return out[0]
+    def _squares(self, *, backwards: bool) -> np.ndarray:
+        """Return the sums of squares of outputs over all unit inputs, or those of the transposed steps.
+
+        What the inputs of earlier pieces have left in the states counts by its products alone: a triangle has the same.
+        """
+        if 2 * self._slots > self.n:
+            product, out = self.transposed if backwards else self.products, np.zeros(self.n)
+            for start in range(0, self.n, _LANES):
+                out += (product(unit_rows(self.n, start, min(start + _LANES, self.n))) ** 2).sum(axis=0)
+            return out
+        out, earlier, step = np.empty(self.n), np.zeros((self._slots, 0)), max(_UNITS, self._slots)
+        for start in range(0, self.n, step)[:: -1 if backwards else 1]:
+            stop = min(start + step, self.n)
+            block = np.eye(earlier.shape[1] + stop - start, stop - start, -earlier.shape[1])
+            state, outputs = np.hstack([earlier, np.zeros((self._slots, stop - start))]), np.empty_like(block)
+            self._advance(start, stop, state, outputs, block, 0, backwards=backwards)
+            out[start:stop] = (outputs**2).sum(axis=0)
+            earlier = np.asarray(np.linalg.qr(state.T, mode="r")).T
+        return out
 
     def _advance(
         self,
-        layout: Layout,
         start: int,
         stop: int,
         state: np.ndarray,
         out: np.ndarray,
-        block: np.ndarray | None = None,
+        block: np.ndarray,
+        column: int,
         *,
-        backwards: bool = False,
+        backwards: bool,
     ) -> None:
-        """Run steps start..stop-1 over a block of rows, or over a covariance."""
+        """Run steps start..stop-1 over a block of rows, whose columns from that one on are theirs."""
         run = _plain_sweep
         with suppress(ModuleNotFoundError):
             from factorize.structures.kernels import engine
@@ -152,15 +162,9 @@ class Recursion:
         ends, first, turn, factors = [len(self.statements), self.output], start, 1, self._laid_out(start, stop)
         if backwards:
             ends, first, turn, factors = ends[::-1], stop - 1, -1, np.ascontiguousarray(factors[::-1])
-        steps = layout.places(first, turn, *ends), first, turn, stop - start
-        arrays = out if block is None else block, out, state, np.empty(state.shape[1])
-        run(layout.starts, layout.terms[2], factors, *steps, backwards, block is None, *arrays)
-
-    def _sums_of_squares(self, product: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        found = np.zeros(self.n)
-        for start in range(0, self.n, _AT_ONCE):
-            found += (product(unit_rows(self.n, start, min(start + _AT_ONCE, self.n))) ** 2).sum(axis=0)
-        return found
+        layout, sums = self._layout, np.empty(state.shape[1])
+        steps = layout.places(first, turn, *ends), first - start + column, turn, stop - start
+        run(layout.starts, layout.terms[2], factors, *steps, backwards, block, out, state, sums)
 
     def _pieces(self) -> Iterator[tuple[int, int]]:
         step = max(1, _NUMBERS // len(self._factors))
@@ -190,24 +194,10 @@ class Recursion:
             [(state % (count + 1), lag, columns[_name(factor)]) for (state, lag), factor in terms.items()]
             for terms in self.statements
         ]
-        return _layout(rings, [(s, 0) for s in range(count)], readings)
-
-    @cached_property
-    def _transposed_layout(self) -> Layout:
-        """Statements that add, from the last to the first, what each gives back to what it reads, and forget it."""
-        rings, _, starts, terms = self._layout
-        targets, readings = [], []
-        for s in range(len(self.statements) - 1, -1, -1):
-            itself = []
-            for state, lag, column in terms[:, starts[s] : starts[s + 1]].T.tolist():
-                if state == s and lag == rings[1, s]:  # the slot that is overwritten
-                    itself.append((s, 0, column))
-                else:
-                    targets.append((state, lag))
-                    readings.append([(state, lag, 0), (s, 0, column)])
-            targets.append((s, 0))
-            readings.append(itself)
-        return _layout(rings, targets, readings)
+        read = np.array([term for terms in readings for term in terms], dtype=np.int64).reshape(-1, 3)
+        # At last, the slot of the next input is emptied.
+        targets = np.array([*((s, 0) for s in range(count)), (count, sizes[count] - 1)], dtype=np.int64)
+        return Layout(rings, targets.T.copy(), np.cumsum([0, *map(len, readings), 0]), read.T.copy())
 
 
 def toeplitz(column: np.ndarray, n: int) -> Recursion:
@@ -228,12 +218,6 @@ def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:
         return np.concatenate([np.zeros(first - start), values[first - steps : stop - steps]])
 
     return factor
-
-
-def _layout(rings: np.ndarray, targets: list[tuple[int, int]], readings: list[list[tuple[int, int, int]]]) -> Layout:
-    terms = np.array([term for terms in readings for term in terms], dtype=np.int64).reshape(-1, 3)
-    starts = np.cumsum([0, *map(len, readings)])
-    return Layout(rings, np.array(targets, dtype=np.int64).T.copy(), starts, terms.T.copy())
 
 
 def _name(factor: Factor) -> object:
@@ -262,29 +246,24 @@ def _plain_sweep(
     turn: int,
     count: int,
     backwards: bool,
-    square: bool,
     block: np.ndarray,
     out: np.ndarray,
     state: np.ndarray,
     _sums: np.ndarray,
 ) -> None:
-    """Do as `sweep` of structures/kernels/engine.py, in numpy, but for covariances."""
-    if square:
-        raise ModuleNotFoundError("covariances are carried along by numba", name="numba")
+    """Do as `sweep` of structures/kernels/engine.py, in numpy."""
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
     for step in range(count):
         row, c = factors[step if len(factors) > 1 else 0], first + turn * step
         targets = now[len(columns) :]
+        state[targets[-2]] += block[:, c]
         if backwards:
-            state[targets[-2]] += block[:, c]
             for s in range(len(parts) - 1, -1, -1):
                 sums, state[targets[s]] = state[targets[s]].copy(), 0.0
                 state[now[parts[s]]] += np.multiply.outer(row[columns[parts[s]]], sums)
-            out[:, c], state[targets[-1]] = state[targets[-1]], 0.0
         else:
-            state[targets[-2]] = block[:, c]
             for s, part in enumerate(parts):
                 state[targets[s]] = row[columns[part]] @ state[now[part]]
-            out[:, c] = state[targets[-1]]
+        out[:, c] = state[targets[-1]]
         now += 1
         np.copyto(now, places[1], where=now == places[2])

@@ -17,11 +17,10 @@ from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
-from factorize.errors import MissingExtra, UnsupportedProblem, extras_named
+from factorize.errors import UnsupportedProblem
 from factorize.format.names import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.solution import Outcome
-from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
@@ -73,6 +72,7 @@ def test_products_are_those_of_the_dense_matrix(
     np.testing.assert_allclose(inverse @ dense, np.eye(N), atol=1e-12)
     np.testing.assert_allclose(matrix.right_solve(block), block @ inverse, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(matrix.left_multiply(block), block @ dense, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(matrix.column_norms_squared(), (dense**2).sum(axis=0), rtol=1e-11)
     if matrix.time_invariant:
         np.testing.assert_allclose(matrix.divide(block[0]), inverse @ block[0], rtol=1e-11, atol=1e-12)
         np.testing.assert_allclose(matrix.times(block[0]), dense @ block[0], rtol=1e-11, atol=1e-12)
@@ -83,18 +83,10 @@ def test_products_are_those_of_the_dense_matrix(
     np.testing.assert_allclose(again.dense(), dense, rtol=1e-12, atol=1e-14)
 
 
-def test_covariances_say_that_they_need_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("factorize.structures.kernels.engine", raising=False)
-    monkeypatch.setitem(sys.modules, "factorize.structures.kernels.engine", None)
-    matrix = BandedMatrix(np.ones((1, 64)))
-    with pytest.raises(MissingExtra, match="numba"), extras_named("a proof"):
-        matrix.recursion.column_norms_squared()
-
-
 @every
-@pytest.mark.parametrize("at_once", [256, 7])
-def test_errors_by_recursion_are_those_of_rows(matrix: Matrix, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.structures.recursion._AT_ONCE", at_once)
+@pytest.mark.parametrize("units", [64, 7])
+def test_errors_by_recursion_are_those_of_rows(matrix: Matrix, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.structures.recursion._UNITS", units)
     workload = spec_of({"kind": "momentum", "n": N, "momentum": 0.9}).workload
     found = matrix.decoder_errors(workload.state_space())
     if found is not None:
