@@ -31,7 +31,7 @@ from factorize.solvers.single.streaming import Generators
 
 Array = NDArray[np.float64]
 
-_CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the second-level cache
+_CHUNK_BYTES = 1 << 20  # of e for all poles of a block: few calls, and in the cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
 
 
@@ -83,15 +83,27 @@ class Bidiagonal:
         count, pays = poles.nodes.size, self._pays(poles)
         cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
         parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
-        x, chunk = np.zeros((len(parts), self.size)), max(32, _CHUNK_BYTES // (8 * count))
-
-        def sweep(t: Array, w: Array, out: Array) -> None:
-            saved, e = np.zeros((-(-self.size // chunk) + 1, t.size)), np.empty((chunk, t.size))
-            saved[-1] = self._p2[-1]
-            two_sweep.diagonal(self._p2, self._q2, v, t, w, self._back, saved, e, np.empty(t.size), out)
-
-        run([partial(sweep, poles.nodes[s], poles.weights[s], x[k]) for k, s in enumerate(parts)], together=pays)
+        x = np.zeros((len(parts), self.size))
+        run(
+            [partial(self._sweep, v, poles.nodes[s], poles.weights[s], x[k]) for k, s in enumerate(parts)],
+            together=pays,
+        )
         return x.sum(axis=0)
+
+    def _sweep(self, v: Array, t: Array, w: Array, x: Array) -> None:
+        """Fill ``x`` by chunks: e is swept again in each from the state saved at its start, for memory in O(n)."""
+        chunk = max(32, _CHUNK_BYTES // (8 * t.size))
+        starts = range(0, self.size, chunk)
+        saved, (e, ratio) = np.zeros((len(starts) + 1, t.size)), np.empty((2, min(chunk, self.size), t.size))
+        for k, first in enumerate(starts):
+            saved[k + 1] = saved[k]
+            two_sweep.rise(self._p2, self._q2, v, t, first, saved[k + 1], e[: self.size - first])
+        f = np.full(t.size, self._p2[-1])
+        for k, first in reversed([*enumerate(starts)]):
+            rows = e[: self.size - first]
+            if k + 1 < len(starts):
+                two_sweep.rise(self._p2, self._q2, v, t, first, saved[k], rows)
+            two_sweep.fall(self._p2, self._q2, v, t, w, self._back, first, f, ratio, rows, x)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -101,7 +113,7 @@ class Bidiagonal:
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
         (ratio, scale), state = self._work, np.empty((2, poles.nodes.size))
-        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, state[0], ratio, scale)
+        self._factor(v, poles, ratio, scale)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
@@ -120,12 +132,18 @@ class Bidiagonal:
     def generators(self, v: Array, poles: Poles) -> Generators:
         """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
         decay, inputs = np.empty((2, self.size, poles.nodes.size, 1))
-        arrays = np.empty(poles.nodes.size), decay[..., 0], inputs[..., 0]
-        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, *arrays)
+        self._factor(v, poles, decay[..., 0], inputs[..., 0])
         np.sqrt(decay, out=decay)
         inputs *= (poles.weights / poles.nodes)[:, None]
         np.sqrt(inputs, out=inputs)
         return Generators(decay[..., None], inputs, np.ones_like(inputs))
+
+    def _factor(self, v: Array, poles: Poles, ratio: Array, scale: Array) -> None:
+        """Fill ``ratio`` with ``rho^2`` and ``scale`` with ``w t ((K^-1)[i, i])^2``, both of shape (n, poles)."""
+        t, ends = poles.nodes, (np.zeros(poles.nodes.size), np.full(poles.nodes.size, self._p2[-1]))
+        two_sweep.rise(self._p2, self._q2, v, t, 0, ends[0], scale)
+        x = np.empty(self.size)
+        two_sweep.fall(self._p2, self._q2, v, t, poles.weights, self._back, 0, ends[1], ratio, scale, x)
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
