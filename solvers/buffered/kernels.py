@@ -14,11 +14,12 @@ positive
    ``u <- (q u + x) / p``.  With ``Z = T S T``, ``a = (-eta / delta, 0)``, ``l = (g, 1 / p)``:
    ``S <- Z + l c^T + c l^T + (a . c + 1 / delta^2) l l^T``, ``c = Z a``; the loss is the sum of ``S_uu``.
 
-Each leaves marks, its matrix at every `EVERY`-th step, for its adjoint (adjoints.py).
+The last two run over segments of `EVERY` steps. Their caller marks the matrix at the beginning of each, so that the
+adjoints (adjoints.py) have those of all steps in between by running it once more.
 
 All matrices are symmetric, so that every product with a vector is a sum of rows, and a row is one vector of eight or
 a few (solvers/methods/lanes.py).  Arrays of shape (n, m) therefore have `width_of(m)` columns: m of the buffers, one of
-the decoder's state in recursion 3, and zeros.  Matrices are flat, one padded row after the other.
+the decoder's state in recursion 3, and zeros.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.compiling import assign
-from factorize.solvers.methods.compiled import compiled, part
-from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, load_at, reciprocal, spread, store, store_at, total
 
 Array = NDArray[np.float64]
 
@@ -43,113 +43,78 @@ def width_of(buffers: int) -> int:
 
 
 @compiled
-def sweep(
-    p2: Array,
-    q2: Array,
-    root: Array,
-    tau: Array,
-    scale: Array,
-    extra: Array,
-    above: Array,
-    held: Array,
-    ratio: Array,
-    inputs: Array,
-    outputs: Array,
-    own: Array,
-) -> None:
-    """Fill what X with unit diagonal consists of: ratios, g and h, shape (n, width), and the diagonal term, shape (n,).
+def pivots(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
+    """Recursion 1: fill the pivots from above e, those from below with their own term h, and the ratios, (n, width).
 
-    Pivots from above e, and those from below with their own term h, stay for the adjoint. ``root[i] = q[i] p[i-1]``;
-    ``scale`` is zero beside the buffers, and so are g and h.
+    ``root[i] = q[i] p[i-1]``.
     """
     n, rows = tau.shape[0], tau.shape[1] // WIDTH
     for w in range(rows):
-        at = (n - 1) * rows + w
-        store(held, at, load(tau, at) + spread(p2[n - 1]))
-        store(above, w, load(tau, w))
-        store(ratio, w, spread(0.0))
-    for i in range(n - 2, -1, -1):
-        for at in range(i * rows, (i + 1) * rows):
-            below = load(held, at + rows)
-            by = reciprocal(spread(q2[i + 1]) + below)
-            store(held, at, load(tau, at) + spread(p2[i]) * (below * by))
-            store(ratio, at + rows, spread(root[i + 1]) * by)
-    for i in range(n):
-        sums = spread(0.0)
-        for at in range(i * rows, (i + 1) * rows):
-            if i > 0:
-                before = load(above, at - rows)
-                store(above, at, load(tau, at) + spread(q2[i]) * (before * reciprocal(spread(p2[i - 1]) + before)))
-            of = load(scale, at) * reciprocal(load(above, at) + (load(held, at) - load(tau, at)))
-            store(inputs, at, of)
-            sums = sums + of * load(scale, at)
-        size = 1.0 / math.sqrt(extra[i] + total(sums))
-        for at in range(i * rows, (i + 1) * rows):
-            store(inputs, at, load(inputs, at) * spread(size))
-            store(outputs, at, load(scale, at) * spread(size))
-        own[i] = extra[i] * size * size
-
-
-@part
-def factor_step(
-    m: int, i: int, ratio: Array, inputs: Array, targets: Array, own: Array, gram: Array, outputs: Array
-) -> float:
-    """Step i of recursion 2 in place; return delta^2, and eta in ``outputs[i]``."""
-    rows = ratio.shape[1] // WIDTH
-    at = i * rows
-    along = spread(0.0)
-    for w in range(rows):
-        now = load(targets, at + w)
-        for a in range(m):
-            now = now - spread(inputs[i, a]) * load(gram, a * rows + w)
-        store(outputs, at + w, now)
-        along = along + now * load(inputs, at + w)
-    square = own[i] + total(along)
-    if not square > 0.0:
-        return square
-    size = spread(1.0 / math.sqrt(square))
-    for w in range(rows):
-        store(outputs, at + w, size * load(outputs, at + w))
-    for w in range(rows):
-        now, r = load(outputs, at + w), load(ratio, at + w)
-        for a in range(m):
-            entry = a * rows + w
-            store(gram, entry, (load(gram, entry) + spread(outputs[i, a]) * now) * (spread(ratio[i, a]) * r))
-    return square
+        store_at(above, 0, w, load_at(tau, 0, w))
+        store_at(held, n - 1, w, load_at(tau, n - 1, w) + spread(p2[n - 1]))
+        store_at(ratio, 0, w, spread(0.0))
+    for i in range(1, n):
+        for w in range(rows):
+            before = load_at(above, i - 1, w)
+            now = load_at(tau, i, w) + q2[i] * (before * reciprocal(spread(p2[i - 1]) + before))
+            store_at(above, i, w, now)
+    for i in range(n - 1, 0, -1):
+        for w in range(rows):
+            below = load_at(held, i, w)
+            by = reciprocal(spread(q2[i]) + below)
+            store_at(held, i - 1, w, load_at(tau, i - 1, w) + p2[i - 1] * (below * by))
+            store_at(ratio, i, w, root[i] * by)
 
 
 @compiled
 def factor(
     m: int,
+    first: int,
+    last: int,
+    apart: int,
     ratio: Array,
     inputs: Array,
     targets: Array,
     own: Array,
     diagonal: Array,
     outputs: Array,
-    marks: Array,
-    gram: Array,
+    grams: Array,
 ) -> int:
-    """Recursion 2: fill ``diagonal`` (n,), ``outputs`` (n, m) and the marks; return the step that failed, or -1.
+    """Recursion 2 from step last - 1 to first: fill ``diagonal`` and ``outputs``; return the step that failed, or -1.
 
-    ``marks[k]`` is P before step ``min(n, (k + 1) EVERY) - 1``, shape (ceil(n / EVERY), (m + 1) width).
-    ``gram`` is P, zero at first.
+    P before step i is ``grams[i - first + 1]``, and after it ``grams[i - first]``, if matrices are kept `apart`, which
+    is 1; if it is 0, all are ``grams[0]``.
     """
-    n = ratio.shape[0]
-    for i in range(n - 1, -1, -1):
-        if i == n - 1 or i % EVERY == EVERY - 1:
-            assign(marks[i // EVERY], gram)
-        square = factor_step(m, i, ratio, inputs, targets, own, gram, outputs)
+    rows = ratio.shape[1] // WIDTH
+    for i in range(last - 1, first - 1, -1):
+        before, after = grams[(i - first + 1) * apart], grams[(i - first) * apart]
+        along = spread(0.0)
+        for w in range(rows):
+            now = load_at(targets, i, w)
+            for a in range(m):
+                now = now - inputs[i, a] * load_at(before, a, w)
+            store_at(outputs, i, w, now)
+            along = along + now * load_at(inputs, i, w)
+        square = own[i] + total(along)
         if not square > 0.0:
             return i
         diagonal[i] = math.sqrt(square)
+        size = 1.0 / diagonal[i]
+        for w in range(rows):
+            store_at(outputs, i, w, size * load_at(outputs, i, w))
+        for w in range(rows):
+            now, r = load_at(outputs, i, w), load_at(ratio, i, w)
+            for a in range(m):
+                store_at(after, a, w, (load_at(before, a, w) + outputs[i, a] * now) * (ratio[i, a] * r))
     return -1
 
 
-@part
-def error_step(
+@compiled
+def error(
     m: int,
-    i: int,
+    first: int,
+    last: int,
+    apart: int,
     ratio: Array,
     inputs: Array,
     outputs: Array,
@@ -157,44 +122,29 @@ def error_step(
     cov: Array,
     moved: Array,
     image: Array,
-) -> None:
-    """Step i of recursion 3 on ``cov`` in place; Z is left in ``moved``, which may be ``cov``."""
-    rows, size = ratio.shape[1] // WIDTH, m + 1
-    at = i * rows
-    inverse = 1.0 / diagonal[i]
-    along = spread(0.0)
-    for w in range(rows):
-        t, sums = load(ratio, at + w), spread(0.0)
-        for a in range(size):
-            z = load(cov, a * rows + w) * (spread(ratio[i, a]) * t)
-            store(moved, a * rows + w, z)
-            sums = sums + spread(outputs[i, a]) * z
-        sums = sums * spread(-inverse)
-        store(image, w, sums)
-        along = along + sums * load(outputs, at + w)
-    inner = inverse * (inverse - total(along))
-    for w in range(rows):
-        through, by = load(image, w), load(inputs, at + w)
-        for a in range(size):
-            own = spread(image[a] + inner * inputs[i, a])
-            z = load(moved, a * rows + w)
-            store(cov, a * rows + w, z + (spread(inputs[i, a]) * through + own * by))
-
-
-@compiled
-def error(
-    m: int, ratio: Array, inputs: Array, outputs: Array, diagonal: Array, marks: Array, cov: Array, lines: Array
 ) -> float:
-    """Recursion 3: return the loss and fill the marks, S before every step that `EVERY` divides.
+    """Recursion 3 from step first to last - 1: return their loss.
 
-    Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S, zero
-    at first, and ``lines`` are scratch.
+    Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S; Z of
+    step i stays in ``moved[i - first]`` if `apart` is 1; if it is 0, all are ``moved[0]``.  ``image`` is scratch.
     """
-    n, width = ratio.shape
-    loss, image = 0.0, lines[0]
-    for i in range(n):
-        if i % EVERY == 0:
-            assign(marks[i // EVERY], cov)
-        error_step(m, i, ratio, inputs, outputs, diagonal, cov, cov, image)
-        loss += float(cov[m * width + m])
+    rows, loss = ratio.shape[1] // WIDTH, 0.0
+    for i in range(first, last):
+        kept, inverse, along = moved[(i - first) * apart], 1.0 / diagonal[i], spread(0.0)
+        for w in range(rows):
+            t, sums = load_at(ratio, i, w), spread(0.0)
+            for a in range(m + 1):
+                z = load_at(cov, a, w) * (ratio[i, a] * t)
+                store_at(kept, a, w, z)
+                sums = sums + outputs[i, a] * z
+            sums = -inverse * sums
+            store(image, w, sums)
+            along = along + sums * load_at(outputs, i, w)
+        inner = inverse * (inverse - total(along))
+        for w in range(rows):
+            through, by = load(image, w), load_at(inputs, i, w)
+            for a in range(m + 1):
+                own = image[a] + inner * inputs[i, a]
+                store_at(cov, a, w, load_at(kept, a, w) + (inputs[i, a] * through + own * by))
+        loss += cov[m, m]
     return loss

@@ -56,10 +56,12 @@ class BufferedLoss:
         rows = width // WIDTH
         self._arrays = [vectors(n * rows).reshape(n, width) for _ in range(11)]
         self._vectors = np.empty((3, n))
-        marks = -(-n // kernels.EVERY)
-        self._marks = [vectors(marks * (m + 1) * rows).reshape(marks, (m + 1) * width) for _ in range(2)]
-        self._kept = vectors((kernels.EVERY + 1) * (m + 1) * rows).reshape(-1, (m + 1) * width)
-        self._matrices = vectors((m + 1) * rows), vectors((m + 1) * rows)
+        self._kappa = np.empty((n, width))
+        starts = range(0, n, kernels.EVERY)
+        self._segments = [(first, min(n, first + kernels.EVERY)) for first in starts]
+        self._gram_marks, self._cov_marks = np.empty((2, len(starts), m + 1, width))
+        self._kept = vectors((kernels.EVERY + 1) * (m + 1) * rows).reshape(-1, m + 1, width)
+        self._cov, self._bar = vectors(2 * (m + 1) * rows).reshape(2, m + 1, width)
         self._lines = vectors(3 * rows).reshape(3, width)
 
     @property
@@ -77,10 +79,7 @@ class BufferedLoss:
         """Return loss / lower bound - 1, infinite where C is lost to rounding."""
         if not self._build(z):
             return np.inf
-        ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
-        state = (self.shape[2], ratio, inputs, outputs, self._vectors[1], self._marks[1])
-        loss = kernels.error(*state, self._clean()[0], self._lines)
-        return loss / self._bound - 1.0
+        return self._error() / self._bound - 1.0
 
     def __call__(self, z: Array) -> tuple[float, Array]:
         """Return loss / lower bound - 1 (infinite where C is lost to rounding) and its gradient.
@@ -93,21 +92,29 @@ class BufferedLoss:
         own, diagonal, own_bar = self._vectors
         if not self._build(z):
             return np.inf, np.zeros(z.size)
-        state = (m, ratio, inputs, outputs, diagonal, self._marks[1])
-        bars = ratio_bar, inputs_bar, outputs_bar, own_bar
-        loss = kernels.error(*state, self._clean()[0], self._lines)
-        adjoints.error_adjoint(*state, *bars, self._kept, *self._clean(), self._lines)
-        inputs[:, m], outputs_bar[:, m:] = 0.0, 0.0
-        adjoints.factor_adjoint(
-            m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0],
-            *bars, self._kept, *self._clean(), self._lines,
-        )  # fmt: skip
-        self._clean()
-        adjoints.sweep_adjoint(
-            self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
-            inputs_bar, outputs_bar, ratio_bar, own_bar, self._lines,
-        )  # fmt: skip
-        both = self._splines.T @ np.concatenate([ratio_bar[:, :m], outputs_bar[:, :m]], axis=1)
+        loss = self._error()
+        state, bars = (ratio, inputs, outputs, diagonal), (ratio_bar, inputs_bar, outputs_bar, own_bar)
+        self._bar[:] = 0.0
+        for (first, last), mark in zip(self._segments[::-1], self._cov_marks[::-1], strict=True):
+            self._cov[:] = mark
+            kernels.error(m, first, last, 1, *state, self._cov, self._kept, self._lines[0])
+            adjoints.error_adjoint(m, first, last, *state, self._kept, *bars, self._bar, self._lines)
+        inputs[:, m], outputs_bar[:, m:], self._bar[:] = 0.0, 0.0, 0.0
+        chain = (ratio, inputs, targets)
+        for (first, last), mark in zip(self._segments, self._gram_marks, strict=True):
+            self._kept[last - first] = mark
+            kernels.factor(m, first, last, 1, *chain, own, diagonal, outputs, self._kept)
+            adjoints.factor_adjoint(
+                m, first, last, *chain, diagonal, outputs, self._kept, *bars, self._bar, self._lines
+            )
+        self._lines[:] = 0.0
+        # With c = E + sum_j d_j^2 kappa_j, all of g = d kappa / sqrt(c), h = d / sqrt(c) and E / c.
+        both = outputs_bar + self._kappa * inputs_bar
+        by_log_norm = (_along(targets, both) + 2.0 * own * own_bar)[:, None]
+        scale_bar = targets * (both - by_log_norm * inputs)
+        sizes_bar = inputs * self._kappa * (0.5 * by_log_norm * targets - inputs_bar)
+        adjoints.pivots_adjoint(self._p2, self._q2, tau, above, held, sizes_bar, ratio_bar, self._lines)
+        both = self._splines.T @ np.concatenate([ratio_bar[:, :m], scale_bar[:, :m]], axis=1)
         gradient = np.concatenate([both[:, :m].ravel(), both[:, m:].ravel()])
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
@@ -145,10 +152,30 @@ class BufferedLoss:
             np.exp(scale, out=scale)
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
-        kernels.sweep(self._p2, self._q2, self._root, tau, scale, self._extra, above, held, ratio, inputs, targets, own)
+        kernels.pivots(self._p2, self._q2, self._root, tau, above, held, ratio)
+        np.divide(1.0, above + (held - tau), out=self._kappa)
+        np.multiply(scale, self._kappa, out=inputs)
+        norms = 1.0 / np.sqrt(self._extra + _along(scale, inputs))
+        inputs *= norms[:, None]
+        np.multiply(scale, norms[:, None], out=targets)
+        np.multiply(self._extra, norms**2, out=own)
         ratio[:, m], inputs[:, m] = self._follow, self._feed
-        gram, _ = self._clean()
-        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0], gram) < 0
+        self._kept[0] = 0.0
+        for (first, last), mark in zip(self._segments[::-1], self._gram_marks[::-1], strict=True):
+            mark[:] = self._kept[0]
+            if kernels.factor(m, first, last, 0, ratio, inputs, targets, own, diagonal, outputs, self._kept) >= 0:
+                return False
+        return True
+
+    def _error(self) -> float:
+        """Return the loss of the strategy."""
+        ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
+        loss, self._cov[:] = 0.0, 0.0
+        for (first, last), mark in zip(self._segments, self._cov_marks, strict=True):
+            mark[:] = self._cov
+            state = (self.shape[2], first, last, 0, ratio, inputs, outputs, self._vectors[1])
+            loss += kernels.error(*state, self._cov, self._kept, self._lines[0])
+        return loss
 
     def _moderate(self) -> bool:
         """Return whether the states of the strategy, of a size at which they are read as they are fed, hardly grow."""
@@ -158,11 +185,10 @@ class BufferedLoss:
             path = size + np.cumsum(np.log(np.maximum(ratio, _LEAST)), axis=0)
             return not (path - np.minimum.accumulate(path, axis=0) > _GROWTH).any()
 
-    def _clean(self) -> tuple[Array, Array]:
-        """Return two matrices for the kernels; these and their lines are zero."""
-        for array in (*self._matrices, self._lines):
-            array[:] = 0.0
-        return self._matrices
+
+def _along(a: Array, b: Array) -> Array:
+    """Return the products of rows, summed."""
+    return (a * b) @ np.ones(a.shape[1])
 
 
 def unit_columns(matrix: BufferedMatrix) -> BufferedMatrix:

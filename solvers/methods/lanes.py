@@ -3,11 +3,12 @@
 Small dense algebra (inverses of 16 x 16 or 32 x 32 matrices) leaves the compiler loops too short to vectorise.  The
 same algebra for eight poles has no short loops: every number becomes a vector of eight, one register where the machine
 has registers of 512 bits, a few of them elsewhere.  `Lanes` is that vector inside compiled code, with the operations
-that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`.
+that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`; a number times a vector is spread.
 
 In the recursions of buffered strategies (solvers/buffered/kernels.py) a vector is eight entries of one matrix row.
 
-Entries live in flat float64 arrays, eight consecutive doubles each; offsets count entries, not doubles.
+Entries live in flat float64 arrays, eight consecutive doubles each; offsets count entries, not doubles. `load_at` and
+`store_at` find them in the rows of a matrix.
 """
 
 from __future__ import annotations
@@ -56,6 +57,13 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, entry: Any
     return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
 
 
+def _address_in_row(context: Any, builder: Any, matrix_type: Any, matrix: Any, row: Any, entry: Any) -> Any:
+    held = context.make_array(matrix_type)(context, builder, matrix)
+    width = builder.extract_value(held.shape, 1)
+    start = builder.add(builder.mul(row, width), builder.mul(entry, entry.type(WIDTH)))
+    return builder.bitcast(builder.gep(held.data, [start]), _VECTOR.as_pointer())
+
+
 @_compiled_inline
 def load(typing: Any, array: Any, entry: Any) -> Any:
     """The vector at an entry of a flat array."""
@@ -76,6 +84,28 @@ def store(typing: Any, array: Any, entry: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
+
+
+@_compiled_inline
+def load_at(typing: Any, matrix: Any, row: Any, entry: Any) -> Any:
+    """The vector at an entry of a matrix's row."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_address_in_row(context, builder, signature.args[0], *arguments), align=8)
+
+    return lanes(matrix, types.intp, types.intp), generate
+
+
+@_compiled_inline
+def store_at(typing: Any, matrix: Any, row: Any, entry: Any, value: Any) -> Any:
+    """Write a vector to an entry of a matrix's row."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *place, value = arguments
+        builder.store(value, _address_in_row(context, builder, signature.args[0], *place), align=8)
+        return context.get_dummy_value()
+
+    return types.void(matrix, types.intp, types.intp, lanes), generate
 
 
 @_compiled_inline
@@ -124,13 +154,17 @@ def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
 
     class Operator(ConcreteTemplate):
         key = symbol
-        cases: ClassVar = [lanes(lanes, lanes)]
+        cases: ClassVar = [lanes(lanes, lanes), lanes(types.float64, lanes)]
 
-    def generate(context: Any, builder: Any, types: Any, arguments: Any) -> Any:
-        return getattr(builder, name)(*arguments, flags=("contract",))
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first, second = arguments
+        if signature.args[0] != lanes:
+            first = _spread(builder, first)
+        return getattr(builder, name)(first, second, flags=("contract",))
 
     infer_global(symbol)(Operator)
     lower_builtin(symbol, lanes, lanes)(generate)
+    lower_builtin(symbol, types.float64, lanes)(generate)
 
 
 _operation(operator.add, "fadd")

@@ -145,7 +145,8 @@ def _best_step(hessian: Array, gradient: Array, radius: float) -> tuple[Array, f
     while (length := float(np.linalg.norm(moves))) > 1.1 * radius:
         raised += (length / radius - 1.0) * length**2 / (moves @ (moves / raised))
         moves = -along / raised
-    moves *= min(1.0, radius / length)
+    if length > radius:
+        moves *= radius / length
     return axes @ moves, -float(moves @ along) - 0.5 * float(moves @ (curvatures * moves))
 
 
