@@ -29,7 +29,7 @@ from factorize.accounting.payoff import (
     log_reverse_ceiling,
     raised,
 )
-from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, sums_of_rows
+from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, log_mean_exp, sums_of_rows
 
 CHUNK = 4096
 _NUMBERS = 1 << 23  # of normals kept
@@ -272,8 +272,7 @@ def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
 def _log_chances(sums: np.ndarray, kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
     """Return mean_i A_i - log mean_i exp(A_i) of each tuple, at most 0, from the sums of its rows of K."""
     exponents = picks.shape[1] / 2 * (np.take_along_axis(sums, picks, axis=1) - kernel.diagonal()[picks]).astype(float)
-    top = exponents.max(axis=1)
-    return np.asarray(exponents.mean(axis=1) - top - np.log(np.exp(exponents - top[:, None]).mean(axis=1)))
+    return np.asarray(exponents.mean(axis=1) - log_mean_exp(exponents))
 
 
 def _log_mixture(shifted: np.ndarray, kernel: np.ndarray) -> np.ndarray:

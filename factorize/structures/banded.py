@@ -40,6 +40,13 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
             out[i - start, i - d] = self.bands[d, i - d]
         return out
 
+    def leading(self, steps: int) -> BandedMatrix:
+        """The starts of the bands."""
+        bands = np.array(self.bands[:steps, :steps])
+        for d, band in enumerate(bands):
+            band[steps - d :] = 0.0
+        return BandedMatrix(bands)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The bands."""
         return {"bands": self.bands}

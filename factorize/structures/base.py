@@ -112,6 +112,10 @@ class Matrix(ABC):
         """
         return self.dense()
 
+    @abstractmethod
+    def leading(self, steps: int) -> Matrix:
+        """Return the leading block, shape (steps, steps), of the same structure and from the same stored numbers."""
+
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of the inverse, shape (stop - start, n)."""
         units = np.zeros((stop - start, self.n))

@@ -51,6 +51,10 @@ class BltMatrix(ComputedToeplitz):
         carried = (self.omega > 0) & (self.theta > 0)
         return self.n if carried.any() else min(2, self.n)
 
+    def leading(self, steps: int) -> BltMatrix:
+        """The same parameters."""
+        return BltMatrix(self.theta, self.omega, steps)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Decays and scales."""
         return {"theta": self.theta, "omega": self.omega}

@@ -60,6 +60,11 @@ class BufferedMatrix(RecursiveMatrix):
         """Whether a stored number is negative."""
         return self._holds_negative()
 
+    def leading(self, steps: int) -> BufferedMatrix:
+        """The first steps of each part."""
+        parts = (self.diagonal, self.transition, self.inputs, self.outputs)
+        return BufferedMatrix(*(part[:steps] for part in parts))
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Diagonal, decay or transition, input and output."""
         middle = "decay" if self.transition.ndim == 2 else "transition"

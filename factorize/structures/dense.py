@@ -42,6 +42,10 @@ class DenseMatrix(StoredMatrix):
         """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
         return right_solve(self.array, block)
 
+    def leading(self, steps: int) -> DenseMatrix:
+        """The block itself."""
+        return DenseMatrix(self.array[:steps, :steps])
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The array itself."""
         return {"": self.array}

@@ -52,6 +52,10 @@ class InverseBandedToeplitz(ComputedToeplitz):
         """One where C is I, else n."""
         return self.n if self.noising[1:].any() else 1
 
+    def leading(self, steps: int) -> InverseBandedToeplitz:
+        """The start of the inverse's column."""
+        return InverseBandedToeplitz(self.noising[:steps], steps)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The inverse's column."""
         return {"inverse_coefficients": self.noising}

@@ -65,6 +65,12 @@ class RedrawnMatrix(RecursiveMatrix):
         """How many earlier draws a step makes again, at most."""
         return len(self.direct) - 1
 
+    def leading(self, steps: int) -> RedrawnMatrix:
+        """The first steps of each part, and no more draws than they make again."""
+        made = slice(-(-steps // self.lag)), slice(steps)
+        lag = min(self.lag, steps)
+        return RedrawnMatrix(self.decay[:steps], self.output[:steps], self.input[made], self.direct[made], lag)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The parts of K."""
         parts = {"decay": self.decay, "output": self.output, "input": self.input, "direct": self.direct}

@@ -48,6 +48,10 @@ class ColumnScaled(Matrix):
         """Solve y C D = block as y C = block D^-1."""
         return self.inner.right_solve(block / self.scale)
 
+    def leading(self, steps: int) -> ColumnScaled:
+        """That of the inner matrix, with the scales of its columns."""
+        return ColumnScaled(self.inner.leading(steps), self.scale[:steps])
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The inner tensors and the scale."""
         return {**self.inner.tensors(), COLUMN_SCALE: self.scale}

@@ -77,6 +77,10 @@ class ToeplitzMatrix(StoredMatrix):
         """Slide over the inverse's column."""
         return toeplitz_rows(self.inverse_coefficients, start, stop)
 
+    def leading(self, steps: int) -> ToeplitzMatrix:
+        """The start of the column."""
+        return ToeplitzMatrix(self.column[:steps], steps)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The column."""
         return {"coefficients": self.column}

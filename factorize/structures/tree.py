@@ -74,6 +74,10 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
             moves.append({(state[j], 1): kept, (X, 0): merging, **{(state[k], 1): merging for k in range(j)}})
         return Recursion(self.n, [first, *moves])
 
+    def leading(self, steps: int) -> TreeMatrix:
+        """The levels that its leaves reach."""
+        return TreeMatrix(self.nodes[: level_count(min(self.restart, steps)) + 1, :steps], self.restart)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """The nodes and the length of a tree; up to n = 1024 the whole matrix too."""
         parts = {"tree.nodes": self.nodes, "tree.restart": np.array([float(self.restart)])}

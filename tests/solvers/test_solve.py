@@ -242,6 +242,9 @@ class Forged(Matrix):
     def right_solve(self, block):
         return np.linalg.solve(self.stored.T, block.T).T
 
+    def leading(self, steps):
+        return DenseMatrix(self.stored[:steps, :steps])
+
     def tensors(self):
         return {"": self.stored}
 

@@ -39,6 +39,10 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
         """Each entry of C x is a sum over two inputs."""
         return Recursion(self.n, [{(X, 0): self._diagonal, (X, 1): self._below}])
 
+    def leading(self, steps: int) -> BidiagonalMatrix:
+        """The starts of both diagonals."""
+        return BidiagonalMatrix(self._diagonal[:steps], self._below[:steps])
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Both diagonals."""
         return {"diagonal": self._diagonal, "below": self._below}
