@@ -7,14 +7,11 @@ read once. Whether a result is whole is seen when it is asked for. The rows are 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,11 +21,9 @@ from factorize.api.jobs.database import (
     KEPT,
     LISTED,
     REVOKED,
-    SCHEMA_VERSION,
     having,
     insert_into,
     jobs,
-    open_database,
     reading,
     results,
     writing,
@@ -39,7 +34,6 @@ from factorize.api.workers.publishing import Key, form_of
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
-from factorize.format.manifest import steps_of
 from factorize.storage.records import MANIFESTS, name_in
 from factorize.storage.revocation import REVOKED as REVOCATIONS
 from factorize.storage.store import Store
@@ -100,25 +94,6 @@ class Catalog:
         with reading(self._engine) as connection:
             return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(query)]
 
-    def newest(self, *, workload: str | None, n: int | None, limit: int) -> tuple[int, list[str]]:
-        """Return how many results there are that were not taken back, and the digests of the newest.
-
-        Args:
-            workload: only those of this kind of workload.
-            n: only those with this many steps.
-            limit: how many digests at most.
-        """
-        self.catch_up(whole=True)
-        column = results.c
-        fits: list[sa.ColumnElement[bool]] = [column.standing.in_((LISTED, KEPT))]
-        fits += [] if workload is None else [column.workload == workload]
-        fits += [] if n is None else [column.n == n]
-        order = (column.created.desc(), column.digest.desc())
-        with reading(self._engine) as connection:
-            count = connection.scalar(sa.select(sa.func.count()).select_from(results).where(*fits)) or 0
-            newest = connection.scalars(sa.select(column.digest).where(*fits).order_by(*order).limit(limit))
-            return count, list(newest)
-
     def form(self, key: Key) -> str | None:
         """Return the digest of a stored form (`factorize.api.workers.publishing`), or None if none is known."""
         self.catch_up()
@@ -126,26 +101,23 @@ class Catalog:
         with reading(self._engine) as connection:
             return connection.scalar(query.order_by(results.c.created, results.c.digest).limit(1))
 
-    def catch_up(self, *, whole: bool = False) -> None:
-        """Bring the rows up to date, unless that was done just now or another thread is at it.
-
-        Args:
-            whole: whether to wait for all new manifests; else a look reads the first 500.
+    def catch_up(self) -> None:
+        """Bring the rows up to date, unless that was done just now or another thread is at it; reads 500 manifests.
 
         Raises:
             StoreUnavailable: store or database do not answer.
         """
-        if time.monotonic() < self._next or not self._looking.acquire(blocking=whole):
+        if time.monotonic() < self._next or not self._looking.acquire(blocking=False):
             return
         try:
             began = time.monotonic()
-            self.whole = self._renew(None if whole else READS)
+            self.whole = self._renew()
             now = time.monotonic()
             self._next = now + LOOK_SECONDS * max(1.0, 2 * (now - began)) if self.whole else now
         finally:
             self._looking.release()
 
-    def _renew(self, most: int | None) -> bool:
+    def _renew(self) -> bool:
         """Write what has come, gone or been revoked, and say whether all that came was read."""
         column, now = results.c, time.monotonic()
         revoked = set(map(name_in, self._store.objects.names(REVOCATIONS)))
@@ -156,7 +128,7 @@ class Catalog:
         gone = {row.spec_digest for name, row in known.items() if name not in stored}
         ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
         new = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)
-        come = [row for digest in new[:most] if (row := self._row(digest)) is not None]
+        come = [row for digest in new[:READS] if (row := self._row(digest)) is not None]
         if gone or ended or come:
             with writing(self._engine) as connection:
                 for part in _parts(gone):  # other answers of these specs too: one may be listed now, and is read again
@@ -165,7 +137,7 @@ class Catalog:
                     connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
                 for rows in _parts(come):
                     connection.execute(self._insert(results).on_conflict_do_nothing(), rows)
-        return most is None or len(new) <= most
+        return len(new) <= READS
 
     def _row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
@@ -199,7 +171,6 @@ def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "digest": manifest["digest"],
         "spec_digest": manifest["spec_digest"],
         "workload": manifest["spec"]["workload"]["kind"],
-        "n": steps_of(manifest),
         "created": created.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "submitted": manifest["created"],
         "bytes": manifest["files"][0]["bytes"],
@@ -226,21 +197,6 @@ def _entry(row: Any) -> dict[str, Any]:
         "digest": row.digest,
         "summary": row.summary,
     }
-
-
-@contextmanager
-def user_catalog(store: Store) -> Iterator[Catalog]:
-    """Give the catalog that a user keeps of a store in the cache folder; it is made where there is none.
-
-    Raises:
-        StoreUnavailable: the folder cannot be written.
-    """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize" / "catalogs"
-    engine = open_database(f"sqlite:///{base / sha256(store.url.encode())[:32]}-{SCHEMA_VERSION}.sqlite")
-    try:
-        yield Catalog(engine, store)
-    finally:
-        engine.dispose()
 
 
 def listed(

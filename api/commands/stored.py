@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 SHORT = 12
-MANY = 1000
-"""Results in a store above which the user's catalog of it is kept and asked."""
 
 
 def ls(
@@ -69,17 +67,18 @@ def ls(
 
 
 def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """Return how many results there are, and the manifests of the newest."""
-    from factorize.storage.records import MANIFESTS
+    """Return how many results there are, and the manifests of the newest; all are read where only some are wanted."""
+    from factorize.storage.records import MANIFESTS, name_in
+    from factorize.storage.revocation import REVOKED
 
-    if sum(1 for _ in islice(results.objects.names(MANIFESTS), MANY + 1)) <= MANY:
+    if workload is not None or n is not None:
         found = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
         return len(found), found[:limit]
-    from factorize.api.catalog import user_catalog
-
-    with user_catalog(results) as catalog:
-        count, digests = catalog.newest(workload=workload, n=n, limit=limit)
-    return count, [manifest for digest in digests if (manifest := _sound(results, digest)) is not None]
+    revoked = set(map(name_in, results.objects.names(REVOKED)))
+    entries = [entry for entry in results.objects.list(MANIFESTS) if name_in(entry.key) not in revoked]
+    entries.sort(key=lambda entry: entry.modified, reverse=True)
+    sound = (manifest for entry in entries if (manifest := _sound(results, name_in(entry.key))) is not None)
+    return len(entries), list(islice(sound, limit))
 
 
 def _sound(results: Store, digest: str) -> dict[str, Any] | None:

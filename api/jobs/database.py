@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from factorize.errors import StoreUnavailable
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Of the tables below; a database with another number is refused."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -103,7 +103,7 @@ results = sa.Table(
     metadata,
     *_columns(sa.String(64), "digest", primary_key=True),
     *_columns(sa.String(64), "spec_digest workload"),
-    *_columns(sa.BigInteger, "n bytes"),
+    *_columns(sa.BigInteger, "bytes"),
     *_columns(sa.String(40), "created submitted"),
     *_columns(sa.String(64), "form", nullable=True),
     *_columns(sa.Text, "summary"),

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from bucket_server import BucketServer
@@ -15,8 +14,6 @@ from store_cases import factorization
 
 from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
-from factorize.api.commands import stored as ls
-from factorize.api.commands.application import run
 from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.publishing import matrices_key
@@ -77,8 +74,6 @@ def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -
     assert catalog.form(matrices_key(form, ("C", "B"))) is None
     store.objects.delete(manifest_key(two["digest"]))
     assert listed(catalog) == [other["digest"]]
-    assert catalog.newest(workload=None, n=3, limit=9) == (1, [other["digest"]])
-    assert catalog.newest(workload="prefix", n=None, limit=9) == (0, [])
 
 
 def test_what_a_job_has_made_is_not_listed_beside_it(ledger: Ledger, tmp_path: Path) -> None:
@@ -92,7 +87,6 @@ def test_what_a_job_has_made_is_not_listed_beside_it(ledger: Ledger, tmp_path: P
         ledger.claim(JobOrder(made.manifest["spec_digest"], spec, "prefix", 1, 1.0, 1))
     store.put(after)
     assert listed(catalog) == []
-    assert catalog.newest(workload=None, n=None, limit=9)[0] == 2
 
 
 def test_a_page_says_that_it_is_not_whole_while_a_large_store_is_read(
@@ -150,25 +144,3 @@ def test_an_answer_that_is_published_while_it_is_looked_at_is_listed_later(ledge
     assert listed(catalog) == []
     os.rename(away, entry)
     assert listed(catalog) == [put["digest"]]
-
-
-def test_ls_asks_the_users_catalog_of_a_large_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    url = str(tmp_path / "store")
-    store = open_store(url)
-    for n in (3, 4, 5):
-        store.put(factorization(n))
-
-    def ask(*options: str) -> dict[str, Any]:
-        assert run(["ls", "--store", url, *options, "--output", "json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    small = ask()
-    assert not (tmp_path / "cache" / "factorize" / "catalogs").exists()
-    monkeypatch.setattr(ls, "MANY", 2)
-    large = ask()
-    assert large["count"] == small["count"] == 3
-    assert {item["digest"]: item for item in large["items"]} == {item["digest"]: item for item in small["items"]}
-    assert len(ask("--limit", "1")["items"]) == 1 and ask("--n", "4")["count"] == 1

@@ -116,7 +116,7 @@ def test_work_of_unknown_price_is_counted_as_it_ends(desk: Desk, monkeypatch: py
 
 
 def keep(engine: sa.Engine, number: int, size: int, standing: str = LISTED) -> None:
-    row = dict.fromkeys(("workload", "created", "submitted", "summary"), "") | {"n": 4, "form": None}
+    row = dict.fromkeys(("workload", "created", "submitted", "summary"), "") | {"form": None}
     with writing(engine) as connection:
         name = f"{number:064x}"
         connection.execute(results.insert().values(**row, digest=name, spec_digest=name, bytes=size, standing=standing))
