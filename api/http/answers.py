@@ -101,18 +101,21 @@ def matches(condition: str | None, tag: str) -> bool:
     return condition is not None and any(found in (tag, "*") for found in _TAG.findall(condition))
 
 
+async def whole(view: memoryview) -> AsyncIterator[memoryview]:
+    """Yield a buffer that is there already; a change of threads would cost as much as sending a small one."""
+    yield view
+
+
+async def in_threads(views: Iterator[memoryview], limiter: CapacityLimiter | None = None) -> AsyncIterator[memoryview]:
+    """Yield buffers that are made in threads."""
+    while (view := await run_sync(next, views, None, limiter=limiter)) is not None:
+        yield view
+
+
 async def stream(
-    call: Call,
-    views: Iterator[memoryview],
-    *,
-    status: int,
-    headers: dict[str, str],
-    limiter: CapacityLimiter | None = None,
-    made: bool = False,
+    call: Call, views: AsyncIterator[memoryview], *, status: int = 200, headers: dict[str, str]
 ) -> Response:
     """Return raw bytes as they are made; `headers` holds their Content-Length.
-
-    Buffers that are `made` already are taken without a change of threads, which costs as much as sending a small one.
 
     The first buffer is made before the status is sent, so that what goes wrong there is still a problem document. Later
     the connection is closed early, which a client notices by the length.
@@ -120,21 +123,13 @@ async def stream(
     media = "application/octet-stream"
     if call.request.method == "HEAD":
         return Response(None, status, headers, media)
-    first, service = await _following(views, limiter, made), call.service
+    first, service = await anext(views, None), call.service
     service.sent_bytes += int(headers["Content-Length"])
-    return StreamingResponse(_pieces(service, first, views, limiter, made), status, headers, media)
-
-
-async def _following(views: Iterator[memoryview], limiter: CapacityLimiter | None, made: bool) -> memoryview | None:
-    return next(views, None) if made else await run_sync(next, views, None, limiter=limiter)
+    return StreamingResponse(_pieces(service, first, views), status, headers, media)
 
 
 async def _pieces(
-    service: SolverService,
-    view: memoryview | None,
-    views: Iterator[memoryview],
-    limiter: CapacityLimiter | None,
-    made: bool,
+    service: SolverService, view: memoryview | None, views: AsyncIterator[memoryview]
 ) -> AsyncIterator[memoryview]:
     """Cut buffers into the pieces that the kernel is given, without copies.
 
@@ -147,6 +142,6 @@ async def _pieces(
             size = max(SMALLEST_PIECE, min(LARGEST_PIECE, IN_FLIGHT_BYTES // service.readers))
             for start in range(0, len(view), size):
                 yield view[start : start + size]
-            view = await _following(views, limiter, made)
+            view = await anext(views, None)
     finally:
         service.readers -= 1

@@ -20,11 +20,13 @@ from factorize.api.http.answers import (
     FOREVER,
     digest_in,
     heavy,
+    in_threads,
     json_response,
     matches,
     not_known,
     result_of,
     stream,
+    whole,
 )
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
@@ -78,10 +80,10 @@ async def get_rows(
     shape = found.shape
     headers = {"Content-Length": str(8 * shape[0] * shape[1]), **_about(result, name, shape, "float64")}
     if block is None:
-        return await stream(call, found.blocks(), status=200, headers=headers, limiter=heavy)
+        return await stream(call, in_threads(found.blocks(), heavy), headers=headers)
     headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(block.sha256).decode('ascii')}:"
     headers["X-Factorize-Crc32"] = f"{block.crc32:08x}"
-    return await stream(call, iter([block.data]), status=200, headers=headers, made=True)
+    return await stream(call, whole(block.data), headers=headers)
 
 
 def _matrix(name: str) -> MatrixName:
@@ -262,7 +264,7 @@ async def get_blob(call: ReadCall, sha256: str) -> Response:
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
     headers["Content-Length"] = str(stop - start)
-    return await stream(call, blob.read(start, stop), status=status, headers=headers)
+    return await stream(call, in_threads(blob.read(start, stop)), status=status, headers=headers)
 
 
 def _address(service: SolverService, sha256: str) -> str | None:
