@@ -19,7 +19,7 @@ from factorize.api.terminal.output import (
     explained,
     option,
 )
-from factorize.api.terminal.sources import file_of, full_digest, is_name, open_results, open_target, read_spec_text
+from factorize.api.terminal.sources import file_of, open_target, read_spec_text
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.signatures import Signature, check_signature
 
@@ -121,11 +121,8 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
 
 
 def _bytes(target: str, store: str | None) -> bytes:
-    if not is_name(target):
-        return Path(target).read_bytes()
-    results = open_results(store, create=False)
-    manifest = results.manifest(full_digest(target, results))
-    return b"".join(results.blob(manifest["files"][0]["sha256"]).read())
+    with file_of(target, store) as path:
+        return path.read_bytes()
 
 
 def verify_strategy(path: Path, participation: str | None, claim: float) -> Shown:
