@@ -187,3 +187,11 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     with running() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of the test's own, of each kind that a ledger can be in."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/service/jobs.sqlite"
+    return str(request.getfixturevalue("postgres").database())

@@ -25,16 +25,6 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 STREAMING = [name for name in NAMES if name not in ("dense", "toeplitz", "scaled", "scaled and dense")]
 
 
-class Rows:
-    """What `statistic` asks of a factorization."""
-
-    def __init__(self, made: Handmade) -> None:
-        self._dense = made.strategy.dense()
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        return self._dense[start:stop]
-
-
 def factors(name: str, n: int = N) -> Handmade:
     return handmade(strategies(n)[name])
 
@@ -81,7 +71,7 @@ class TestDistribution:
     def test_covariance(self, name, device):
         made = factors(name)
         drawn = draw(make(made, parameters(device)))
-        assert statistic(drawn, Rows(made), scale(made).sigma_of_sums) < 1
+        assert statistic(drawn, made, scale(made).sigma_of_sums) < 1
 
     def test_after_a_restart_and_across_shards(self):
         made = factors("buffered")
@@ -93,7 +83,7 @@ class TestDistribution:
             after = make(made, shard=shard)
             after.load_state_dict(before.state_dict())
             parts.append(np.array([row.numpy() for row in [*first, *(flat(step) for step in after)]]))
-        assert statistic(np.hstack(parts), Rows(made), scale(made).sigma_of_sums) < 1
+        assert statistic(np.hstack(parts), made, scale(made).sigma_of_sums) < 1
 
     def test_each_row_is_normal(self):
         from scipy import stats

@@ -20,11 +20,9 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def register(request: pytest.FixtureRequest, tmp_path: Path):
-    on_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path}/jobs.sqlite" if on_file else request.getfixturevalue("postgres").database()
-    with Ledger(url) as ledger:
+@pytest.fixture
+def register(database_url: str):
+    with Ledger(database_url) as ledger:
         yield KeyRegister(ledger.engine)
 
 

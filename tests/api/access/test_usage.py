@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,11 +22,9 @@ def caller(name: str, **quotas: int) -> Caller:
     return Caller(f"key:{name}", name, frozenset({Scope.SUBMIT}), KeyQuotas(**quotas))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path):
-    on_file = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path}/jobs.sqlite" if on_file else request.getfixturevalue("postgres").database()
-    with Ledger(url) as ledger:
+@pytest.fixture
+def ledger(database_url: str):
+    with Ledger(database_url) as ledger:
         yield ledger
 
 

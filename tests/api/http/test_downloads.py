@@ -142,10 +142,6 @@ def test_head_has_the_headers_and_no_body(live_service: LiveService, sha256: str
     }
 
 
-def test_unknown_files_are_not_found(live_service: LiveService) -> None:
-    live_service.get("/v1/blobs/" + "0" * 64).problem(404, "not-found")
-
-
 @pytest.mark.parametrize("spec", [TOEPLITZ, DENSE, USER], ids=["toeplitz", "dense", "user"])
 def test_rows_of_every_matrix_multiply_to_the_workload(live_service: LiveService, spec: dict[str, Any]) -> None:
     name = live_service.solve(spec)["spec_digest"]
@@ -191,12 +187,6 @@ def test_rows_outside_are_refused(live_service: LiveService, query: str) -> None
     digest = live_service.solve(DENSE)["digest"]
     answer = live_service.get(f"/v1/factorizations/{digest}/matrices/C?rows={quote(query)}")
     assert answer.problem(422, "invalid-parameter")["errors"][0]["pointer"] == "/rows"
-
-
-def test_other_matrices_are_not_found(live_service: LiveService) -> None:
-    digest = live_service.solve(DENSE)["digest"]
-    live_service.get(f"/v1/factorizations/{digest}/matrices/D").problem(404, "not-found")
-    live_service.get(f"/v1/factorizations/{'0' * 64}/matrices/C").problem(404, "not-found")
 
 
 def test_a_block_of_rows_carries_its_digest(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,21 +115,6 @@ async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
     assert workers.gate.at_work()["comparison"] == (0, 0)
 
 
-@in_a_loop
-async def test_a_place_that_comes_as_its_taker_leaves_goes_to_the_next() -> None:
-    workers = Workers(WorkGate(100, 100))
-    first, second, third = workers.start("comparison", "", 3)
-    await turns()
-    first.cancel()
-    await asyncio.sleep(0)  # the place is handed to the second, which has not woken
-    second.cancel()
-    await turns()
-    assert workers.begun == [0, 2]
-    workers.done.set()
-    await asyncio.gather(first, second, third, return_exceptions=True)
-    assert workers.gate.at_work()["comparison"] == (0, 0)
-
-
 def test_a_service_without_places_says_when_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate: Any = WorkGate(0, 10)
     monkeypatch.setattr(app, "WorkGate", lambda *_: gate)

@@ -24,13 +24,6 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.errors import CorruptObject, InvalidParameter
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.sqlite"
-    return request.getfixturevalue("postgres").database()
-
-
 def fill(engine: sa.Engine, rows: int = 4) -> None:
     for number in range(rows):
         AuditLog(engine).add("submission", actor="key:a", subject=f"{number:064x}", detail={"workload": "prefix"})
@@ -42,12 +35,12 @@ def change(engine: sa.Engine, *statements: str) -> None:
             connection.execute(sa.text(statement))
 
 
-def test_the_hashes_are_those_of_the_page(url: str) -> None:
+def test_the_hashes_are_those_of_the_page(database_url: str) -> None:
     """Recomputed here from the rows, as an auditor's own script would."""
-    with Ledger(url) as ledger:
+    with Ledger(database_url) as ledger:
         fill(ledger.engine)
         before = BEGINNING
-        for number, row in enumerate(rows_of(url), 1):
+        for number, row in enumerate(rows_of(database_url), 1):
             digest = row.pop("hash")
             assert row["seq"] == number
             text = json.dumps({**row, "previous": before}, sort_keys=True, separators=(",", ":"))
@@ -87,8 +80,8 @@ def test_whatever_is_changed_is_seen(kind: str, tmp_path: Path) -> None:
             verify_log(ledger.engine)
 
 
-def test_rows_cut_off_the_end_are_seen_by_a_head_written_down(url: str) -> None:
-    with Ledger(url) as ledger:
+def test_rows_cut_off_the_end_are_seen_by_a_head_written_down(database_url: str) -> None:
+    with Ledger(database_url) as ledger:
         assert verify_log(ledger.engine, ChainHead()).expected is True
         fill(ledger.engine)
         head = verify_log(ledger.engine).head
@@ -100,13 +93,13 @@ def test_rows_cut_off_the_end_are_seen_by_a_head_written_down(url: str) -> None:
         read_head("1:xyz")
 
 
-def test_a_change_that_is_undone_leaves_no_row(url: str) -> None:
-    with Ledger(url) as ledger:
+def test_a_change_that_is_undone_leaves_no_row(database_url: str) -> None:
+    with Ledger(database_url) as ledger:
         with pytest.raises(ZeroDivisionError), writing(ledger.engine) as connection:
             add_row(connection, "upload", actor="key:a")
             raise ZeroDivisionError
         AuditLog(ledger.engine).add("upload", actor="key:b")
-        assert [(row["seq"], row["actor"]) for row in rows_of(url)] == [(1, "key:b")]
+        assert [(row["seq"], row["actor"]) for row in rows_of(database_url)] == [(1, "key:b")]
 
 
 WRITER = """
@@ -119,10 +112,10 @@ with Ledger(sys.argv[1]) as ledger:
 """
 
 
-def test_writers_that_are_killed_leave_a_whole_log(url: str) -> None:
+def test_writers_that_are_killed_leave_a_whole_log(database_url: str) -> None:
     """Three processes write as fast as they can, and are killed wherever they are."""
-    with Ledger(url) as ledger:
-        writers = [subprocess.Popen([sys.executable, "-c", WRITER, url, name], cwd=ROOT) for name in "abc"]
+    with Ledger(database_url) as ledger:
+        writers = [subprocess.Popen([sys.executable, "-c", WRITER, database_url, name], cwd=ROOT) for name in "abc"]
         for count, writer in enumerate(writers, 1):
             while verify_log(ledger.engine).rows < 10 * count:
                 assert writer.poll() is None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 from distributed import LocalCluster
 from garbled_server import answering
+from patience import wait_for
 from ports import free_ports
 
 from factorize.api.jobs import dask_cluster
@@ -26,13 +25,6 @@ def listener():
 
 def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def threads() -> list[str]:

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,6 +21,7 @@ import psutil
 import pytest
 import toy_solver
 from distributed import LocalCluster
+from patience import alive, wait_for
 from ports import free_ports
 from servers import shared_pool
 from toy_solver import RESULT
@@ -56,21 +57,6 @@ with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
 pool.close()
 print("distributed" in sys.modules, flush=True)
 """
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 600) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
-    return value
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Place:
@@ -136,10 +122,14 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
     monkeypatch.setattr(solving, "published", toy_solver.published)
+    shared = hasattr(request, "param") and request.param == "postgresql"
     with ExitStack() as stack:
-        yield Place(tmp_path, stack)
+        yield Place(tmp_path, stack, request.getfixturevalue("postgres").database() if shared else None)
+
+
+on_either_ledger = pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
 
 
 def digest(number: int) -> str:
@@ -325,21 +315,6 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     assert asyncio.run(collect(engine, digest(0), 10**6)) == [jobs[-1]]  # numbers of a ledger that was lost
 
 
-def test_many_listeners_all_see_the_end(place):
-    engine = place.engine()
-
-    async def scenario() -> list[list[Job]]:
-        engine.submit(order(gate="go"))
-        listeners = [asyncio.create_task(collect(engine, digest(0))) for _ in range(20)]
-        impatient = asyncio.create_task(collect(engine, digest(0)))
-        await asyncio.sleep(0.1)
-        impatient.cancel()
-        place.open("go")
-        return await asyncio.gather(*listeners)
-
-    assert all(jobs[-1].state == "done" for jobs in asyncio.run(scenario()))
-
-
 def test_wait_returns_the_end_or_the_present_state(place):
     engine = place.engine()
     engine.submit(order(gate="go"))
@@ -518,6 +493,7 @@ def test_a_solve_whose_end_was_not_heard_is_tried_again_and_not_counted_against_
     assert (job.state, job.attempts, job.deaths) == ("failed", 2, 0) and job.error["message"] == "no"
 
 
+@on_either_ledger
 def test_two_engines_on_one_ledger_run_each_spec_once(place):
     first, second = place.engine(), place.engine()
     with ThreadPoolExecutor(8) as pool:
@@ -530,6 +506,7 @@ def test_two_engines_on_one_ledger_run_each_spec_once(place):
     assert len(place.starts()) == 4 and first.solves_total + second.solves_total == 4
 
 
+@on_either_ledger
 def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
     first, second = place.engine(), place.engine()
     first.submit(order(gate="never"))

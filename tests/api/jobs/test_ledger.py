@@ -30,16 +30,9 @@ def order(spec_digest: str = A, workload: str = "prefix") -> JobOrder:
     return JobOrder(spec_digest, '{"workload":{"kind":"prefix","n":4}}', workload, 100, 60.0, 2)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/service/jobs.sqlite"
-    return request.getfixturevalue("postgres").database()
-
-
 @pytest.fixture
-def ledger(url: str):
-    with Ledger(url) as opened:
+def ledger(database_url: str):
+    with Ledger(database_url) as opened:
         yield opened
 
 
@@ -86,8 +79,8 @@ with Ledger({url!r}) as ledger:
 """
 
 
-def test_one_winner_among_processes_that_also_race_to_create_the_database(url):
-    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=url)
+def test_one_winner_among_processes_that_also_race_to_create_the_database(database_url):
+    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=database_url)
     command = [sys.executable, "-c", code]
     racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     outputs = [racer.communicate(timeout=600)[0].split() for racer in racers]
@@ -302,11 +295,11 @@ def test_a_connection_in_use_at_the_end_is_closed_when_it_is_given_back(sqlite_l
         used.execute("SELECT 1")
 
 
-def test_a_database_of_another_release_is_refused(ledger, url):
+def test_a_database_of_another_release_is_refused(ledger, database_url):
     with ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE schema_version SET version = 99"))
     with pytest.raises(StoreUnavailable, match="version 99"):
-        Ledger(url)
+        Ledger(database_url)
 
 
 def test_a_damaged_database_is_refused_with_the_path(tmp_path):
@@ -328,9 +321,9 @@ def test_a_database_that_cannot_be_reached_is_refused_without_its_password(url):
     assert "secret" not in str(caught.value)
 
 
-def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
+def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(database_url):
     """Claims that were answered before a kill -9 are there afterwards."""
-    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=url).replace(
+    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=database_url).replace(
         '"0123456789"', "map(chr, range(33, 3000))"
     )
     code = code.replace("[1])", "[1], flush=True)").replace("digit * 64", "digit")
@@ -340,7 +333,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
     os.kill(writer.pid, 9)
     writer.communicate()
     assert answered == ["True\n"] * 20
-    with Ledger(url) as ledger:
+    with Ledger(database_url) as ledger:
         assert sum(ledger.counts().values()) >= 20
         assert set(ledger.counts()) == set(STATES)
 

@@ -1,8 +1,7 @@
-"""Engines on one PostgreSQL ledger: dead services, a database that dies and comes back."""
+"""An engine on a PostgreSQL ledger that fills up, dies and comes back."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import toy_solver
+from patience import wait_for
 from postgres_server import PostgresServer
-from test_engine import Place, alive, collect, digest, order, wait_for
+from test_engine import Place, digest, order
 
 from factorize.api.jobs import solving
-from factorize.api.jobs.job import Job
 from factorize.errors import StoreUnavailable
 
 FULL = (
@@ -31,30 +30,6 @@ def place(tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(solving, "published", toy_solver.published)
     with ExitStack() as stack:
         yield Place(tmp_path, stack, postgres.database())
-
-
-def test_a_cancel_through_another_service_is_followed_and_reaches_the_child(place):
-    first, second = place.engine(), place.engine()
-    first.submit(order(gate="never"))
-    pid = wait_for(place.starts)[0][1]
-
-    async def scenario() -> list[Job]:
-        listener = asyncio.create_task(collect(first, digest(0)))
-        await asyncio.to_thread(second.cancel, digest(0))
-        return await asyncio.wait_for(listener, 60)
-
-    assert asyncio.run(scenario())[-1].state == "cancelled"
-    wait_for(lambda: not alive(pid))
-
-
-def test_two_services_start_each_spec_once(place):
-    first, second = place.engine(), place.engine()
-    for number in range(8):
-        (first, second)[number % 2].submit(order(number // 2, gate="go"))
-    wait_for(lambda: len(place.starts()) == 4)
-    place.open("go")
-    assert [place.ended(digest(number)).attempts for number in range(4)] == [1] * 4
-    assert len(place.starts()) == 4
 
 
 def test_a_database_that_is_full_or_dies_and_comes_back_loses_nothing(place, postgres):

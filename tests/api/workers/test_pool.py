@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from patience import wait_for
 from servers import serving_apart, shared_pool
 from specs import document_of
 
@@ -30,13 +30,6 @@ def pool() -> Iterator[Pool]:
     made = Pool(1000, 2, TOYS)
     yield made
     made.close()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 class Gates:

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import toy_worker
+from patience import alive, wait_for
 
 from factorize.api.workers import worker as worker_module
 from factorize.api.workers import worker_process
@@ -26,20 +26,6 @@ def worker() -> Iterator[Worker]:
     made = Worker("toy_worker")
     yield made
     made.close()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_one_process_answers_many_requests(worker: Worker) -> None:
