@@ -79,21 +79,21 @@ class PlanTable:
         gain: shape (n,).
         reads: shape (n, k).
         moves: shape (n, k), where every state has a decay of its own; else (n, k, k).
-        writes: shape (n, k).
         steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
         takes: shape (n, redraws), 0 where there is none.
-        loads: shape (n, k, redraws + 1), or (n, k, 0) for a recurrence whose states keep rows of C^-1 Z.
+        loads: shape (n, k, redraws + 1).
         scale: shape (n,).
+        keeps_draws: see `StepPlan`.
     """
 
     gain: np.ndarray
     reads: np.ndarray
     moves: np.ndarray
-    writes: np.ndarray
     steps: np.ndarray
     takes: np.ndarray
     loads: np.ndarray
     scale: np.ndarray
+    keeps_draws: bool
 
     @classmethod
     def of(cls, source: Streamable) -> PlanTable:
@@ -104,20 +104,16 @@ class PlanTable:
         """
         recurrence = source.recurrence()
         n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
-        gain, reads, decays, writes = np.empty(n), np.empty((n, k)), np.empty((n, k)), np.zeros((n, k))
+        gain, scale, reads, decays = np.empty(n), np.empty(n), np.empty((n, k)), np.empty((n, k))
         steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
-        loads = np.zeros((n, k, redraws + 1 if recurrence.unscaled(0)[0].keeps_draws else 0))
-        scale = np.empty(n)
+        loads = np.zeros((n, k, redraws + 1))
         moves: np.ndarray | None = None
         for step in range(n):
             plan = StepPlan.of(recurrence, step)
             gain[step], reads[step], scale[step] = plan.gain, plan.reads, plan.scale
-            if plan.keeps_draws:
-                count = len(plan.steps)
-                steps[step, :count], takes[step, :count] = plan.steps, plan.takes
-                loads[step, :, : count + 1] = plan.loads
-            else:
-                writes[step] = plan.loads[:, 0]
+            count = len(plan.steps)
+            steps[step, :count], takes[step, :count] = plan.steps, plan.takes
+            loads[step, :, : count + 1] = plan.loads
             decays[step] = np.diag(plan.moves)
             if moves is None and (plan.moves - np.diag(decays[step])).any():
                 if n * k * k > _MOST:
@@ -126,4 +122,5 @@ class PlanTable:
                 moves[:step, range(k), range(k)] = decays[:step]
             if moves is not None:
                 moves[step] = plan.moves
-        return cls(gain, reads, decays if moves is None else moves, writes, steps, takes, loads, scale)
+        keeps_draws = recurrence.unscaled(0)[0].keeps_draws
+        return cls(gain, reads, decays if moves is None else moves, steps, takes, loads, scale, keeps_draws)

@@ -221,7 +221,7 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
 
 def _streamed(table: PlanTable, sigma: float, kind: np.dtype) -> tuple[int, int, Row]:
     """Return n, the number of states, and what makes a row from them."""
-    loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
+    loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)]
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
     there = DeviceTable.of(scaled, kind)
     again: Any = there.steps

@@ -56,17 +56,17 @@ class DeviceTable(NamedTuple):
     gain: SplitDouble
     reads: SplitDouble
     moves: SplitDouble
-    writes: SplitDouble
     takes: SplitDouble
     loads: SplitDouble
     scale: SplitDouble
     steps: jax.Array
+    keeps_draws: bool
 
     @classmethod
     def of(cls, table: PlanTable, kind: np.dtype) -> DeviceTable:
         """Move one there."""
-        parts = {name: SplitDouble.of(part, kind) for name, part in vars(table).items() if name != "steps"}
-        return cls(**parts, steps=jnp.asarray(table.steps))
+        parts = {name: SplitDouble.of(getattr(table, name), kind) for name in cls._fields[:-2]}
+        return cls(**parts, steps=jnp.asarray(table.steps), keeps_draws=table.keeps_draws)
 
 
 def advance(
@@ -79,14 +79,10 @@ def advance(
         kept = moves.times(state)
     else:
         kept = moves.times(jnp.broadcast_to(state, (len(state), *state.shape))).sum(axis=1)
-    loads = table.loads.at(step)
-    if loads.high.shape[1]:
-        draws = jnp.stack([u, *earlier])
-        if earlier:
-            x = x + table.takes.at(step).times(draws[1:]).sum(axis=0)
-        kept = kept + loads.times(jnp.broadcast_to(draws, (len(state), *draws.shape))).sum(axis=1)
-    else:
-        kept = kept + table.writes.at(step).times(jnp.broadcast_to(x, state.shape))
+    if earlier:
+        x = x + table.takes.at(step).times(jnp.stack(earlier)).sum(axis=0)
+    taken = jnp.stack([u, *earlier]) if table.keeps_draws else x[None]
+    kept = kept + table.loads.at(step).times(jnp.broadcast_to(taken, (len(state), *taken.shape))).sum(axis=1)
     return table.scale.at(step).times(x), kept
 
 
