@@ -68,8 +68,7 @@ class CorrelatedNoise(Strategy):
         """
         if self.rounds.last is None:
             return arrays
-        model, mean = self.rounds.last
-        return _record(arrays, [old + step for old, step in zip(model, mean, strict=True)])
+        return _moved(arrays, *self.rounds.last)
 
     def summary(self) -> None:
         """Log the guarantee and the wrapped strategy."""
@@ -98,15 +97,9 @@ class CorrelatedNoise(Strategy):
             if not reply.has_error():
                 name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}, not asked")
                 self.rounds.add(name, self._update(reply, current))
-        mean = self.rounds.close(current)
-        content = RecordDict(
-            {
-                self.strategy.arrayrecord_key: _record(
-                    self._arrays, [old + step for old, step in zip(current, mean, strict=True)]
-                ),
-                "metrics": MetricRecord({self.strategy.weighted_by_key: 1.0}),
-            }
-        )
+        moved = _moved(self._arrays, current, self.rounds.close(current))
+        metrics = MetricRecord({self.strategy.weighted_by_key: 1.0})
+        content = RecordDict({self.strategy.arrayrecord_key: moved, "metrics": metrics})
         arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, 1, MessageType.TRAIN)])
         return arrays, None
 
@@ -179,6 +172,7 @@ class _Chosen:
         return getattr(self._grid, name)
 
 
-def _record(like: ArrayRecord, arrays: list[np.ndarray]) -> ArrayRecord:
-    """Return arrays under the names of a record."""
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in zip(like, arrays, strict=True)})
+def _moved(like: ArrayRecord, model: list[np.ndarray], mean: list[np.ndarray]) -> ArrayRecord:
+    """Return a model and a mean update together, under the names of a record."""
+    parts = zip(like, model, mean, strict=True)
+    return ArrayRecord({name: Array(np.asarray(old + step)) for name, old, step in parts})

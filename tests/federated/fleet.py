@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize import Factorization, Spec, solvers
 from factorize.adapters.federated import FederatedRounds
+from factorize.checker.receipt import check_receipt
 from factorize.privacy import PrivacyTarget
 from factorize.training.receipt import Receipt
 
@@ -30,6 +31,14 @@ def rounds_in(folder: Path, **options: Any) -> tuple[FederatedRounds, Receipt]:
     model = list(MODEL.values())
     rounds = FederatedRounds(folder / "state", factors(), target, model, receipt=receipt, **{**settings, **options})
     return rounds, receipt
+
+
+def assert_proved(folder: Path, receipt: Receipt) -> None:
+    """Close a receipt of `rounds_in`, and check all of it against the factors."""
+    receipt.close()
+    factors().save(folder / "factors.safetensors")
+    report = check_receipt((folder / "receipt.json").read_bytes(), [(folder / "factors.safetensors").read_bytes()])
+    assert report.supported and not report.unseen, (report.failed, report.unseen)
 
 
 def update(client: object, step: int) -> dict[str, np.ndarray]:

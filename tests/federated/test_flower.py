@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
+from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, assert_proved, rounds_in, update
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -22,7 +22,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from factorize.adapters.federated import clipped
 from factorize.adapters.flower import CorrelatedNoise
-from factorize.checker.receipt import check_receipt
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as of a server app's process
@@ -109,11 +108,7 @@ def test_a_run_keeps_its_timers_and_is_proved(tmp_path: Path) -> None:
         assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
     with pytest.raises(InvalidParticipation, match="spends the whole budget"):
         trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
-    receipt.close()
-    factors().save(tmp_path / "factors.safetensors")
-    text = (tmp_path / "receipt.json").read_bytes()
-    report = check_receipt(text, [(tmp_path / "factors.safetensors").read_bytes()])
-    assert report.supported and not report.unseen, (report.failed, report.unseen)
+    assert_proved(tmp_path, receipt)
 
 
 def test_the_noisy_mean_is_of_equal_weights(tmp_path: Path) -> None:

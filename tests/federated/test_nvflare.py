@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, factors, rounds_in, update
+from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, assert_proved, rounds_in, update
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
@@ -26,7 +26,6 @@ from nvflare_job import KILLED
 
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.nvflare import ClippedUpdates, CorrelatedAggregator, CorrelatedFedAvg
-from factorize.checker.receipt import check_receipt
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 
@@ -70,11 +69,7 @@ def test_a_run_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
         assert list(aggregated(aggregator, step, turn(step))) == list(MODEL)
     with pytest.raises(InvalidParticipation, match="spends the whole budget"):
         aggregated(aggregator, N, turn(N))
-    receipt.close()
-    factors().save(tmp_path / "factors.safetensors")
-    text = (tmp_path / "receipt.json").read_bytes()
-    report = check_receipt(text, [(tmp_path / "factors.safetensors").read_bytes()])
-    assert report.supported and not report.unseen, (report.failed, report.unseen)
+    assert_proved(tmp_path, receipt)
 
 
 def test_a_restarted_server_goes_on_with_the_same_bits(tmp_path: Path) -> None:
@@ -227,11 +222,7 @@ def test_the_simulator_goes_on_with_the_same_bits_after_its_server_was_killed(tm
         assert [saved[name].tobytes() for name in MODEL] == [part.tobytes() for part in model]
     rounds, receipt_file = rounds_in(tmp_path, clients_a_round=1)
     assert rounds.step == N and rounds.refused == {"shape": 1}
-    receipt_file.close()
-    factors().save(tmp_path / "factors.safetensors")
-    text = (tmp_path / "receipt.json").read_bytes()
-    report = check_receipt(text, [(tmp_path / "factors.safetensors").read_bytes()])
-    assert report.supported and not report.unseen, (report.failed, report.unseen)
+    assert_proved(tmp_path, receipt_file)
 
 
 def test_the_filter_clips_what_leaves_a_client() -> None:
