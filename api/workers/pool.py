@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from factorize.api.workers.worker import PROVER, SOLVER, Worker
-from factorize.api.workers.worker_process import MOST_ANSWERS
+from factorize.api.workers.worker_process import MOST_ANSWERS, MOST_BYTES
 from factorize.errors import FactorizeError
 from factorize.storage.store import open_store
 
-SMALL_SECONDS, SMALL_MB = 5.0, 512
-"""Estimates of what shares a pair of workers."""
+SMALL_SECONDS, SMALL_MB = 5.0, MOST_BYTES >> 20
+"""Estimates of what shares a pair of workers; one that then holds more is replaced."""
 PUBLISHERS = 8
 """Threads beside those of places, for what has given its place back and waits for a disk."""
 IDLE_SECONDS = 120.0
