@@ -27,6 +27,7 @@ from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 
 LARGEST = 16384
 """Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
+_APART = 4096  # rows up to which a product has one thread (numbers/blas_threads.py), so that two are made at a time
 
 
 class Entries(NamedTuple):
@@ -122,7 +123,7 @@ def _residual_rows(
             return times_lower(rows, entries.values[:width, :width]), entries.lost(rows)
 
     blocks = list(blocks_of(len(decoder)))
-    with ThreadPoolExecutor(2, "products") as pool:  # in one thread each, they leave a core idle
+    with ThreadPoolExecutor(2 if len(decoder) <= _APART else 1, "products") as pool:
         for (start, stop), (image, errors) in zip(blocks, pool.map(product, blocks), strict=True):
             with np.errstate(all="ignore"):
                 if wanted is None:
