@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.accounting.claim_search import claimable
 from factorize.accounting.gram_matrix import bin_gram
@@ -26,14 +25,13 @@ from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, 
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import BinsSampling, Spec
 from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-Array = NDArray[np.float64]
 
 LARGEST_STEPS = 2**17
 LARGEST_TAPS = 256

@@ -15,15 +15,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.solvers.amplified.spread_sensitivity import amplified, by_epochs, largest_form
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
 from factorize.spec import BinsSampling
-
-Array = NDArray[np.float64]
 
 LARGEST_FITTED = 4096
 """Steps, for quadratic forms as arrays."""

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import Transforms
 from factorize.spec import BinsSampling
-
-Array = NDArray[np.float64]
 
 SAMPLES = 8192
 """Of an estimate: 16384 of them found nothing better by 2e-4 at delta 1e-5, by 1.5e-3 at delta 1e-10."""

@@ -22,6 +22,7 @@ from factorize.objective import Mean, Objective, Weighted
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.dense import refuse_objective
 from factorize.spec import Spec
@@ -32,7 +33,6 @@ from factorize.workloads.state_space import StateSpace
 if TYPE_CHECKING:  # the compiler behind it is heavy
     from factorize.solvers.banded.gram_descent import GramPoint, Landscape
 
-Array = NDArray[np.float64]
 
 LARGEST = 2**26  # of n x bands
 LARGEST_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the answer

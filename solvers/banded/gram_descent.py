@@ -15,18 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.solution import Outcome
 from factorize.solvers.banded.kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
-
-Array = NDArray[np.float64]
 
 _PAIRS = 10
 _MOST_STEPS = 2000

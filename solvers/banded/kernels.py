@@ -22,12 +22,8 @@ wider than the band of C: then W and the covariance are known beyond the band to
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import compiled
-
-Array = NDArray[np.float64]
 
 
 @compiled

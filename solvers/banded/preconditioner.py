@@ -24,9 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _LARGEST_CORRELATION = 0.98
 _GRID = 16  # points of a spectrum per band

@@ -19,12 +19,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.sums import plain, weighted
+from factorize.solvers.methods.arrays import Array
 
-Array = NDArray[np.float64]
 Parts = tuple[float, Array, Array]
 """A sum, and the derivatives of its logarithm by log scale and by place."""
 

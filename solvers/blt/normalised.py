@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem
 from factorize.structures.blt import BltMatrix
 from factorize.structures.scaled import ColumnScaled
-
-Array = NDArray[np.float64]
 
 LARGEST = 16_384
 _MOST_STEPS = 60

@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 SMALLEST_GAP = 2.0**-42
 """Between neighbouring points: decays of C stay twice that apart."""

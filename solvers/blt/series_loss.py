@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.toeplitz.gradients import ErrorForm, LeadingPattern, ToeplitzLoss
-
-Array = NDArray[np.float64]
 
 _BLOCK = 1024
 

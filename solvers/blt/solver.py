@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
 from factorize.solution import ProgressCallback, Solution
@@ -23,8 +20,6 @@ from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.workloads import Prefix
-
-Array = NDArray[np.float64]
 
 LARGEST_BUFFERS = 15
 LARGEST_SERIES = 2**20

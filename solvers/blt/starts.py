@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solution import Outcome
 from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.methods.arrays import Array
 
-Array = NDArray[np.float64]
 Loss = Callable[[Array], tuple[float, Array]]
 
 _TRIED = 25  # steps of each start

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _NEAR = 0.3
 _TERMS = 13  # 0.3^13 / 14! is below 1e-17

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
@@ -26,6 +25,7 @@ from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from factorize.solvers.single.bidiagonal import Bidiagonal
     from factorize.solvers.single.newton import PolePoint
 
-Array = NDArray[np.float64]
 
 MOST_BUFFERS = 24
 """More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""

@@ -26,13 +26,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.lanes import WIDTH, load, load_at, reciprocal, spread, store, store_at, total
-
-Array = NDArray[np.float64]
 
 EVERY = 256
 

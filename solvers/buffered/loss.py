@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered import adjoints, kernels
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
-
-Array = NDArray[np.float64]
 
 _LEAST = 2.0**-900  # of a number: below, states count for nothing, and their products underflow
 _GROWTH = 10 * math.log(2.0)  # the certificate encloses 2^12 times, and not 2^16

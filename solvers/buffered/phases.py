@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 
 class Phases(NamedTuple):

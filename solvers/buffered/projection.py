@@ -7,11 +7,9 @@ strongest right singular vectors are tracked from step to step, each step adding
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.structures.buffered import BufferedMatrix
-
-Array = NDArray[np.float64]
 
 _LEAVING = 1e-3  # weight of the row that a step reads, beside those after it; a block's last row has none after it
 _SMALL = 1e-6  # directions that a transition shrinks by more are not traced back through it

@@ -11,11 +11,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.buffered.phases import ClassGrams, Phases
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 MARGIN = 2.0**-30
 """Scaled below a sensitivity of 1 by this, more than recursions and certificate round."""

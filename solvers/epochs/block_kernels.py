@@ -11,10 +11,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.lanes import load, reciprocal, spread, store
-
-Array = NDArray[np.float64]
 
 
 @cache

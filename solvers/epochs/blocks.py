@@ -24,20 +24,19 @@ from functools import cached_property, partial
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solution import Outcome
 from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.methods.threads import CORES
 from factorize.solvers.methods.threads import run as run_threads
 
-Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 
 _ULP = 2.0**-52

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.numbers.blas_threads import one_blas_thread
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _ROWS = 128
 _TOGETHER = 512

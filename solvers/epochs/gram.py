@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.epochs.block_kernels import tiles
 from factorize.solvers.epochs.blocks import DualPoint, Ring
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.threads import run
-
-Array = NDArray[np.float64]
 
 _COLUMNS = 512  # columns at a time: what is carried along is then 4 KiB per row
 _SQUARE = 128  # rows of a block that is added to its transpose

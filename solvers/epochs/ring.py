@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import DualPoint
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.threads import CORES, run
 from factorize.workloads.state_space import StateSpace
 
-Array = NDArray[np.float64]
 Coefficients = tuple[Array, Array, Array, Array]
 
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.epochs.steps import factors
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -21,7 +22,6 @@ from factorize.workloads.forms import BidiagonalInverse
 if TYPE_CHECKING:
     from factorize.solvers.epochs.pieces import PieceRing
 
-Array = NDArray[np.float64]
 
 LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
 LARGEST_DENSE = 256  # n up to which decompositions are worth the evidence

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import largest_eigenvalue_above, solve
-
-Array = NDArray[np.float64]
 
 _OF_CORRELATIONS = 0.2  # of the weights' importance: they are many, and the weights are what is slow
 _LEAST_PIVOT = 1e-12  # of a correlation matrix; keeps its factor invertible

@@ -12,12 +12,10 @@ singular values have half their digits: that is enough for evidence, which certi
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.epochs.pieces import NOTHING, Places, uncorrelated
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.poles import Poles
-
-Array = NDArray[np.float64]
 
 _LEAST = 1e-9  # of the largest singular value, for those that rounding has taken
 _NO_POLES = Poles(np.empty(0), np.empty(0), 0.0, np.inf, 0.0)

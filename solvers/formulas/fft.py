@@ -20,17 +20,15 @@ Learning", section 5 and its appendix on the optimal decoder (arXiv 2211.06530).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import NotPositiveDefinite
 from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
-
-Array = NDArray[np.float64]
 
 
 def supports(spec: Spec) -> str | None:

@@ -25,7 +25,7 @@ from factorize.solvers.formulas.closed_form import (
     strategy_of_noising,
     workload_series,
 )
-from factorize.solvers.methods.transforms import Array
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, plain_loss
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec

@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.tree import TreeMatrix, level_count
-
-Array = NDArray[np.float64]
 
 
 def supports(spec: Spec) -> str | None:

@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import ConditionNotMet, SolveFailed
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _GROWTH = 30.0  # of the weight of the objective from one centring to the next
 _MOST_NEWTON = 200

@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _WIDEN = 8 * 2.0**-53
 _TINY = 1e-290

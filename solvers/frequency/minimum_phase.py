@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _COARSEST = 256
 _FINEST = 2**23

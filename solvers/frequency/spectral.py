@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import ConditionNotMet
 from factorize.mechanisms import Spectral
@@ -23,11 +22,10 @@ from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
 from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.minimum_phase import minimum_phase
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-Array = NDArray[np.float64]
 
 _PHASE_TOLERANCE = 1e-12
 _NOISE = 1e-13  # of the first coefficient: what the factorisation's FFTs leave in the others

@@ -17,14 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from factorize.solution import Outcome
 from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
 from factorize.solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure
-
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 FREQUENCIES = 1024
 LAGS = 50

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _LEAST = 1e-150
 

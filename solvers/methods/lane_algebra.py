@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import part
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store
-
-Array = NDArray[np.float64]
 
 
 def vectors(entries: int) -> Array:

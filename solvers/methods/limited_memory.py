@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 
 class Memory:

@@ -13,13 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from factorize.solution import Outcome
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.search import End, run
-
-Array = NDArray[np.float64]
 
 _MEMORY = 6  # values that a new one may be compared with
 _SUFFICIENT = 1e-4

@@ -7,13 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, run
 
-Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
 
 _PAIRS = 20

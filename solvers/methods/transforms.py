@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from factorize.solvers.methods.arrays import Array
 
 _DIRECT = 64  # terms of the inverse that the recursion computes before Newton's iteration takes over
 

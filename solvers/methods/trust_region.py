@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.search import End, run
 
-Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
 
 _DIFFERENCE = 1e-4

@@ -20,16 +20,14 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import largest_eigenvalue_above, solve
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.kernels import two_sweep
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
-
-Array = NDArray[np.float64]
 
 _CHUNK_BYTES = 1 << 20  # of e for all poles of a block: few calls, and in the cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start

@@ -21,13 +21,11 @@ Cost: O(n) per pole.  We found these recursions in no publication.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import three_filter, three_product
 from factorize.solvers.single.newton import require_range, vectors
-
-Array = NDArray[np.float64]
 
 
 class Cascade(Filtered):

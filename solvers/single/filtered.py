@@ -10,14 +10,12 @@ from functools import partial
 from types import ModuleType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour, largest_eigenvalue_above
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.streaming import Generators
-
-Array = NDArray[np.float64]
 
 _ROWS = 6  # of scratch that a kernel wants
 _LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache

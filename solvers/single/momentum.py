@@ -28,13 +28,11 @@ Cost: O(n) per pole.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import two_filter, two_product
 from factorize.solvers.single.newton import require_range, vectors
-
-Array = NDArray[np.float64]
 
 
 class MomentumFilters(Filtered):

@@ -37,14 +37,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import accumulate
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import nesterov_filter, two_product
 from factorize.solvers.single.newton import require_range, vectors
-
-Array = NDArray[np.float64]
 
 SMALLEST_MOMENTUM = 1e-3
 """Rounding grows with the inverse of the momentum."""

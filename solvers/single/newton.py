@@ -32,13 +32,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, run
 
-Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 
 _POWER_STEPS = 4

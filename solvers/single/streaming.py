@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.poles import Poles
-
-Array = NDArray[np.float64]
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
 _BLOCK = 64  # rows of a product

@@ -31,13 +31,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport
 
-Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 
 _MOST_STEPS = 80

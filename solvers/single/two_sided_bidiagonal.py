@@ -18,15 +18,12 @@ so every number that enters a sum is positive, and small weights keep their rela
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.two_sided import Pair, Product, iterate
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 _CURVATURE_ERROR = 1e-3
 _REACH = 4.0  # the curvature's poles cover this much more at both ends, where derivatives of the approximation are poor

@@ -18,11 +18,9 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import Transforms, reciprocal
-
-Array = NDArray[np.float64]
 
 
 class ErrorForm(Protocol):

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
+from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.projected_gradient import Slope, descend
 from factorize.solvers.methods.search import End
 from factorize.solvers.methods.transforms import square_root
@@ -43,8 +43,6 @@ from factorize.solvers.toeplitz.gradients import (
 )
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-Array = NDArray[np.float64]
 
 LARGEST_QUADRATIC = 4096
 _COARSE = 4096  # up to this length a solve from scratch costs next to nothing

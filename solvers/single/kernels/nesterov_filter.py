@@ -10,12 +10,10 @@ they are small, but then ``eta r`` and ``eta rho`` are not, and the loss is that
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.compiled import compiled, inlined
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 Three = tuple[float, float, float]
 
 

@@ -7,12 +7,10 @@ shape (4, n).  Arrays with one row per step have the poles last, for the vector 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.compiled import compiled, inlined
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 Six = tuple[float, float, float, float, float, float]
 
 

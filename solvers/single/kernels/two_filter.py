@@ -7,12 +7,10 @@ Variables are named as in the formulas at the head of `momentum`.  ``steps`` hol
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.compiled import compiled, inlined
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 Three = tuple[float, float, float]
 
 

@@ -6,13 +6,8 @@ one row per step have the poles last, for the vector units; ``state`` is scratch
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.compiled import compiled
-
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 @compiled

@@ -1,0 +1,9 @@
+"""Arrays by what they hold, as signatures name them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
