@@ -97,45 +97,40 @@ def forward(
     """
     n, b = rows.shape
     q = feed.shape[1]
-    t, h, z = lines[0], lines[1], lines[2]
+    new, held = lines[0], lines[1]
     for i in range(n):
         size = i if i < b else b - 1
         first, at = i - size, b - 1 - size
-        for k in range(size):
-            t[k] = h[k] = z[k] = 0.0
+        c, g = rows[i, at:], theta[i, at:]
+        inverse = 1.0 / c[size]
+        own, crossed, last = 1.0, 0.0, 0.0
         for j in range(size):
-            c, g = rows[i, at + j], theta[i, at + j]
             s0, w0 = cov[first + j, b - 1 - j :], gram[first + j, b - 1 - j :]
+            x, y, z = 0.0, 0.0, 0.0
             for k in range(size):
-                t[k] += c * s0[k]
-                h[k] += g * s0[k]
-                z[k] += c * w0[k]
-        inverse = 1.0 / rows[i, b - 1]
-        own, crossed = 1.0, 0.0
+                x += c[k] * s0[k]
+                y += g[k] * s0[k]
+                z += c[k] * w0[k]
+            own += c[j] * x
+            x *= -inverse
+            crossed += g[j] * x
+            for s in range(q):
+                u = lagged[s, first + j]
+                lagged[s, i] -= c[j] * inverse * u
+                y += theta_u[i, s] * u
+            z = ((y + g[size] * x) * inverse - z) * inverse
+            last -= c[j] * z
+            new[j] = x
+            gram[i, at + j] = gram[first + j, b - 1 + size - j] = z
+        new[size] = own * inverse * inverse
         for s in range(q):
-            with_x = 0.0
-            for k in range(size):
-                with_x -= rows[i, at + k] * lagged[s, first + k]
-                h[k] += theta_u[i, s] * lagged[s, first + k]
-            lagged[s, i] = with_x * inverse
             crossed += theta_u[i, s] * lagged[s, i]
-        for k in range(size):
-            own += rows[i, at + k] * t[k]
-            t[k] *= -inverse
-            crossed += theta[i, at + k] * t[k]
-            h[k] += theta[i, b - 1] * t[k]
-        t[size] = own * inverse * inverse
-        last = (crossed + theta[i, b - 1] * t[size]) * inverse
-        for k in range(size):
-            z[k] = (h[k] * inverse - z[k]) * inverse
-            last -= rows[i, at + k] * z[k]
-        z[size] = last * inverse
+        gram[i, b - 1] = ((crossed + g[size] * new[size]) * inverse + last) * inverse
         for k in range(size + 1):
-            cov[i, at + k] = cov[first + k, b - 1 + size - k] = t[k]
-            gram[i, at + k] = gram[first + k, b - 1 + size - k] = z[k]
+            cov[i, at + k] = cov[first + k, b - 1 + size - k] = new[k]
             for s in range(q):
-                h[s] = feed[i, s] * t[k]
+                held[s] = feed[i, s] * new[k]
                 for e in range(q):
-                    h[s] += follow[i, s, e] * lagged[e, first + k]
+                    held[s] += follow[i, s, e] * lagged[e, first + k]
             for s in range(q):
-                lagged[s, first + k] = h[s]
+                lagged[s, first + k] = held[s]
