@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lanes import load, reciprocal, spread, store
+from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at
 
 
 @cache
@@ -111,9 +111,9 @@ def eliminate(
         for x in range(dual.shape[1]):
             value = spread(chain[0, m, x])
             if m > 0:
-                value = value + spread(chain[1, m, x]) * load(pivots[last], x)
-            full = value + nodes * spread(dual[m, x])
-            store(before[m], x, value + load(beyond[beyond.shape[0] - 1 - m], x) if beyond.shape[0] > 0 else full)
-            store(pivots[at], x, full + spread(chain[2, m, x]))
+                value = value + chain[1, m, x] * load_at(pivots, last, x)
+            full = value + dual[m, x] * nodes
+            store_at(before, m, x, value + load_at(beyond, beyond.shape[0] - 1 - m, x) if beyond.shape[0] > 0 else full)
+            store_at(pivots, at, x, full + spread(chain[2, m, x]))
         if m + 1 < dual.shape[0]:
             invert(pivots, at, at + 1, size, scratch)

@@ -79,17 +79,17 @@ def forward(
             for e in range(k):
                 value, watch = spread(0.0), spread(0.0)
                 for r in range(q):
-                    value = value + spread(feed[c, e, r]) * load(covariance, i * side + e * q + r)
-                    watch = watch + spread(feed[c, e, r]) * load(transition, (e * q + r) * side + i)
+                    value = value + feed[c, e, r] * load(covariance, i * side + e * q + r)
+                    watch = watch + feed[c, e, r] * load(transition, (e * q + r) * side + i)
                 store(cross, i * k + e, value)
                 store(watched, i * k + e, watch)
         for e in range(k):
             for d in range(k):
                 value = spread(through[c, e] ** 2 if d == e else 0.0)
                 for r in range(q):
-                    value = value + spread(feed[c, e, r]) * load(cross, (e * q + r) * k + d)
+                    value = value + feed[c, e, r] * load(cross, (e * q + r) * k + d)
                 store(before, e * k + d, value)
-                store(noise, e * k + d, value + over * spread(inverse[c, e, d]))
+                store(noise, e * k + d, value + inverse[c, e, d] * over)
         invert(noise, k)
         multiply(noise, k, one, before, k, one, after, k, k, k, 1.0, yes, no)
         for e in range(k):
@@ -199,7 +199,7 @@ def backward(
                 value = load(moved, e * side + j) - two * load(begun, e * side + j)
                 for r in range(q):
                     at = (e * q + r) * side + j
-                    store(across, at, load(across, at) - spread(feed[c, e, r]) * value)
+                    store(across, at, load(across, at) - feed[c, e, r] * value)
 
 
 @part
@@ -210,7 +210,7 @@ def _keep(feed: Array, left: Array, inner: Array, begun: Array, moved: Array, ad
         for r in range(q):
             for d in range(k):
                 at = (e * q + r) * k + d
-                store(adjoint, at, load(left, at) - spread(feed[e, r]) * load(inner, e * k + d))
+                store(adjoint, at, load(left, at) - feed[e, r] * load(inner, e * k + d))
     for i in range(q * k * k):
         store(state, i, load(begun, i) - half * load(moved, i))
 
@@ -225,12 +225,12 @@ def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, informatio
         for r in range(q):
             i = e * q + r
             for d in range(e + 1):
-                value = spread(feed[e, r]) * load(inner, e * k + d)
+                value = feed[e, r] * load(inner, e * k + d)
                 first = load(left, i * k + d)
                 for s in range(q):
                     at = i * side + d * q + s
                     second = load(left, (d * q + s) * k + e)
-                    change = spread(feed[d, s]) * (value - first) - spread(feed[e, r]) * second
+                    change = feed[d, s] * (value - first) - feed[e, r] * second
                     store(information, at, load(information, at) + change)
     mirror(information, side)
 
@@ -282,5 +282,5 @@ def spread_out(
                 for r in range(q):
                     for d in range(k):
                         at = (e * q + r) * k + d
-                        value = load(adjoints[x], at) - spread(feed[c, e, r]) * load(block, e * k + d)
+                        value = load(adjoints[x], at) - feed[c, e, r] * load(block, e * k + d)
                         store(adjoints[x], at, value)

@@ -23,7 +23,7 @@ def vectors(entries: int) -> Array:
 
 @part
 def _put(c: Array, at: int, sign: float, value: Any, fresh: bool) -> None:
-    store(c, at, spread(sign) * value if fresh else load(c, at) + spread(sign) * value)
+    store(c, at, sign * value if fresh else load(c, at) + sign * value)
 
 
 @part
@@ -139,7 +139,7 @@ def from_left(maps: Array, transposed: bool, a: Array, columns: int, stride: int
             for r in range(q):
                 value = spread(0.0)
                 for s in range(q):
-                    value = value + spread(maps[e, s, r] if transposed else maps[e, r, s]) * load(column, s)
+                    value = value + (maps[e, s, r] if transposed else maps[e, r, s]) * load(column, s)
                 store(a, (e * q + r) * stride + j, value)
 
 
@@ -156,5 +156,5 @@ def from_both(maps: Array, transposed: bool, a: Array, column: Array) -> None:
             for r in range(q):
                 value = spread(0.0)
                 for s in range(q):
-                    value = value + spread(maps[e, s, r] if transposed else maps[e, r, s]) * load(column, s)
+                    value = value + (maps[e, s, r] if transposed else maps[e, r, s]) * load(column, s)
                 store(a, i * side + e * q + r, value)
