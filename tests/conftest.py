@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ from factorize.encoding import is_digest
 
 if TYPE_CHECKING:
     from bucket_server import BucketServer
+    from command_line import Within
     from playwright.sync_api import Browser
     from postgres_server import PostgresServer
     from servers import LiveService
@@ -187,6 +189,25 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     with running() as server:
         yield server
+
+
+@pytest.fixture
+def within(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Within:
+    """Commands run in this process, in a folder and with a default store of the test's own."""
+    from command_line import Run
+
+    from factorize.api.commands.application import run
+
+    for name in ("FACTORIZE_DATABASE", "FACTORIZE_SERVICE", "FACTORIZE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FACTORIZE_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object, stdin: str = "") -> Run:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        return Run(run([str(argument) for argument in arguments]), *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from client_law import impulse_rows, real_mu
+from client_law import PARTICIPATIONS, N, impulse_rows, real_mu
 from handmade import Handmade, handmade
 from jax import numpy as jnp
 from structure_cases import NAMES, strategies
@@ -29,12 +29,6 @@ from factorize.client.noise_source import Streamable, noise_source
 from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 
-N = 12
-PARTICIPATIONS: list[dict[str, Any]] = [
-    {"kind": "single"},
-    {"kind": "fixed_epochs", "epochs": 4},
-    {"kind": "min_sep", "min_sep": 3, "max_participations": 3},
-]
 CASES = [
     pytest.mark.parametrize("precision", ["float32", "float64"]),
     pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda p: p["kind"]),

@@ -19,6 +19,13 @@ from factorize.client.allowances import participations_of
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
 
+N = 12
+PARTICIPATIONS: list[dict[str, Any]] = [
+    {"kind": "single"},
+    {"kind": "fixed_epochs", "epochs": 4},
+    {"kind": "min_sep", "min_sep": 3, "max_participations": 3},
+]
+
 
 class Impulses:
     """Normals of which coordinate i is 1 at step first + i, and 0 at every other step."""

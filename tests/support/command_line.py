@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ class Run:
         assert self.code == code, self
         assert "Traceback" not in self.err and self.out == "", self
         return self.err
+
+
+Within = Callable[..., Run]
+"""Runs commands in this process."""
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from checker_files import claim, parts, sealed
-from command_line import PROGRAM, ROOT, CommandLine, Run, environment
+from command_line import PROGRAM, ROOT, CommandLine, Run, Within, environment
 from safetensors.numpy import load_file
 from specs import spec_text
 
@@ -56,23 +54,6 @@ HEAVY |= {"numpy"}
 SQUARE_ROOT = {"mechanism": {"kind": "square_root"}}
 # Minutes of work in LAPACK: no structure that a fast solver could use.
 LONG = json.dumps({"workload": {"kind": "window", "n": 3000, "width": 1400}, "mechanism": {"kind": "dense"}})
-
-
-Within = Callable[..., Run]
-
-
-@pytest.fixture
-def within(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
-    """Commands run in this process, for the many that end at their first look at what they were given."""
-
-    def call(*arguments: object, stdin: str = "") -> Run:
-        from factorize.api.commands.application import run
-
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = run([str(argument) for argument in arguments])
-        return Run(code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

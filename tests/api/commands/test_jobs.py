@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-from command_line import Run
 from servers import LiveService
 
 UNKNOWN = "c" * 64
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
-Command = Callable[..., Run]
 
 
-@pytest.fixture
-def factorize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Commands in this process, whose settings and default store are the test's own."""
-    from factorize.api.commands.application import run
-
-    for name in ("FACTORIZE_STORE", "FACTORIZE_DATABASE", "FACTORIZE_SERVICE", "FACTORIZE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: Run(run([str(argument) for argument in arguments]), *capsys.readouterr())
-
-
-def test_the_jobs_of_a_service(factorize, slow_service: LiveService):
+def test_the_jobs_of_a_service(within, slow_service: LiveService):
     def run(*arguments: str) -> Any:
-        return factorize("jobs", *arguments, "--service", slow_service.url, "--output", "json")
+        return within("jobs", *arguments, "--service", slow_service.url, "--output", "json")
 
     name = slow_service.post(SPEC).json()["spec_digest"]
     assert [job["spec_digest"] for job in run("list", "--state", "queued").json()["items"]] in ([], [name])
     for words, count in [(name[:12], 1), ("prefix n=6", 1), ("prefix n=7", 0)]:
         assert len(run("list", "--search", words).json()["items"]) == count
     assert run("show", name).json()["state"] in ("queued", "running")
-    assert f"spec          {name}" in factorize("jobs", "show", name, "--service", slow_service.url).out
+    assert f"spec          {name}" in within("jobs", "show", name, "--service", slow_service.url).out
     assert run("retry", name).code == 2
     assert run("cancel", name).json()["state"] == "cancelled"
-    assert factorize("jobs", "watch", name, "--service", slow_service.url).code == 3
+    assert within("jobs", "watch", name, "--service", slow_service.url).code == 3
     assert run("retry", name).json()["state"] == "queued"
     slow_service.go()
     ended = run("watch", name)
@@ -47,6 +30,6 @@ def test_the_jobs_of_a_service(factorize, slow_service: LiveService):
     assert run("show", UNKNOWN).code == 2
 
 
-def test_jobs_are_asked_of_a_service_that_is_named(factorize):
-    done = factorize("jobs", "list")
+def test_jobs_are_asked_of_a_service_that_is_named(within):
+    done = within("jobs", "list")
     assert done.code == 2 and "--service URL or FACTORIZE_SERVICE" in done.err

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from audit_rows import forbid_rows, rows_of
-from command_line import Run
+from command_line import Within
 
 from factorize.api.access.caller import PATTERN, AccessKey, read_token
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.commands.serve import _opened as opened_server
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.settings import Settings
-
-Command = Callable[..., Run]
-
-
-@pytest.fixture
-def factorize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Commands in this process, on a store of the test's own."""
-    from factorize.api.commands.application import run
-
-    for name in ("FACTORIZE_STORE", "FACTORIZE_DATABASE", "FACTORIZE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    store = str(tmp_path / "store")
-
-    def command(*arguments: str) -> Run:
-        return Run(run([*arguments, "--store", store]), *capsys.readouterr())
-
-    return command
 
 
 def opened(tmp_path: Path, text: str, now: float | None = None) -> bool:
@@ -46,9 +27,9 @@ def opened(tmp_path: Path, text: str, now: float | None = None) -> bool:
     return key.is_opened_by(token, key.created if now is None else now)
 
 
-def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(factorize: Command, tmp_path: Path) -> None:
+def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(within: Within, tmp_path: Path) -> None:
     def document(*arguments: str) -> Any:
-        return factorize("keys", *arguments, "--output", "json").json()
+        return within("keys", *arguments, "--output", "json").json()
 
     made = document("create", "--name", "training", "--scopes", "read,submit", "--open-jobs", "3")
     name, token = made["id"], made["token"]
@@ -58,7 +39,7 @@ def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(factorize: C
     assert document("revoke", name)["state"] == "revoked"
     assert document("revoke", name)["state"] == "revoked"  # again, which changes nothing
     assert not opened(tmp_path, token) and opened(tmp_path, other["token"])
-    shown = [factorize("keys", "list").out, factorize("keys", "show", name).out, json.dumps(document("list"))]
+    shown = [within("keys", "list").out, within("keys", "show", name).out, json.dumps(document("list"))]
     assert all(name in text and token not in text and token.split("_")[2] not in text for text in shown)
 
     file = tmp_path / "store" / "jobs.sqlite"
@@ -70,33 +51,33 @@ def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(factorize: C
     assert not any(
         secret.encode() in file.read_bytes() for text in (token, other["token"]) for secret in text.split("_")[2:]
     )
-    assert factorize("audit", "verify", "--output", "json").json()["rows"] == 3
+    assert within("audit", "verify", "--output", "json").json()["rows"] == 3
 
 
-def test_a_token_goes_into_a_new_file_of_its_owner(factorize: Command, tmp_path: Path) -> None:
+def test_a_token_goes_into_a_new_file_of_its_owner(within: Within, tmp_path: Path) -> None:
     file = tmp_path / "training.key"
-    done = factorize("keys", "create", "--name", "t", "--to", str(file))
+    done = within("keys", "create", "--name", "t", "--to", str(file))
     assert done.code == 0 and "fk_" not in done.out + done.err
     assert file.stat().st_mode & 0o777 == 0o600 and opened(tmp_path, file.read_text().strip())
     before = file.read_text()
-    assert factorize("keys", "create", "--name", "t", "--to", str(file)).code == 2
-    assert file.read_text() == before and factorize("keys", "list").out.count("\n") == 1
+    assert within("keys", "create", "--name", "t", "--to", str(file)).code == 2
+    assert file.read_text() == before and within("keys", "list").out.count("\n") == 1
 
 
-def test_a_change_that_cannot_be_written_down_is_not_made(factorize: Command, tmp_path: Path) -> None:
-    made = factorize("keys", "create", "--name", "t", "--output", "json").json()
+def test_a_change_that_cannot_be_written_down_is_not_made(within: Within, tmp_path: Path) -> None:
+    made = within("keys", "create", "--name", "t", "--output", "json").json()
     forbid_rows(tmp_path / "store" / "jobs.sqlite")
     lost = tmp_path / "lost.key"
     for arguments in (("create", "--name", "u", "--to", str(lost)), ("revoke", made["id"])):
-        done = factorize("keys", *arguments)
+        done = within("keys", *arguments)
         assert done.code != 0 and "no more rows" in done.err and "fk_" not in done.out
     assert not lost.exists()
-    (key,) = factorize("keys", "list", "--output", "json").json()["items"]
+    (key,) = within("keys", "list", "--output", "json").json()["items"]
     assert key["state"] == "active" and opened(tmp_path, made["token"])
 
 
-def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
-    done = factorize("keys", "create", "--name", "t")
+def test_the_token_is_one_that_scanners_find(within: Within) -> None:
+    done = within("keys", "create", "--name", "t")
     assert re.fullmatch(PATTERN, done.out.strip()) and "not shown again" in done.err
 
 
@@ -109,12 +90,12 @@ def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
         (("revoke", "0" * 12), "no key 000000000000"),
     ],
 )
-def test_what_cannot_be_done_is_said(factorize: Command, arguments: tuple[str, ...], message: str) -> None:
-    done = factorize("keys", *arguments)
+def test_what_cannot_be_done_is_said(within: Within, arguments: tuple[str, ...], message: str) -> None:
+    done = within("keys", *arguments)
     assert done.code == 2 and message in done.err
 
 
-def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(factorize: Command, tmp_path: Path) -> None:
+def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(within: Within, tmp_path: Path) -> None:
     def lacks_keys(**given: Any) -> bool:
         settings = Settings(store=str(tmp_path / "store"), **given)
         running, lacks = opened_server(settings)
@@ -123,6 +104,6 @@ def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(factoriz
 
     assert not lacks_keys()  # on loopback, without keys
     assert lacks_keys(require_keys=True) and lacks_keys(require_keys=True), "a start made a key"
-    made = factorize("keys", "create", "--name", "admin", "--scopes", "admin", "--to", "admin.key")  # as serve says
+    made = within("keys", "create", "--name", "admin", "--scopes", "admin", "--to", "admin.key")  # as serve says
     assert made.code == 0 and opened(tmp_path, (tmp_path / "admin.key").read_text().strip())
     assert not lacks_keys(require_keys=True)

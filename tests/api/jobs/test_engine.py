@@ -598,15 +598,19 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     assert (job.state, job.attempts) == ("done", 2)
 
 
+def one_worker(place: Place, **resources: float) -> LocalCluster:
+    dask_cluster.configure()
+    return LocalCluster(
+        processes=False, n_workers=1, threads_per_worker=1, memory_limit=0, protocol="tcp://", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
+        resources=resources,
+    )  # fmt: skip
+
+
 def test_contract_of_the_workers_record_of_a_cancelled_task(place, monkeypatch):
     """``worker.state.tasks[key].state`` is how a cancel reaches a running solve; dask does not promise it."""
     monkeypatch.setattr(dask_cluster, "pool", lambda: toy_solver.POOL)
-    dask_cluster.configure()
-    with LocalCluster(
-        processes=False, n_workers=1, threads_per_worker=1, memory_limit=0, protocol="tcp://", host="127.0.0.1",
-        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
-        resources=dask_cluster.offer(700, 2),
-    ) as cluster:  # fmt: skip
+    with one_worker(place, **dask_cluster.offer(700, 2)) as cluster:
         engine = place.engine(scheduler=cluster.scheduler_address)
         engine.submit(order(gate="never"))
         wait_for(place.starts)
@@ -639,12 +643,7 @@ def test_an_engine_that_is_closed_twice_or_never_started_closes(place):
 
 def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypatch):
     ours = dask_cluster.RELEASE
-    dask_cluster.configure()
-    with LocalCluster(
-        processes=False, n_workers=1, threads_per_worker=1, memory_limit=0, protocol="tcp://", host="127.0.0.1",
-        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
-        resources={"MB": 700, "CPU": 2, "factorize-0.0.1": 1},
-    ) as other:  # fmt: skip
+    with one_worker(place, **{"MB": 700, "CPU": 2, "factorize-0.0.1": 1}) as other:
         engine = place.engine(scheduler=other.scheduler_address)
         wait_for(lambda: engine.solves.up)
         engine.submit(order(gate="never"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_law import demanded_mu, impulse_rows, real_mu
+from client_law import PARTICIPATIONS, N, demanded_mu, impulse_rows, real_mu
 from hypothesis import given
 from hypothesis import strategies as st
 from specs import spec_of
@@ -33,13 +33,6 @@ from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
-
-N = 12
-PARTICIPATIONS: list[dict[str, Any]] = [
-    {"kind": "single"},
-    {"kind": "fixed_epochs", "epochs": 4},
-    {"kind": "min_sep", "min_sep": 3, "max_participations": 3},
-]
 
 
 def calibrated(strategy: Matrix, participation: dict[str, Any]) -> Calibration:
