@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial, update_wrapper
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -190,106 +191,81 @@ def honest(handler: Handler, status: int, headers: dict[str, str], body: bytes) 
     handler.wfile.write(body)
 
 
-def cut(at: int) -> Fault:
+def fault(broken: Callable[..., None]) -> Callable[[int], Fault]:
+    """Make a function of a number and of an answer one of the number alone."""
+    return lambda number: update_wrapper(partial(broken, number), broken)
+
+
+@fault
+def cut(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Announce the whole body, send `at` bytes of it and close."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        handler.head(status, {**headers, "Content-Length": str(len(body))})
-        handler.wfile.write(body[:at])
-        handler.close_connection = True
-
-    return fault
+    handler.head(status, {**headers, "Content-Length": str(len(body))})
+    handler.wfile.write(body[:at])
+    handler.close_connection = True
 
 
-def reset(at: int) -> Fault:
+@fault
+def reset(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Send `at` bytes and reset the connection."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        cut(at)(handler, status, headers, body)
-        handler.wfile.flush()
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-
-    return fault
+    cut(at)(handler, status, headers, body)
+    handler.wfile.flush()
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
-def stall(at: int) -> Fault:
+@fault
+def stall(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Send `at` bytes and then nothing until the test is over."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        cut(at)(handler, status, headers, body)
-        handler.wfile.flush()
-        handler.service.release.wait(10)
-
-    return fault
+    cut(at)(handler, status, headers, body)
+    handler.wfile.flush()
+    handler.service.release.wait(10)
 
 
-def flip(at: int) -> Fault:
+@fault
+def flip(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Flip one bit."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        changed = bytearray(body)
-        changed[at % len(changed)] ^= 0x10
-        honest(handler, status, headers, bytes(changed))
-
-    return fault
+    changed = bytearray(body)
+    changed[at % len(changed)] ^= 0x10
+    honest(handler, status, headers, bytes(changed))
 
 
-def shortened(by: int) -> Fault:
+@fault
+def shortened(by: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Leave out the end, and say so: a well-formed answer of the wrong length (negative: lengthened)."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        honest(handler, status, headers, body[:-by] if by > 0 else body + bytes(-by))
-
-    return fault
+    honest(handler, status, headers, body[:-by] if by > 0 else body + bytes(-by))
 
 
-def close_delimited(at: int) -> Fault:
+@fault
+def close_delimited(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """State no length, send `at` bytes and close: what many clients take for the whole body."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        handler.close_connection = True
-        handler.head(status, {**headers, "Connection": "close"})
-        handler.wfile.write(body[:at])
-
-    return fault
+    handler.close_connection = True
+    handler.head(status, {**headers, "Connection": "close"})
+    handler.wfile.write(body[:at])
 
 
-def chunked_cut(at: int) -> Fault:
+@fault
+def chunked_cut(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Send chunks and close without the last one."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        handler.head(status, {**headers, "Transfer-Encoding": "chunked"})
-        handler.wfile.write(b"%x\r\n%s\r\n" % (at, body[:at]))
-        handler.close_connection = True
-
-    return fault
+    handler.head(status, {**headers, "Transfer-Encoding": "chunked"})
+    handler.wfile.write(b"%x\r\n%s\r\n" % (at, body[:at]))
+    handler.close_connection = True
 
 
-def swapped(at: int) -> Fault:
+@fault
+def swapped(at: int, handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
     """Exchange the two parts of the body."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        honest(handler, status, headers, body[at:] + body[:at])
-
-    return fault
+    honest(handler, status, headers, body[at:] + body[:at])
 
 
 def relabelled(**changes: str) -> Fault:
     """Send the right body under changed headers; `_` stands for `-`."""
-
-    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
-        honest(handler, status, headers | {name.replace("_", "-"): value for name, value in changes.items()}, body)
-
-    return fault
+    new = {name.replace("_", "-"): value for name, value in changes.items()}
+    return lambda handler, status, headers, body: honest(handler, status, headers | new, body)
 
 
 def problem(status: int, **document: Any) -> Fault:
     """Answer with a problem document."""
-
-    def fault(handler: Handler, *_: object) -> None:
-        honest(handler, status, {"Content-Type": "application/problem+json"}, json.dumps(document).encode())
-
-    return fault
+    body = json.dumps(document).encode()
+    return lambda handler, *_: honest(handler, status, {"Content-Type": "application/problem+json"}, body)
 
 
 def vanish(handler: Handler, *_: object) -> None:
