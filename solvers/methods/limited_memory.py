@@ -40,13 +40,11 @@ class Memory:
             gradient: any shape.
             inverse: an approximate inverse, symmetric and positive definite, to start from.
         """
-        from scipy.linalg.blas import daxpy
-
         left, weights = gradient.copy(), []
         for step, change, reciprocal in reversed(self._pairs):
             weights.append(reciprocal * np.vdot(step, left))
-            daxpy(change.ravel(), left.ravel(), a=-weights[-1])  # in place
+            left -= weights[-1] * change
         out = inverse(left)
         for (step, change, reciprocal), weight in zip(self._pairs, reversed(weights), strict=True):
-            daxpy(step.ravel(), out.ravel(), a=weight - reciprocal * np.vdot(change, out))
+            out += (weight - reciprocal * np.vdot(change, out)) * step
         return out
