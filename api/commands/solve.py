@@ -161,7 +161,7 @@ def add(
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
     from factorize.api.local import keep
-    from factorize.checker.file import read_array
+    from factorize.format.reading import read_array
 
     array = read_array(strategy)
     asked = read_spec(spec)

@@ -133,7 +133,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
     """
     from factorize.checker.check import check_strategy
-    from factorize.checker.file import read_array
+    from factorize.format.reading import read_array
 
     if participation is None:
         raise InvalidParameter(

@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 from factorize.checker.sampling.calibrations import CalibrationReport, check_claim
-from factorize.checker.sampling.star_claim import PROTOCOL
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
+from factorize.format.bins_claims import PROTOCOL
 from factorize.format.claims import CertifiedFactors
 
 Direction = Literal["pq", "qp"]

@@ -22,18 +22,10 @@ from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.calibrations import check_claim as check_sampled
 from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
-from factorize.checker.sampling.star_claim import (
-    ClaimRefused,
-    check_keys,
-    check_means,
-    integer,
-    number,
-    positive,
-    require,
-)
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
+from factorize.format.bins_claims import ClaimRefused, check_keys, check_means, integer, number, positive, require
 
 SCHEMA = "factorize.receipt/1"
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER = (
@@ -102,7 +94,7 @@ def _read(text: bytes) -> dict[str, Any]:
     receipt = read_json(text)
     require(isinstance(receipt, dict), "the receipt is no JSON object")
     require(receipt.get("schema") == SCHEMA, f"the schema {str(receipt.get('schema'))[:40]!r} is not {SCHEMA}")
-    check_keys(receipt, _KEYS, "the receipt")
+    check_keys("the receipt", receipt, _KEYS)
     own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
     require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {str(receipt['digest'])[:80]!r}")
     calibration = receipt["calibration"]
@@ -111,10 +103,10 @@ def _read(text: bytes) -> dict[str, Any]:
         raise ClaimRefused(f"the sampling {str(calibration['sampling'])[:40]!r} is none of {', '.join(_SAMPLED)}")
     pair = _MOMENTS if len(receipt["factors"]) == 2 else set[str]()
     require(not (pair and sampled), "two moments have noise of their own in a fixed order only")
-    check_keys(calibration, _CALIBRATION | sampled | pair, "its calibration")
-    check_keys(receipt["data"], {"examples", "used"}, "its data")
-    check_keys(receipt["noise"], {"generator", "dtype", "ranks"}, "its noise")
-    check_keys(receipt["steps"], _STEPS | {"refused"} & set(receipt["steps"]), "its steps")
+    check_keys("its calibration", calibration, _CALIBRATION | sampled | pair)
+    check_keys("its data", receipt["data"], {"examples", "used"})
+    check_keys("its noise", receipt["noise"], {"generator", "dtype", "ranks"})
+    check_keys("its steps", receipt["steps"], _STEPS, {"refused"})
     integer(receipt["data"], "used", 1, integer(receipt["data"], "examples", 1, 1 << 53))
     integer(receipt["noise"], "ranks", 1, 1 << 20)
     require(receipt["noise"]["dtype"] in ("float32", "float64"), "the noise is neither in float32 nor in float64")
@@ -130,7 +122,7 @@ def _check_files(report: Report, receipt: _Document, files: Sequence[FactorFile]
         f"the receipt is of {len(stated)} factor files, and {len(files)} are given",
     )
     for entry, file in zip(stated, files, strict=True):
-        check_keys(entry, {"digest", "spec"}, "an entry of its factors")
+        check_keys("an entry of its factors", entry, {"digest", "spec"})
         own = file.manifest["digest"]
         require(entry["digest"] == own, f"the receipt is of the factors {str(entry['digest'])[:80]}, the file is {own}")
         require(entry["spec"] == file.manifest["spec"], f"the receipt states another spec than the file {own}")
@@ -312,10 +304,10 @@ def _check_together(report: Report, receipt: _Document, mu: Fraction) -> None:
         return
     require(receipt["calibration"]["sampling"] == "fixed", "runs compose by mu in a fixed order only")
     report.stated = (*report.stated, TOGETHER)
-    check_keys(together, {"mu", "epsilon", "delta"}, "together")
+    check_keys("together", together, {"mu", "epsilon", "delta"})
     squares = mu**2
     for other in others:
-        check_keys(other, {"name", "mu"}, "another run")
+        check_keys("another run", other, {"name", "mu"})
         squares += positive(other, "mu") ** 2
     all_of_it, delta = positive(together, "mu"), number(together, "delta")
     report.require(

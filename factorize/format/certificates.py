@@ -46,18 +46,22 @@ def check_certificate(given: Mapping[str, Any]) -> None:
 
 
 def check_fields(
-    name: str, given: Any, fields: set[str], optional: set[str] | frozenset[str] = frozenset()
+    name: str,
+    given: Any,
+    fields: set[str],
+    optional: set[str] | frozenset[str] = frozenset(),
+    refusal: type[Exception] = CorruptObject,
 ) -> Mapping[str, Any]:
     """Return an object that has these fields, and no other.
 
     Raises:
-        CorruptObject: naming a field that is missing or unknown.
+        CorruptObject: naming a field that is missing or unknown; another exception, where a refusal is of that type.
     """
     if not isinstance(given, dict):
-        raise CorruptObject(f"{name} is {str(given)[:40]!r}, no object")
+        raise refusal(f"{name} is {str(given)[:40]!r}, no object")
     if odd := sorted(map(str, (set(given) ^ fields) - optional)):
         known = f"it has {', '.join(sorted(fields))}"
-        raise CorruptObject(f"{name} has a field {odd[0][:40]!r} that is missing or unknown; {known}")
+        raise refusal(f"{name} has a field {odd[0][:40]!r} that is missing or unknown; {known}")
     return given
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.checker.sampling.star_claim import SAMPLINGS
+from factorize.format.bins_claims import SAMPLINGS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLAIMS = sorted((GOLDEN / "claims").glob("*.json"))

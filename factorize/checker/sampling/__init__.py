@@ -1,6 +1,6 @@
 """Privacy under random bins, from the bytes of C: bounds in enclosures, and claims that are tested.
 
-Read `calibrations` and `star_claim` (what is claimed), `bins` (C by residue classes), `star` and `allocation` (bounds
-without samples), `call` and `tuples` (what is drawn) and `bets` (the sampled test). The proofs are in
+Read `calibrations` (what is tested of a claim, which `format/bins_claims.py` reads), `bins` (C by residue classes),
+`star` and `losses` (bounds without samples) and `bets` (the sampled test). The proofs are in
 docs/notes/amplification-proofs.md.
 """

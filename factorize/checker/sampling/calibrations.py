@@ -20,14 +20,14 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.file import read_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, losses, star
 from factorize.checker.sampling.bins import gram
-from factorize.checker.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
 from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
+from factorize.format.bins_claims import Claim, ClaimRefused, integer, read_claim, real, require
 
 FRESH_CHUNKS = 4
 """Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
@@ -139,9 +139,14 @@ def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -
     )
 
 
+def scale_of(claim: Claim) -> float:
+    """Return at most sigma of an entry of Z, for contributions of norm 1."""
+    return double_below(Fraction(claim.sigma) / Fraction(claim.clip_norm))
+
+
 def _gaussian(claim: Claim, found: Bounds, epsilon: arb) -> arb:
     """Return delta of the Gaussian mechanism with the largest norm of a class."""
-    return star.gaussian_delta(epsilon, ball(found.norm()).sqrt() / claim.scale)
+    return star.gaussian_delta(epsilon, ball(found.norm()).sqrt() / scale_of(claim))
 
 
 def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
@@ -256,10 +261,10 @@ class BinBounds:
             ClaimRefused: a number that the rule does not know.
         """
         if part["rule"] == "closed_form":
-            found = star.addition(self._gram, self.claim.scale, self.claim.epsilon)
+            found = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
             return found, "the closed form of theorem 7"
         order = integer(part, "m", 2, star.MOST_ORDER)
-        kernel = star.scaled(self._gram.high, self.claim.scale)
+        kernel = star.scaled(self._gram.high, scale_of(self.claim))
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
@@ -268,7 +273,7 @@ class BinBounds:
         Raises:
             ClaimRefused: a number beyond the limits.
         """
-        given = self._gram.high, self.claim.scale, self.claim.epsilon
+        given = self._gram.high, scale_of(self.claim), self.claim.epsilon
         shared = real(part, "shared", zero=True)
         if direction == "pq":
             return bets.removal(*given, integer(part, "m", 2, star.MOST_ORDER), shared)
@@ -288,7 +293,7 @@ class AllocationBounds:
 
     @cached_property
     def _losses(self) -> losses.Losses:
-        return losses.losses_of_blocks(self._square, self.claim.scale, self.claim.bins, self._number)
+        return losses.losses_of_blocks(self._square, scale_of(self.claim), self.claim.bins, self._number)
 
     @property
     def _number(self) -> int:

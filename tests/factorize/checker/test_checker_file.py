@@ -12,9 +12,10 @@ from checker_files import parts, random_result, sealed
 from safetensors.numpy import save
 
 from factorize.checker.check import check_factor_file
-from factorize.checker.file import read_array, read_factor_file
+from factorize.checker.file import read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.format.reading import read_array
 
 
 def small(structure: str = "dense") -> tuple[dict[str, Any], dict[str, np.ndarray]]:

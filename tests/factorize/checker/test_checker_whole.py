@@ -26,7 +26,6 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.workload_rows import WorkloadRows
-from factorize.checker.file import read_array
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec.objectives import weighing_of
@@ -38,6 +37,7 @@ from factorize.errors import (
     InvalidStrategy,
     TooLarge,
 )
+from factorize.format.reading import read_array
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from factorize.checker.sampling import star_claim
-from factorize.checker.sampling.star_claim import ClaimRefused, read_claim
+from factorize.checker.sampling.calibrations import scale_of
+from factorize.format import bins_claims
+from factorize.format.bins_claims import ClaimRefused, read_claim
 
 MISSING = object()
 BET = {"rule": "bet", "lambda": (2.0).hex(), "m": 3, "samples": 8192, "shared": (0.0).hex()}
@@ -56,10 +57,10 @@ def refused(document: dict[str, Any], words: str) -> None:
     assert words in str(reason.value)
 
 
-@pytest.mark.parametrize("sampling", star_claim.SAMPLINGS)
+@pytest.mark.parametrize("sampling", bins_claims.SAMPLINGS)
 def test_sound_ones(sampling: str) -> None:
     found = read_claim(sound(sampling))
-    assert found == (sound(sampling), 2.0, 1e-5, 0.75, 0.75 / 0.5, 6, 3, 3.0)
+    assert found == (sound(sampling), 2.0, 1e-5, 0.75, 0.5, 6, 3, 3.0)
     text = json.dumps(sound(sampling), sort_keys=True, separators=(",", ":")).encode()
     assert found.canonical == text
     for direction in ("pq", "qp"):
@@ -106,12 +107,12 @@ def test_what_else_is_sound(path: str, value: Any) -> None:
     ("path", "value", "words"),
     [
         ("protocol", ["bins-1"], "is not bins-1, the one that is known here"),
-        ("unamplified", [], "unamplified is not a JSON object"),
-        ("unamplified/more", 1, "unamplified has the keys"),
-        ("mechanism/factors", MISSING, "mechanism has the keys"),
+        ("unamplified", [], "unamplified is '[]', no object"),
+        ("unamplified/more", 1, "unamplified has a field 'more' that is missing or unknown"),
+        ("mechanism/factors", MISSING, "mechanism has a field 'factors' that is missing or unknown"),
         ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
         ("qp/rule", "star_bound", "qp.rule is 'star_bound'; balls_in_bins has"),
-        ("qp/m", 2, "qp has the keys"),
+        ("qp/m", 2, "qp has a field 'm' that is missing or unknown"),
         ("beta_log2", -127, "beta_log2 is -127"),
         ("attempt", 0, "attempt is 0"),
         ("mechanism/n", (1 << 53) + 1, "n is"),
@@ -129,7 +130,7 @@ def test_what_is_not(path: str, value: Any, words: str) -> None:
 def test_the_unit_noise_is_rounded_down() -> None:
     """sigma / clip_norm as a fraction: a third over 3/5 is no double, and 0.75 / 0.5 is one."""
     for sigma, clip in ((1 / 3, 0.6), (0.7, 0.3), (0.9, 0.7), (0.1, 0.3), (0.75, 0.5)):
-        found = read_claim(changed(changed(sound(), "sigma", sigma.hex()), "clip_norm", clip.hex())).scale
+        found = scale_of(read_claim(changed(changed(sound(), "sigma", sigma.hex()), "clip_norm", clip.hex())))
         n, d = sigma.as_integer_ratio()
         m, e = clip.as_integer_ratio()
         true_n, true_d = n * e, d * m
@@ -197,5 +198,5 @@ class TestBeside:
 
     def test_what_stands_beside_a_claim_that_is_not_held(self) -> None:
         """A document with a protocol is the claim: what it holds under `claim` is a key too many."""
-        refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has the keys")
+        refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has a field 'claim' that is missing or unknown")
         refused({"claim": [1]}, "the protocol 'None'")

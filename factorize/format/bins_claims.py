@@ -6,10 +6,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
-from factorize.checker.arithmetic.near import double_below
 from factorize.encoding import canonical_json, json_digest
+from factorize.format.certificates import check_fields
 
 PROTOCOL = "bins-1"
 _BET = {"rule", "lambda", "samples", "shared"}
@@ -44,7 +45,7 @@ class Claim(NamedTuple):
     epsilon: float
     delta: float
     sigma: float
-    scale: float
+    clip_norm: float
     n: int
     bins: int
     unamplified: float
@@ -73,20 +74,18 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     given = dict(document if inner is None else inner)
     protocol = given.get("protocol")
     require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
-    check_keys(given, _KEYS, "the claim")
-    mechanism = _part(given, "mechanism")
-    check_keys(mechanism, _MECHANISM, "mechanism")
-    check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
+    check_keys("the claim", given, _KEYS)
+    mechanism = check_keys("mechanism", given["mechanism"], _MECHANISM)
+    check_keys("unamplified", given["unamplified"], {"epsilon_at_delta"})
     sampling = given["sampling"]
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
     if known is None:
         raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
     for direction, rules in known.items():
-        part = _part(given, direction)
-        rule = part.get("rule")
+        rule = given[direction].get("rule") if isinstance(given[direction], dict) else None
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)}")
-        check_keys(part, rules[rule], direction)
+        check_keys(direction, given[direction], rules[rule])
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
     integer(given, "attempt", 1, 16)
@@ -100,8 +99,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     require(delta < 1, f"delta {delta!r} is not below 1")
     epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
     require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
-    scale = double_below(Fraction(sigma) / Fraction(clip))
-    found = Claim(given, epsilons[0], delta, sigma, scale, n, bins, epsilons[1])
+    found = Claim(given, epsilons[0], delta, sigma, clip, n, bins, epsilons[1])
     try:
         digest = json_digest(given)
     except (TypeError, ValueError):
@@ -122,7 +120,7 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
         "bins": claim.bins,
         "epochs": claim.document["mechanism"]["epochs"],
         "sampling": claim.document["sampling"],
-        "clip_norm": float.fromhex(claim.document["clip_norm"]),
+        "clip_norm": claim.clip_norm,
         "adjacency": claim.document["adjacency"],
         "epsilon_without_secrecy": claim.unamplified,
     }
@@ -152,22 +150,8 @@ def _same(stated: object, value: object) -> bool:
     return type(stated) in kinds and stated == value
 
 
-def check_keys(given: object, known: set[str], name: str) -> None:
-    """Refuse what is no JSON object with these keys and no other.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
-    if not isinstance(given, Mapping):
-        raise ClaimRefused(f"{name} is not a JSON object")
-    if set(given) != known:
-        raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; the protocol has {sorted(known)}")
-
-
-def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(given[name], Mapping):
-        raise ClaimRefused(f"{name} is not a JSON object")
-    return dict(given[name])
+check_keys = partial(check_fields, refusal=ClaimRefused)
+"""Returns an object that has these fields, and no other; raises ClaimRefused."""
 
 
 def require(holds: bool, otherwise: str) -> None:
