@@ -155,10 +155,12 @@ class Utility:
         rows = rows_of(self._weighing, {})
         if self._strategy.n > LARGEST_IN_BAND:
             raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
-        if rows is None or not self._strategy.bandwidth <= bands <= form.separation:
+        diagonals, scale = self._strategy.reading.bands, self._strategy.scale
+        if rows is None or diagonals is None or not self._strategy.bandwidth <= bands <= form.separation:
             raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
+        check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
-        factor, guess = band_evidence(weighted, self._inverse, bands)
+        factor, guess = band_evidence(weighted, diagonals if scale is None else diagonals * scale, bands)
         try:
             norm = norm_below(targets(factor, weighted), guess)
         except NotEnclosed:

@@ -25,7 +25,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import TINY, UNIT, Around, Factor, NotEnclosed
 from factorize.checker.bounds.evidence import Evidence
 from factorize.checker.doubles.roundings import SLACK, column_norms, finite, gamma, norm_of
-from factorize.checker.doubles.triangles import gram, inverse_of, roundings_of
+from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.spec.objectives import Weighing
@@ -190,27 +190,30 @@ _ADDED = (0.0, *(10.0**power for power in range(-15, -2, 2)))
 """Of the largest entry, to the diagonal of a W that rounding or a poor C makes indefinite: any F proves something."""
 
 
-def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:
+def band_evidence(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:
     """Return F, and something near the polar factor of W A F.
 
     Args:
         weighted: W A.
-        inverse: N near C^-1.
+        diagonals: of C, shape (any, n), as LAPACK has those of lower-triangular matrices.
         bands: diagonals of the class, the main one included.
 
     Raises:
         NotEnclosed: C is too far from the best of its class, or numbers leave the range of doubles.
     """
-    n = len(inverse)
+    import scipy.linalg
+
+    n, solve = diagonals.shape[1], scipy.linalg.lapack.dtbtrs
     with np.errstate(all="ignore"):
-        both = weighted.guess(inverse @ inverse.T)
-        weights = gram(both)
+        target = weighted.guess(np.eye(n)).T
+        both = solve(diagonals, solve(diagonals, target, uplo="L", trans="T")[0], uplo="L")[0]  # transposed
+        weights = gram(both.T)
         for d in range(1, min(bands, n)):
             places = np.arange(n - d)
             weights[places, places + d] = weights[places + d, places] = 0.0
         finite(float(np.einsum("ij->", weights)))
         root = _root(weights)
-        guess = both @ inverse_of(root).T
+        guess = scipy.linalg.blas.dtrsm(1.0, root, both, lower=1).T
     return Evidence(np.arange(n)[None], root[None]), guess
 
 

@@ -152,7 +152,7 @@ def test_a_workload_that_fades_has_a_bound_that_supports_the_claim(rate: float, 
 def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multipliers of both signs beyond whole matrices, bands beyond them, and Toeplitz columns that overlap."""
     monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)
-    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 4)
+    monkeypatch.setattr("factorize.checker.utility.LARGEST_IN_BAND", 4)
     apart, overlapping = PARTICIPATIONS[0], {"kind": "fixed_epochs", "epochs": 3}
     for mechanism, participation, objective in (
         ({"kind": "banded_toeplitz", "bands": 4}, apart, OBJECTIVES[3]),
