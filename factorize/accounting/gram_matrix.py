@@ -13,15 +13,16 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.sampling.bins import gram
-from factorize.checker.strategy import Strategy
-from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy, TooLarge
+from factorize.checker.sampling.bins import MOST_WORK
+from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.spec import LARGEST_BINS
+from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
+from factorize.structures.recursive import RecursiveMatrix
 
 _MARGIN = 1e-9
-"""Relative: a sensitivity from the largest bin is not below the one that the certificate states, by other sums."""
+"""Relative, upward: more than sums of as many as 10^6 positive doubles lose."""
+_ROWS = 256  # at once, of a C that is added up by rows
 _SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
 
 
@@ -56,7 +57,7 @@ class BinGram:
 
 
 def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
-    """Return the Gram matrix of the bins of C from slightly above, as the checker does that tests a claim on it.
+    """Return the Gram matrix of the bins of C from slightly above, in plain doubles.
 
     Args:
         matrix: C, lower-triangular, of any structure with an end.
@@ -65,7 +66,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     Raises:
         InvalidParameter: bins outside 1 to n, or a C without end.
         TooLarge: more than 4096 bins, or more products than the checker makes for a claim.
-        CertificateError: the sums leave double precision, or are not enclosed.
+        CertificateError: the sums leave double precision.
     """
     if matrix.side is None:
         raise InvalidParameter(
@@ -74,14 +75,30 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         )
     held = matrix.finite()
     check_bins(bins, held.n)
-    try:
-        whole = gram(Strategy(held.structure, held.tensors(), held.n), bins).high * (1 + _MARGIN)
-    except (InvalidStrategy, NotEnclosed) as reason:
-        raise CertificateError(f"the Gram matrix of the bins is not known: {reason}") from None
-    if not whole.diagonal().min() > 1e-300:
-        raise CertificateError("squares of |C| leave double precision; scale C, which changes no loss")
-    whole.setflags(write=False)
-    return BinGram(whole, held.n, held.signed)
+    if held.time_invariant:
+        gram = gram_of_column(np.abs(held.rows(held.n - 1, held.n)[0, ::-1]), bins)
+    else:
+        if held.n * bins**2 > MOST_WORK:
+            raise TooLarge(
+                f"sums over {bins} bins of n={held.n} steps take {held.n * bins**2} products, above {MOST_WORK}, the "
+                "limit of a claim; use fewer, larger batches, or a Toeplitz C",
+                field="bins",
+            )
+        sums = _sums(held, np.eye(bins)[np.arange(held.n) % bins])
+        gram = sums.T @ sums
+    gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
+    if not np.isfinite(gram).all() or not gram.diagonal().min() > 0:
+        raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
+    gram.setflags(write=False)
+    return BinGram(gram, held.n, held.signed)
+
+
+def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
+    """Return |C| times the indicators of the classes, shape (n, bins)."""
+    if isinstance(matrix, RecursiveMatrix) and not matrix.signed:
+        return matrix.recursion.products(classes.T).T
+    starts = range(0, matrix.n, _ROWS)
+    return np.concatenate([np.abs(matrix.rows(i, min(i + _ROWS, matrix.n))) @ classes for i in starts])
 
 
 def check_bins(bins: int, steps: int) -> int:
@@ -103,6 +120,26 @@ def check_bins(bins: int, steps: int) -> int:
             field="bins",
         )
     return int(bins)
+
+
+def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:
+    """Return G of a Toeplitz C: row t of m_j is p_{t-j}, p_t = |c_t| + |c_{t-b}| + ..., so one column tells all bins.
+
+    Args:
+        column: of |C|, shape (n,).
+        bins: b.
+    """
+    n = len(column)
+    padded = np.zeros(-(-n // bins) * bins)
+    padded[:n] = column
+    p = np.cumsum(padded.reshape(-1, bins), axis=0).ravel()[:n]
+    gram, shared = np.empty((bins, bins)), n - bins + 1  # the products that all bins of a lag share
+    for lag in range(bins):
+        last = np.cumsum(p[shared : n - lag] * p[shared + lag :])
+        sums = p[:shared] @ p[lag : lag + shared] + np.append(0.0, last)
+        places = np.arange(bins - lag)
+        gram[places, places + lag] = gram[places + lag, places] = sums[::-1]
+    return gram
 
 
 def shared_part(gram: np.ndarray) -> float:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.accounting.claim_search import claimable
-from factorize.accounting.gram_matrix import bin_gram
+from factorize.accounting.gram_matrix import bin_gram, gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit, gram_of_column
+from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.solvers.amplified.spread_sensitivity import amplified, by_epochs, largest_form
 from factorize.solvers.methods.arrays import Array
@@ -123,23 +124,3 @@ class ColumnFit:
         found = minimize(loss, np.log(factors), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "maxcor": 20})
         reached = np.exp(found.x - found.x.max())
         return reached / reached.mean()
-
-
-def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:
-    """Return G of a Toeplitz C: row t of m_j is p_{t-j}, p_t = |c_t| + |c_{t-b}| + ..., so one column tells all bins.
-
-    Args:
-        column: of |C|, shape (n,).
-        bins: b.
-    """
-    n = len(column)
-    padded = np.zeros(-(-n // bins) * bins)
-    padded[:n] = column
-    p = np.cumsum(padded.reshape(-1, bins), axis=0).ravel()[:n]
-    gram, shared = np.empty((bins, bins)), n - bins + 1  # the products that all bins of a lag share
-    for lag in range(bins):
-        last = np.cumsum(p[shared : n - lag] * p[shared + lag :])
-        sums = p[:shared] @ p[lag : lag + shared] + np.append(0.0, last)
-        places = np.arange(bins - lag)
-        gram[places, places + lag] = gram[places + lag, places] = sums[::-1]
-    return gram

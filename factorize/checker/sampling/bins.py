@@ -57,11 +57,7 @@ def gram(strategy: Strategy, bins: int) -> Gram:
     toeplitz = strategy.toeplitz is not None
     work = strategy.n * bins * (1 if toeplitz else bins)
     if work > MOST_WORK:
-        raise TooLarge(
-            f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}; use fewer, larger "
-            "batches, or a Toeplitz C",
-            field="bins",
-        )
+        raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}")
     with np.errstate(over="ignore", invalid="ignore"):
         found = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
     if not np.isfinite(found.high).all():
