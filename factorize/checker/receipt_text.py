@@ -19,16 +19,6 @@ from factorize.checker.report import Report
 
 UNKNOWN = "FILL IN: the receipt does not say"
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
-_NEIGHBOURS = {
-    "zero_out": "one {unit}'s contributions become zero; batches and divisors stay",
-    "replace_one": "one {unit}'s contributions are replaced by those of another",
-}
-_ORDER = {
-    "fixed": "public: the guarantee does not rest on a secret order",
-    "cyclic_poisson": "secret: Poisson sampling from one group of examples after the other",
-    "balls_in_bins": "secret: each example draws its step of an epoch once",
-    "random_allocation": "secret: each example draws its step in every epoch anew",
-}
 
 
 def text(report: Report) -> str:
@@ -49,12 +39,13 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
         report: on the receipt; nothing in it is false.
         receipt: as it was read.
     """
-    calibration, steps, together = receipt["calibration"], receipt["steps"], receipt["together"]
+    words, calibration = json.loads(_read("phrases.json")), receipt["calibration"]
+    steps, together = receipt["steps"], receipt["together"]
     numbers = {
         "receipt": receipt,
         "calibration": calibration,
-        "neighbours": _NEIGHBOURS[calibration["adjacency"]].format(unit=receipt["unit"]),
-        "order": _ORDER[calibration["sampling"]],
+        "neighbours": words["neighbours"][calibration["adjacency"]].format(unit=receipt["unit"]),
+        "order": words["orders"][calibration["sampling"]],
         "taken": max((last for _, last in steps["processes"]), default=0),
         "state": "ended" if steps["ended"] else "open",
         "others": "none stated"
@@ -62,7 +53,7 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
         else f"{len(receipt['others'])}; together ({together['epsilon']:.6g}, {together['delta']:g})",
         "factors": ", ".join(f"`{entry['digest']}`" for entry in receipt["factors"]),
     }
-    phrases = _filled(json.loads(_read("phrases.json")), numbers)
+    phrases = _filled(words["phrases"], numbers)
     values = {
         **numbers,
         **phrases,
