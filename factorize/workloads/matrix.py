@@ -134,7 +134,8 @@ def check_workload_matrix(array: np.ndarray) -> np.ndarray:
     Raises:
         InvalidWorkload: not two-dimensional, empty, not finite, all zero, or square and not lower-triangular.
     """
-    checked = np.array(array, dtype=np.float64) + 0.0
+    with np.errstate(invalid="ignore"):  # of a signalling NaN, which is refused below
+        checked = np.array(array, dtype=np.float64) + 0.0
     if checked.ndim != 2 or 0 in checked.shape:
         raise InvalidWorkload(f"a workload matrix has two dimensions of at least 1; got shape {checked.shape}")
     if not np.isfinite(checked).all():

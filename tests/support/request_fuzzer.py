@@ -66,6 +66,10 @@ _HEADERS = [
 ]
 
 
+_FORMS = {"matrices": ["C", "C,C", "x", "B,x", ""], "dtype": ["float64", "x", ""]}
+"""Values of the parameters of further forms; the others ask a solver's process, which a fuzzed service has not."""
+
+
 @dataclass(frozen=True)
 class FuzzedRequest:
     """One request, which its text repeats.
@@ -140,6 +144,8 @@ class RequestFuzzer:
 
     def _parameter(self, parameter: Mapping[str, Any]) -> str:
         chance = self._random
+        if parameter["name"] in _FORMS:
+            return chance.choice(_FORMS[parameter["name"]])
         if chance.random() < 0.3:
             return chance.choice(_TEXTS).encode("utf-8", "replace").decode("utf-8")
         if parameter["name"] in ("name", "sha256"):

@@ -13,7 +13,7 @@ from specs import spec_of
 from factorize.errors import InvalidWorkload
 from factorize.numbers.series import toeplitz_rows
 from factorize.workloads import KINDS, UserMatrix, Workload
-from factorize.workloads.matrix import from_array
+from factorize.workloads.matrix import check_workload_matrix, from_array
 from factorize.workloads.operators import Decay
 
 ETA = [1.0, 1.0, 0.5, 0.25]
@@ -241,3 +241,9 @@ def test_a_matrix_known_by_its_digest_wants_its_numbers() -> None:
 def test_matrices_that_cannot_be_workloads(array: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidWorkload, match=message):
         from_array(array)
+
+
+def test_a_signalling_nan_is_refused_without_a_warning() -> None:
+    signalling = np.frombuffer(b"\x01" + bytes(5) + b"\xf0\x7f")[None]
+    with pytest.raises(InvalidWorkload, match="NaN or infinity"):
+        check_workload_matrix(signalling)
