@@ -1,9 +1,8 @@
 """Claims of a file beside what is proved of them; and what is told where nothing is.
 
-Bounds beside the objective, the relative gap and `converged` rest on other claims.
-They are proved where the losses and the bound that they rest on are. `converged` says that the tolerance was met within
-the mechanism's class. A gap to a bound over more matrices than the class proves that too, and a formula has nothing to
-converge to; whatever else a solver says of its own class rests on its word, and is a record.
+Bounds beside the objective, the relative gap and `converged` are proved where the losses and the bound that they rest
+on are. `converged` says that the tolerance was met within the mechanism's class. A gap to a bound over more matrices
+proves that too, and a formula has nothing to converge to; what else a solver says of its own class is a record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Squared sensitivity between two numbers, for every participation, with a pattern that attains the lower one.
 
-Upper ends: largest column; sums over columns that cannot overlap; the leading pattern of a non-increasing majorant of a
-Toeplitz column; absolute sums of Gram entries; the two-stage selection over them. Each hypothesis is checked on the
-bytes. The lower end is the squared norm of C u for one allowed pattern and signs. All of it is computed in doubles, and
-what they may be off by is bounded in advance (docs/sensitivity.md, "Rounding").
+docs/sensitivity.md has the rules of the upper ends; each hypothesis is checked on the bytes. The lower end is the
+squared norm of C u for one allowed pattern and signs. All of it is computed in doubles, and what they may be off by is
+bounded in advance.
 """
 
 from __future__ import annotations

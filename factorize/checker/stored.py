@@ -4,14 +4,9 @@ Publishing B (C G + Z) rests on C alone: B comes after the noise. Adding noise t
 B (E G + Z) with the encoder E = B^-1 A = C - B^-1 R, R = B C - A: there the bytes of B matter, and directions that B
 does not reach are published without noise.
 
-A stored C_inv, N: what noise that is drawn with it protects, which is N^-1 and not C.
-
-With C N = g (I + F), N^-1 = (I + F)^-1 C / g, so that for every contribution u, whatever the participation,
-
-    |N^-1 u| <= |C u| / (g (1 - |F|)).
-
-No entry of C^-1 sets the scale of F: a tiny diagonal entry of C, which makes a row of C^-1 large, allows for nothing in
-the others. g is any number, here the mean of the diagonal of C N: 1, and what an N was enlarged by on purpose.
+Noise that is drawn with a stored C_inv, N, protects N^-1 and not C. With C N = g (I + F), N^-1 = (I + F)^-1 C / g, so
+that |N^-1 u| <= |C u| / (g (1 - |F|)) for every contribution u. g is any number, here the mean of the diagonal of C N:
+1, and what an N was enlarged by on purpose.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Losses, lower bounds and bounds within the class, each by one road that what A and C are decides.
 
-Losses: series where A and C are Toeplitz; covariances where both are recursions of few states; whole matrices. Lower
-bounds: log-determinants where A is a recursion, and under several participations block resolvents; whole matrices. What
-none of them reaches is not looked at. The certificate states these numbers, and the checker compares those of a file
-with them.
+docs/notes/checker.md has the roads. What none of them reaches is not looked at. The certificate states these numbers,
+and the checker compares those of a file with them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Balls of Arb (python-flint): a midpoint of many digits and a radius, which every operation keeps true.
 
-They stand for what doubles would not enclose closely enough: columns of Toeplitz matrices, limits without end, short
-matrices that are ill-conditioned, and bounds on delta. The precision of `flint.ctx` is shared by all threads; whoever
-changes it meanwhile makes balls wider, and never false.
+The precision of `flint.ctx` is shared by all threads; whoever changes it meanwhile makes balls wider, and never false.
 """
 
 from __future__ import annotations

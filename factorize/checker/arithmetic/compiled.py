@@ -1,7 +1,4 @@
-"""The compiler of loops: that of numba where it is, else none, as in `factorize-check`, which is in no hurry.
-
-Imported on first use: numba is heavy.
-"""
+"""The compiler of loops: that of numba, imported on first use, or none, as in `factorize-check`, in no hurry."""
 
 from __future__ import annotations
 

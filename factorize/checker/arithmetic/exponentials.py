@@ -1,7 +1,4 @@
-"""exp of whole arrays, by additions, multiplications and powers of two alone.
-
-IEEE 754 rounds these correctly on every machine; no library's exp is trusted.
-"""
+"""exp of whole arrays, by operations that IEEE 754 rounds correctly on every machine: no library's exp is trusted."""
 
 from __future__ import annotations
 

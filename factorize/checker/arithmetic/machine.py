@@ -1,12 +1,8 @@
 """The machine's floating point: what the checker assumes of it, and a test of that before it is relied on.
 
-Assumed is IEEE 754 double precision, rounded to nearest, without flushing subnormal numbers to zero; and that a matrix
-product computes each entry from its own products alone, added in any order, with or without fused operations.
-Strassen's algorithm and products in fewer bits break that. Probes are exactly representable: whoever keeps to it finds
-the integers, whatever the order, and whoever does not loses their last bits.
-
-Rounding and flushing are a mode of each thread, which any library may change (those that are compiled with -ffast-math
-do when they are loaded), so that these are probed again each time.
+docs/notes/checker.md, "What is assumed of the machine", says what, and why probes of scaled integers show it. Rounding
+and flushing are a mode of each thread, which any library may change (those that are compiled with -ffast-math do when
+they are loaded), so that these are probed again each time.
 """
 
 from __future__ import annotations
@@ -58,8 +54,7 @@ def check_products() -> None:
         NotEnclosed: they are not.
     """
     check_mode()
-    reason = _fault()
-    if reason:
+    if reason := _fault():
         raise NotEnclosed(f"this machine's floating point cannot be relied on: {reason}")
 
 

@@ -1,8 +1,7 @@
 """Doubles near what they stand for, and the share by which they may be off (docs/sensitivity.md, "Rounding").
 
-u = 2^-53. A sum of n products of doubles, in any order, with or without fused operations, is within n u / (1 - n u) of
-the sum of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What underflows is less
-than `UNDERFLOW`.
+Of a sum of n products in any order that is n u / (1 - n u) of the magnitudes, u = 2^-53 (Higham, Accuracy and Stability
+of Numerical Algorithms, section 3.1); what underflows is less than `UNDERFLOW`.
 """
 
 from __future__ import annotations

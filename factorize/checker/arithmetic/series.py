@@ -1,8 +1,6 @@
 """Power series: losses where A and C are Toeplitz, by quotients of series in balls (python-flint), and guesses by FFT.
 
-A coefficient of a ball series is a midpoint with a radius, and every operation of FLINT's `arb_series` encloses the
-true result, so b = a / c needs no error analysis of its own. The precision of `flint.ctx` is shared by all threads;
-whoever changes it meanwhile makes balls wider, and never false.
+Every operation of FLINT's `arb_series` encloses the true result, so b = a / c needs no error analysis of its own.
 """
 
 from __future__ import annotations
@@ -46,6 +44,13 @@ def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
     return around(guess, error, weighing)
 
 
+def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
+    """Return the losses of a first column of A C^-1, shape (n,), no entry of which is off its guess by more."""
+    rows = _enclosed(lambda side: np.cumsum(_squares(guess, error, side)))
+    since = None if weighing.tau is None else _since_references(guess, error, weighing.tau)
+    return weighed(rows, weighing, since)
+
+
 def series_of(column: Balls) -> arb_series:
     """Return a series with these coefficients."""
     ctx.cap = max(ctx.cap, len(column))
@@ -85,22 +90,6 @@ def sum_of_sizes(series: arb_series, n: int) -> float:
     if series.prec < n:
         return math.inf
     return math.fsum(float(series[t].abs_upper()) for t in range(n)) * (1 + _SLACK) + n * TINY
-
-
-def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
-    """Return the losses of a first column of A C^-1.
-
-    Args:
-        guess: something near it, shape (n,).
-        error: no entry is off by more.
-        weighing: of the objective, for n rows.
-
-    Raises:
-        NotEnclosed: restarts are too far apart to be followed.
-    """
-    rows = _enclosed(lambda side: np.cumsum(_squares(guess, error, side)))
-    since = None if weighing.tau is None else _since_references(guess, error, weighing.tau)
-    return weighed(rows, weighing, since)
 
 
 def approximate_inverse(column: np.ndarray) -> np.ndarray:

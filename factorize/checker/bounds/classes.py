@@ -1,9 +1,9 @@
 """Lower bounds within the class of Toeplitz matrices whose columns cannot overlap, from C alone.
 
 The optimum b = a / c has multipliers l with H c = W b, H_ij = l_{i+j}, and sum_t l_t a_t = b^T H c <= s sqrt(E S), with
-E the errors, S the squared sensitivity and M its counts of columns. For l >= 0 and any x > 0, s^2 <= max_j
-(M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by products of series in balls; any l and x prove something. For
-other l it is the largest eigenvalue of N = X^T X, X = W^-1/2 H M^-1/2, at most t + |t I - N - L L^T| for any L.
+E the errors, S the squared sensitivity and M its counts of columns. Any l proves something. For l >= 0 and any x > 0,
+s^2 <= max_j (M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by products of series in balls; for other l see
+docs/notes/checker.md, "Hankel forms".
 """
 
 from __future__ import annotations

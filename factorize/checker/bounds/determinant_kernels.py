@@ -18,7 +18,6 @@ from factorize.checker.losses.variance_kernels import _plus, _times
 
 STEP = 2.0**-92
 """Above the relative error of a statement or an observation of up to 4 terms: at most 20 operations within 2^-100."""
-
 _OWN = 2.0**-97  # of a diagonal entry: what subtracting from it rounds
 _FLOOR = 1e-280  # added to every error: what underflow loses
 _SMALLEST = 1e-140  # of a root of a variance

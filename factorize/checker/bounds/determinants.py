@@ -26,7 +26,7 @@ from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import row_weights, sum_above, weights_of
 from factorize.checker.spec.objectives import weighing_of
-from factorize.checker.spec.programs import Program, X
+from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 
 LARGEST = 1 << 14
@@ -79,13 +79,10 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     columns = weights_of(dual, "weights", n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
+    states = max((target for target, _ in program.statements), default=X) + 1
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
-    norm = max(_norm(Recursion(_states(program), inputs, outputs, *program.arrays(), program.output)), Fraction(0))
+    norm = max(_norm(Recursion(states, inputs, outputs, *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (sum_above(columns) * divisor)
-
-
-def _states(program: Program) -> int:
-    return max((target for target, _ in program.statements), default=X) + 1
 
 
 def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
@@ -101,7 +98,6 @@ def _norm(given: Recursion) -> Fraction:
     from factorize.checker.bounds import determinant_kernels
 
     determinant: Any = determinant_kernels.determinant
-
     saturated = _logarithm(*pivots(given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
 
     def measure(k: int) -> Fraction | None:

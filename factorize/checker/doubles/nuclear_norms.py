@@ -1,16 +1,13 @@
-"""The lower bound over all strategy matrices, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F, for any Q.
+"""Lower bounds over all strategy matrices and within a band, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F.
 
-Where C is near the optimum, (W A F)^T W A F is near the square of (C F)^T C F, so that Z F^-T with Z = W A (C^T C)^-1
-is near the polar factor of W A F. Else the guess is M (M^T M)^-1/2 of the computed M = W A F. For P near it and a
-computed E near P^T P - I, Q = P (I - E / 2) is nearer (Newton and Schulz), and |P (I - E / 2)|^2 <= 1 + what E is off
-by, since (1 - d / 2)^2 (1 + d) <= 1 for every d <= 3. A bad P weakens the bound and never makes it false.
+Any F and any Q prove something: a bad guess weakens a bound and never makes it false. Q = P (I - E / 2) for P near the
+polar factor of W A F, as a C near the optimum or singular vectors suggest it, and E the computed P^T P - I
+(docs/notes/checker.md, "Lower bound").
 
-The lower bound within a band, in doubles: evidence F from C itself, and what it costs over its class.
-
-For any F and every Y of the class with unit diagonal, tr(M Y^-1) + tr(F F^T Y) >= 2 tr(Q^T T F) / |Q|_2, with M = T^T T
-and any Q. Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its
-absolute entries in the band. For Z = T X^-1, X = C^T C, the best of the class has no entries of Z^T Z within the band,
-off the diagonal. F is near the root of Z^T Z without them; then Z F^-T is near the polar factor of T F.
+Within a band, for every Y of the class with unit diagonal, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 tr(Q^T T F) / |Q|_2,
+T = W A. Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute
+entries in the band. For Z = T (C^T C)^-1 of the best of the class Z^T Z has no entries within the band, off the
+diagonal: F is near its root without them, and Z F^-T near the polar factor of T F.
 """
 
 from __future__ import annotations

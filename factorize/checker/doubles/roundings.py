@@ -1,8 +1,7 @@
 """Bounds on what sums and products of doubles round, for any order of the sums (docs/notes/checker.md).
 
-u = 2^-53, and gamma_k = k u / (1 - k u). A sum of k products, added in any order and with or without fused operations,
-is off by at most gamma_k times the sum of their magnitudes, and by half the least double for each product that
-underflows. Bounds are themselves computed in doubles and multiplied by 1 + `SLACK`, which covers a few operations each.
+A sum of k products is off by at most gamma_k = k u / (1 - k u), u = 2^-53, times the sum of their magnitudes, and by
+what underflows. Bounds are computed in doubles, and multiplied by 1 + `SLACK`, which covers a few operations each.
 """
 
 from __future__ import annotations

@@ -20,10 +20,7 @@ _NUMBERS = 1 << 15  # factors that are laid out at one time
 
 
 class Statement(NamedTuple):
-    """What a state becomes: a sum of states with factors, each some steps back.
-
-    Of the same step, a state is read as it stands: as the last one left it, before its own statement.
-    """
+    """What a state becomes: a sum of states, each some steps back (0: as it now stands), with factors."""
 
     target: int
     terms: Mapping[tuple[int, int], Factor]

@@ -16,7 +16,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.doubles.roundings import outwards
 from factorize.checker.spec.objectives import Weighing, weighing_of
-from factorize.checker.spec.programs import Program, X
+from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 
@@ -49,19 +49,14 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     program = program_of(workload)
     if program is None:
         raise NotEnclosed("the workload is no recursion of few states")
-    if strategy.scale is not None:
-        program = _after_factors(program, strategy.scale)
+    if strategy.scale is not None:  # x over the factors of the columns of C, as a state of its own
+        divided = len(program.statements)
+        program = program.fed([(divided, {X: [1 / Fraction(factor) for factor in strategy.scale.tolist()]})], divided)
     weighing, ends = weighing_of(objective, strategy.n), strategy.reading.variances(program, most)
     if weighing.tau is None:
         return weighed(ends, weighing)
     since = program.since_reference(strategy.n, weighing.tau)
     return weighed(ends, weighing, strategy.reading.variances(since, most))
-
-
-def _after_factors(program: Program, scale: np.ndarray) -> Program:
-    """The same of x over the factors of the columns of C, kept as a state of its own."""
-    divided = len(program.statements)
-    return program.fed([(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})], divided)
 
 
 def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:

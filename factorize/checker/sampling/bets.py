@@ -1,19 +1,8 @@
-"""The bet against a claimed delta: the sampled test of claims about balls in bins (docs/notes/bins-1.md).
+"""The bet against a claimed delta: the sampled test of claims about balls in bins.
 
-Weights w between 0 and W have the mean delta(sigma, epsilon) or more. Who claims a smaller delta loses the bet
-prod (1 + lambda (delta - w_i)), which is never negative and does not grow on average under a false claim: it reaches
-2^128 with probability at most 2^-128 (Ville).
-
-With K = R + t^2 1 1^T the likelihood ratio is L0 e^(t g - t^2 / 2), g a standard normal of its own and L0 that of R;
-the mean over g is `call`. Many candidates are dropped by a coin once their tuple is drawn. Theorems 5 and 7 of
-docs/notes/amplification-proofs.md have the weights and their bound.
-
-The call: the mean of (L - T)_+ given the part of L that is drawn, and its largest value over y (theorem 5 a).
-
-With L = e^(y + t g - t^2 / 2), g standard normal, it is e^y Phi(d) - T Phi(d - t), d = (y - log T) / t + t / 2; with
-t = 0 it is (e^y - T)_+ itself. Its logarithm is concave in y, so that a tangent bounds it.
-
-Tuples of bins that weigh by how much they share: a centre and picks beside it, and the chance to keep a tuple.
+docs/notes/bins-1.md is the protocol, constants included; docs/notes/amplification-proofs.md has the weights between 0
+and W whose mean is delta or more (theorems 5 to 5 b, 7 and 7 a). Who claims a smaller delta loses the bet
+prod (1 + lambda (delta - w_i)): under a false claim it reaches 2^128 with probability at most 2^-128 (Ville).
 """
 
 from __future__ import annotations

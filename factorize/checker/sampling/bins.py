@@ -1,9 +1,8 @@
 """Gram matrix of the sums of |C| over residue classes of the steps: what balls-in-bins sampling lets be seen.
 
-An example that draws bin j takes part in the steps j, j + b, j + 2b, ... For every lower-triangular C, and for
-contributions of every dimension, adaptive ones too, no two runs can be told apart better than the normal laws whose
-means are the sums of the columns of |C| over a class (docs/notes/amplification-proofs.md, theorem 1). The sums are
-rounded up: a larger |C| can only leak more (corollary 1).
+An example that draws bin j takes part in the steps j, j + b, j + 2b, ... No two runs can be told apart better than the
+normal laws whose means are these sums (docs/notes/amplification-proofs.md, theorem 1), which are rounded up: a larger
+|C| can only leak more (corollary 1).
 """
 
 from __future__ import annotations

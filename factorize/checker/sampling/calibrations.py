@@ -1,9 +1,6 @@
-"""Calibrations under random bins: whether the bytes of C bear out a claim.
+"""Calibrations under random bins: whether the bytes of C bear out a claim of docs/notes/bins-1.md.
 
-The claim is read by docs/notes/bins-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
-from C, and then, for each direction, a closed form or the bet of the claim.
-
-Bounds of a claim by its law of sampling: what deterministic evidence, and the epsilon without secrecy, rest on.
+What one example shifts is bounded from C by the claim's law of sampling; each direction has a closed form or a bet.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
 """Privacy loss distributions of runs of independent blocks, every mass rounded up.
 
-Random allocation (theorem 9), where C has one band: an example draws one step in each of k epochs of b = n / k steps,
-anew and uniformly. docs/notes/amplification-proofs.md has k independent blocks for it, as for k steps chosen among all
-n. With w^2 at least the largest squared entry of C over sigma^2, the likelihood ratio of one block is L = S_b / b, S_b
-a sum of b independent copies of e^(w Z - w^2 / 2), Z normal, and that of the run is a product of k independent copies
-of L.
+docs/notes/amplification-proofs.md has the likelihood ratio L of a block: theorem 9 for random allocation, where C has
+one band and L is the mean of b copies of e^(w Z - w^2 / 2); theorem 10 for Poisson sampling, where it is
+1 - q + q e^(w Z - w^2 / 2). w is a norm of C over sigma, and a run has the product of k independent copies of L.
 
-Poisson sampling (theorem 10): one step, at which an example is sampled with probability q, has the likelihood ratio
-L = 1 - q + q e^(w Z - w^2 / 2), where w is the norm of the example's column of C over sigma; a run has the product of k
-independent copies of L.
-
-Both hockey sticks are means of a function that is convex in every term. So both grow where mass is moved to the ends of
-a cell about its mean, and one law serves both directions. The places are e^(h i), i whole. Sums and products of two
-laws are all pairs of their places, so that masses are only added and multiplied, and none is a difference.
+Both hockey sticks grow where mass is moved to the ends of a cell about its mean, so one law serves both directions. The
+places are e^(h i), i whole. Sums and products of two laws are all pairs of their places, so that masses are only added
+and multiplied, and none is a difference.
 """
 
 from __future__ import annotations

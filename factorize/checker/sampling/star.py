@@ -1,12 +1,7 @@
 """Deterministic bounds on what balls-in-bins sampling leaks: the star bound, and its other direction.
 
-For K = G / sigma^2 and T = e^epsilon the pair of theorem 1 has the likelihood ratio L = mean_j exp(X_j - K_jj / 2), X
-normal with covariance K. Two inequalities, each proved in docs/notes/amplification-proofs.md:
-
-    removal    E(L - T)+ <= c_m E*(m),  E*(m) = mean_j (mean_l e^{m K_jl / 2})^(m - 1)                       (theorem 4)
-    addition   E(1 - T L)+ <= Phi(d) - e^{epsilon - a / 2 + v / 2} Phi(d - sqrt v),  d = (a / 2 - epsilon) / sqrt v  (7)
-
-with c_m = T^(1-m) (m-1)^(m-1) m^-m, a the mean of the diagonal of K and v the mean of all of K.
+K = G / sigma^2 for the Gram matrix G of the bins, and E*(m) = mean_j (mean_l e^{m K_jl / 2})^(m - 1). The bounds are
+theorems 4 and 7 of docs/notes/amplification-proofs.md.
 """
 
 from __future__ import annotations

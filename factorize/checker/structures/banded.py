@@ -14,12 +14,7 @@ from factorize.checker.structures.toeplitz import width_of
 
 
 class BandedReading(StoredReading):
-    """C by its diagonals.
-
-    Args:
-        parts: bands, shape (bands, n).
-        n: side.
-    """
+    """C by its diagonals, shape (bands, n)."""
 
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         bands = parts["bands"]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,10 +45,9 @@ class Buffers(NamedTuple):
         growth = np.diff(powers, axis=0, prepend=powers[:1])[..., None]
         inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
         transition = np.ldexp(self.transition, growth)
-        back = (np.ldexp(inputs, -powers), np.ldexp(outputs, powers), np.ldexp(transition, -growth))
-        same = all(
-            (one == own).all() for one, own in zip(back, (self.inputs, self.outputs, self.transition), strict=True)
-        )
+        back = np.ldexp(inputs, -powers), np.ldexp(outputs, powers), np.ldexp(transition, -growth)
+        pairs = zip(back, (self.inputs, self.outputs, self.transition), strict=True)
+        same = all((one == own).all() for one, own in pairs)
         return self._replace(inputs=inputs, outputs=outputs, transition=transition) if same else self
 
 
@@ -123,10 +122,8 @@ class Reading(ABC):
             NotEnclosed: it is no recursion of few states.
         """
         if self.column is not None:
-            terms: dict[tuple[int, int], Factor] = {
-                (0, d): -float(self.column[d]) for d in np.flatnonzero(self.column)[1:]
-            }
-            return Recursion(solved(terms, self.column[:1]))
+            places = np.flatnonzero(self.column)[1:]
+            return Recursion(solved({(0, d): -float(self.column[d]) for d in places}, self.column[:1]))
         if self.buffers is None:
             raise NotEnclosed("C is no recursion of few states")
         return Recursion(_of_buffers(self.buffers.balanced()))
@@ -214,27 +211,24 @@ def _of_buffers(buffers: Buffers) -> list[Statement]:
     """Move the states on, group by group, solve for x, and take it in."""
     diagonal, transition, inputs, outputs = buffers
     groups, s = inputs.shape[1:]
-    at = _entries if len(inputs) == len(diagonal) else _same
     spare, moves = 1 + groups * s, []
     for g in range(groups):
         own = [1 + g * s + a for a in range(s)]
         for a in range(s):
-            row = {(own[c], 0): at(transition, g, a, c) for c in range(s)}
+            row = {(own[c], 0): _entries(transition, g, a, c) for c in range(s)}
             moves.append(Statement(own[a] if s == 1 else spare + a, row))
         moves += [Statement(own[a], {(spare + a, 0): 1.0}) for a in range(s) if s > 1]
-    read = {(1 + k, 0): at(outputs, *divmod(k, s), sign=-1) for k in range(groups * s)}
-    fed = [Statement(1 + k, {(1 + k, 0): 1.0, (0, 0): at(inputs, *divmod(k, s))}) for k in range(groups * s)]
+    read = {(1 + k, 0): _entries(outputs, *divmod(k, s), sign=-1) for k in range(groups * s)}
+    fed = [Statement(1 + k, {(1 + k, 0): 1.0, (0, 0): _entries(inputs, *divmod(k, s))}) for k in range(groups * s)]
     return [*moves, *solved(read, diagonal), *fed]
 
 
 def _entries(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
-    index: Any = (slice(None), *place)
-    values = array[index]
+    """An entry of each step's numbers, or of those of all steps."""
+    if len(array) == 1:
+        return sign * float(array[0, *place])
+    values = np.moveaxis(array, 0, -1)[place]
     return values if sign > 0 else negative(values)
-
-
-def _same(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
-    return sign * float(array[0, *place])
 
 
 def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray:

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 class BltReading(ComputedToeplitzReading):
-    """C by decays and scales.
-
-    Args:
-        parts: theta, the decays between 0 and 1, and omega, the scales, at least 0, shape (buffers,).
-        n: side.
-    """
+    """C by theta, the decays between 0 and 1, and omega, the scales, at least 0, shape (buffers,)."""
 
     signed = False
 

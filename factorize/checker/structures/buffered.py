@@ -1,8 +1,7 @@
 """Matrices with buffers: C[i, j] = output_i . T_i ... T_{j+1} input_j below a positive diagonal, enclosed.
 
-What is rounded in one step moves on through the transitions T as the state does. Adding up absolute values would let it
-grow where T rotates, so it is bounded in the order of positive semidefinite matrices: errors between -d I and d I of
-every step add up to something between -R and R, where R <- T R T^T + d I.
+What a step rounds moves on through the transitions T as the state does, and is bounded in the order of positive
+semidefinite matrices: absolute values would let it grow where T rotates (docs/sensitivity.md, "Rounding").
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ _ROOT_TINY = 1e-150  # more than what underflows; its square does not
 
 
 class BufferedReading(Reading):
-    """C by a diagonal and buffers, each with a decay or a part of the transitions.
-
-    Args:
-        parts: tensors of the structures `buffered` and `state_space`.
-        n: side.
-    """
+    """C by a diagonal and buffers: `parts` are the tensors of the structure `buffered` or `state_space`."""
 
     buffers: Buffers
 
@@ -68,9 +62,8 @@ class BufferedReading(Reading):
     def near_columns(self, indices: np.ndarray) -> Columns:
         """Return some columns: their states move on together, and what each step rounds moves on with them.
 
-        A step k rounds the states of a column by a vector d_k, which reaches row i as output . Phi_ik d_k. By Cauchy
-        and Schwarz all of them together change it by at most sqrt(output . W output) sqrt(sum |d_k|^2), W = sum Phi
-        Phi^T.
+        Entry i is off by at most sqrt(output . W output) sqrt(sum |d_k|^2): d_k is what step k rounds of the states,
+        and W = sum Phi_ik Phi_ik^T over the transitions Phi_ik from it to row i.
 
         Raises:
             NotEnclosed: the transitions grow so much that W is not known.

@@ -11,12 +11,7 @@ from factorize.checker.structures.base import StoredReading
 
 
 class DenseReading(StoredReading):
-    """C as an array, which may be Toeplitz entry for entry.
-
-    Args:
-        parts: the array, shape (n, n).
-        n: side.
-    """
+    """C as an array, shape (n, n), which may be Toeplitz entry for entry."""
 
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         array = parts[""]

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class InverseBandedToeplitzReading(ComputedToeplitzReading):
-    """C by the few diagonals of its inverse.
-
-    Args:
-        parts: the first column of C^-1 as far as it is not 0: 1, then the negated weights.
-        n: side.
-    """
+    """C by the first column of C^-1 as far as it is not 0: 1, then the negated weights."""
 
     signed = False
 

@@ -1,10 +1,8 @@
 """Inverses of recursions that use earlier draws again (structure `redrawn`), enclosed.
 
 What is stored is K = C^-1: x_i = sum_m direct[m, i] y_{i - m lag} + output_i . s, then s <- decay_i s + sum_m
-input[m, i] y_{i - m lag}. Its inverse is solved for row by row. For the computed Y and R = I - K Y, C - Y = C R, so
-that with Frobenius norms
-
-    |C - y_j| <= |C| |r_j|,    |C| <= |Y| / (1 - |R|).
+input[m, i] y_{i - m lag}. It is solved row by row for Y, whose columns are off by |C| |r_j| at most, R = I - K Y and
+|C| <= |Y| / (1 - |R|) in Frobenius norms (docs/sensitivity.md, "Rounding").
 """
 
 from __future__ import annotations
@@ -29,12 +27,7 @@ _ROOT = 1e-200  # more than what the squares of a column lose by underflow
 
 
 class RedrawnReading(Reading):
-    """C by its inverse, which uses earlier draws again.
-
-    Args:
-        parts: decay and output, shape (n, buffers); input (redraws + 1, n, buffers); direct (redraws + 1, n); the lag.
-        n: side.
-    """
+    """C by its inverse: decay, output (n, buffers), input (redraws + 1, n, buffers), direct (redraws + 1, n), lag."""
 
     signed = True  # for all that is known without the inverse
 
@@ -60,10 +53,7 @@ class RedrawnReading(Reading):
         return squares, apart, size / (1 - rest) * _ABOVE
 
     def solved(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Solve for some columns of C row by row, all together.
-
-        The states that are carried along are those of K for the computed Y, but for what was rounded: so
-        it is known what K makes of Y.
+        """Solve for some columns of C row by row, with the states of K for the computed Y: so K Y is known.
 
         Returns:
             Y, shape (n, k), and at least the norms of the columns of I - K Y, shape (k,).
@@ -129,11 +119,7 @@ class RedrawnReading(Reading):
         return Columns(values, apart * size * _ABOVE)
 
     def variances(self, program: Program, most: int) -> np.ndarray:
-        """Return the squared norms of the rows of A K; see `Reading`.
-
-        Raises:
-            NotEnclosed: numbers leave the range of doubles, or it would take too long.
-        """
+        """Return the squared norms of the rows of A K; see `Reading`."""
         if self.n**2 * (self._numbers[0].shape[1] + len(program.statements)) > most:
             raise NotEnclosed(f"rows of C^-1 are followed for {most} units of work, not for n={self.n}")
         ends = np.empty((2, self.n))

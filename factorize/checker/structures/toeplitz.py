@@ -11,12 +11,7 @@ from factorize.checker.structures.base import StoredReading, placed, prefix_norm
 
 
 class ToeplitzReading(StoredReading):
-    """C by its first column.
-
-    Args:
-        parts: its start, as far as it is not 0.
-        n: side.
-    """
+    """C by the start of its first column, as far as it is not 0."""
 
     column: np.ndarray
 

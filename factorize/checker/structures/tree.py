@@ -17,12 +17,7 @@ from factorize.checker.structures.base import StoredReading, solved
 
 
 class TreeReading(StoredReading):
-    """C by the nodes of its trees.
-
-    Args:
-        parts: nodes, shape (levels + 1, n), and the leaves of each tree.
-        n: side.
-    """
+    """C by the nodes of its trees, shape (levels + 1, n), and the leaves of each tree."""
 
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         nodes, restart = parts["tree.nodes"], int(parts["tree.restart"][0])
