@@ -220,7 +220,7 @@ def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> C
     """
     sensitivity = sensitivity_of(strategy, spec.participation)
     rate = (sensitivity.value * strategy.gain) ** 2
-    converged = outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
+    converged = _converged(spec, None, None, outcome)
     remarks = (
         "the losses are infinite and stated as null: without end the error of a prefix sum grows under every strategy; "
         f"here its variance grows by {rate:.6g} a step in the limit",
@@ -251,8 +251,8 @@ def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
         last_iterate=math.sqrt(last),
         objective=objective,
     )
-    if not all(math.isfinite(value) and value >= 0 for value in vars(loss).values()):
-        worst = next(name for name, value in vars(loss).items() if not (math.isfinite(value) and value >= 0))
+    worst = next((name for name, value in vars(loss).items() if not 0 <= value < math.inf), None)
+    if worst is not None:
         raise CertificateError(
             f"{worst}={getattr(loss, worst)} is not finite and >= 0: the losses of this strategy exceed doubles, "
             "1.8e308; scale the workload's numbers (learning rates, weights, entries) towards 1"

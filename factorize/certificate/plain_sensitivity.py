@@ -22,10 +22,6 @@ _AT_ONCE = 1 << 24  # entries
 def plain_sensitivity(matrix: Matrix, participation: Participation) -> float:
     """Return the sensitivity by the formula that bounds it lowest, nearly.
 
-    Args:
-        matrix: C.
-        participation: single, of fixed epochs, or a minimal separation.
-
     Raises:
         TooLarge: columns overlap, and n is above the limit for an n x n array.
     """
@@ -85,12 +81,9 @@ def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:
-    """Return the largest sums of at most `most` values along the first axis whose places are `separation` apart.
+    """Return the largest sums of `most` non-negative values, shape (n, ...), along the first axis.
 
-    Args:
-        values: shape (n, ...), non-negative.
-        separation: smallest distance of two chosen places.
-        most: largest number of places.
+    Their places are `separation` or more apart.
     """
     n = len(values)
     best = np.zeros((n + separation, *values.shape[1:]))

@@ -66,13 +66,9 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
 
 
 def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation, off: float) -> None:
-    """Compare a sensitivity that the checker has bounded with the one that the rows of C give in plain doubles.
+    """Compare a sensitivity that the checker has bounded from above with the one that the rows of C give in doubles.
 
-    Args:
-        bound: from above.
-        matrix: C.
-        participation: of the sensitivity.
-        off: share by which another evaluation of the checker's rule may differ: C may cancel.
+    `off` is the share by which another evaluation of the checker's rule may differ: C may cancel.
 
     Raises:
         CertificateError: they differ by more than 1e-9 and `off`.

@@ -57,12 +57,7 @@ _limit = _Limit()
 
 @contextmanager
 def one_blas_thread(n: int, *, largest: int = LARGEST) -> Iterator[None]:
-    """Let BLAS use one thread within the block, for matrices of side up to some; for all threads of the process.
-
-    Args:
-        n: side of the matrix.
-        largest: side up to which this does anything.
-    """
+    """Let BLAS use one thread within the block, for all threads of the process, where side n is at most `largest`."""
     if n > largest:
         yield
         return

@@ -1,14 +1,9 @@
 """Noising matrices that a claim covers: computed inverses, made larger by what their rounding can cost.
 
-Noise is drawn with the rows of a computed N, not of C^-1, and what it then protects is N^-1. With C N = I + F
-
-    N^-1 = (I + F)^-1 C,    so that |N^-1 u| <= |C u| / (1 - |F|) for every contribution u,
-
-whatever the participation and however ill-conditioned C is. F is computed and its own rounding bounded; (1 + f) N with
-1 + f >= 1 / (1 - |F|) then protects with no more than the sensitivity of C. f is about 1e-11 for n = 2048.
-
-A product of doubles over n terms differs from the true one by at most n u / (1 - n u) times that of the magnitudes, in
-any order of summation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5), u = 2^-53.
+Noise is drawn with the rows of a computed N, not of C^-1, and what it then protects is N^-1. With C N = I + F, and
+1 + f >= 1 / (1 - |F|), (1 + f) N protects with no more than the sensitivity of C, however ill-conditioned C is
+(docs/sensitivity.md, "Noise from a computed inverse"). F is computed and its own rounding bounded; f is about 1e-11 for
+n = 2048.
 """
 
 from __future__ import annotations
@@ -33,12 +28,9 @@ _BLOCK = 256
 
 
 def covered_inverse(array: np.ndarray) -> np.ndarray:
-    """Return an inverse whose own inverse has no larger sensitivity than a lower-triangular array, shape (n, n).
+    """Return an inverse whose own inverse has no larger sensitivity than C, lower-triangular of shape (n, n).
 
     n^3 multiplications, of which the inverse itself takes a third.
-
-    Args:
-        array: C, shape (n, n), lower-triangular with a positive diagonal.
 
     Raises:
         InvalidStrategy: C is too ill-conditioned.
@@ -65,11 +57,7 @@ def covered_column(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
 
 
 def covering(defect: float) -> float:
-    """Return 1 + f for a bound on |F|.
-
-    Raises:
-        InvalidStrategy: it is above 2^-7, or not finite.
-    """
+    """Return 1 + f for a bound on |F|; InvalidStrategy where it is above 2^-7, or not finite."""
     if not defect <= LARGEST_DEFECT:
         raise InvalidStrategy(
             f"C is too ill-conditioned for its noise to be made from C^-1: C times the inverse computed differs from I "
@@ -114,6 +102,10 @@ def _product(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
 
 
 def _bound(rest: float, sizes: float, terms: int) -> float:
-    """|F| from its computed value, the norm of the products of magnitudes, and how many terms these have."""
+    """|F| from its computed value, the norm of the products of magnitudes, and how many terms these have.
+
+    A product of doubles over n terms is off by at most n u / (1 - n u) times that of the magnitudes, in any order of
+    summation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5), u = 2^-53.
+    """
     relative = (terms + _SCALINGS) * _UNIT
     return (rest + relative * (1 + 2 * relative) * sizes + _TINY) * (1 + 2 * relative + _SUMS)

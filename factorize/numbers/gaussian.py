@@ -18,17 +18,13 @@ from factorize.numbers.scalars import double_above, finite_real, root_above
 
 MAX_NOISE_MULTIPLIER = 1e8
 """Above it (mu < 1e-8) a request is taken for a mistake in units."""
-
 MIN_NOISE_MULTIPLIER = 1e-8
 """Below it nothing is private (epsilon is above 1e15) and a request is taken for a mistake in units."""
-
 MARGIN = 1e-12
-"""Relative inflation of mu before the curve is evaluated.
+"""Relative inflation of mu before the curve is evaluated, so that no computed delta or epsilon is below the true one.
 
-In doubles the curve is that of a mu off by less than 2e-13 relative (the tests check it with 40 digits),
-so with the inflation a computed delta or epsilon is never below the true one.
+In doubles the curve is that of a mu off by less than 2e-13 relative (the tests check it with 40 digits).
 """
-
 _SQRT_2 = math.sqrt(2)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _SPLIT = 134_217_729.0  # 2^27 + 1
@@ -40,7 +36,7 @@ _GAUSS_LEGENDRE = ((-math.sqrt(0.6), 5 / 18), (0.0, 8 / 18), (math.sqrt(0.6), 5 
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return the exact delta of a mu-GDP Gaussian mechanism at epsilon, rounded up.
+    """Return the exact delta of a mu-GDP Gaussian mechanism at epsilon, rounded up (Balle, Wang 2018, theorem 8).
 
     Args:
         epsilon: at least 0; 0 gives the total variation distance.
@@ -48,9 +44,6 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
     Returns:
         A double in (0, 1], never below the true delta and never 0: the true one is positive.
-
-    Reference:
-        Balle, Wang 2018, theorem 8.
     """
     eps = finite_real("epsilon", epsilon, low=0.0, strict=False, remedy="give a finite epsilon >= 0")
     return _delta_above(eps, _check_mu(mu))
@@ -84,14 +77,11 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 def noise_multiplier_for_epsilon(epsilon: float, delta: float) -> float:
     """Return the smallest noise multiplier that gives (epsilon, delta)-differential privacy, rounded up.
 
-    Found by bisection on the exact curve; the classic sqrt(2 ln(1.25 / delta)) / epsilon wastes noise below
-    epsilon = 1 and is wrong above it.
+    Found by bisection on the exact curve (Balle, Wang 2018, algorithm 1); the classic sqrt(2 ln(1.25 / delta)) /
+    epsilon wastes noise below epsilon = 1 and is wrong above it.
 
     Raises:
         InvalidParameter: epsilon <= 0, delta outside (0, 1), or an answer outside [1e-8, 1e8].
-
-    Reference:
-        Balle, Wang 2018, algorithm 1.
     """
     eps = finite_real("epsilon", epsilon, remedy="give a finite epsilon > 0")
     target = check_delta(delta)
@@ -113,11 +103,7 @@ def noise_multiplier_for_epsilon(epsilon: float, delta: float) -> float:
 
 
 def noise_multiplier_for_rho(rho: float) -> float:
-    """Return the noise multiplier 1 / sqrt(2 rho) of rho-zCDP, rounded up.
-
-    Reference:
-        Bun, Steinke 2016, proposition 1.6.
-    """
+    """Return the noise multiplier 1 / sqrt(2 rho) of rho-zCDP, rounded up (Bun, Steinke 2016, proposition 1.6)."""
     value = finite_real("rho", rho, remedy="give a finite rho > 0")
     return _check_multiplier(root_above(1 / (2 * Fraction(value)), "noise_multiplier"), f"rho={value}")
 
@@ -143,10 +129,8 @@ def rho_of(noise_multiplier: float) -> float:
 def compose_mu(mus: Iterable[float]) -> float:
     """Return the mu of independent Gaussian mechanisms run on the same data: sqrt(sum mu_i^2), rounded up.
 
-    Independent means: each run draws its own Z. A restarted run that reuses rows of Z is not covered.
-
-    Reference:
-        Dong, Roth, Su 2019, corollary 3.3.
+    Independent means: each run draws its own Z (Dong, Roth, Su 2019, corollary 3.3). A restarted run that reuses rows
+    of Z is not covered.
     """
     runs = [Fraction(finite_real("mu", mu, remedy="give the mu of each run")) for mu in mus]
     if not runs:
@@ -175,7 +159,7 @@ def remaining_mu(noise_multiplier: float, spent: float) -> float:
 
 
 def _curve(epsilon: float, mu: float) -> tuple[float, float]:
-    """Return log delta and log(1 - delta), the as doubles.
+    """Return log delta and log(1 - delta) as doubles.
 
     With x = epsilon/mu, p = mu/2 - x and R the Mills ratio, e^epsilon phi(mu/2 + x) = phi(p) gives
         delta = phi(p) (R(-p) - R(mu/2 + x))   and   1 - delta = phi(p) (R(p) + R(mu/2 + x)):

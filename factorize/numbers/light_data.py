@@ -24,11 +24,7 @@ class Whole(NamedTuple):
     most: int | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Refuse what is no such number.
-
-        Raises:
-            InvalidParameter: see above.
-        """
+        """Raise InvalidParameter for what is no such number."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= (self.most or value):
             limits = f"{self.least} or more" if self.most is None else f"from {self.least} to {self.most}"
             raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)

@@ -76,11 +76,7 @@ def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float | Fracti
 
 @contextmanager
 def within_doubles(what: str) -> Iterator[None]:
-    """Refuse what leaves double precision on the way, by overflow or a division by what underflowed.
-
-    Raises:
-        InvalidParameter: it does.
-    """
+    """Raise InvalidParameter where numbers overflow on the way, or are divided by what underflowed."""
     import numpy as np
 
     try:
@@ -91,11 +87,7 @@ def within_doubles(what: str) -> Iterator[None]:
 
 
 def refuse_infinite(what: str, document: Any) -> None:
-    """Refuse an answer in plain data that holds a number which is not finite.
-
-    Raises:
-        InvalidParameter: it does.
-    """
+    """Raise InvalidParameter where an answer in plain data holds a number which is not finite."""
     if isinstance(document, dict):
         for name, value in document.items():
             refuse_infinite(f"{what}/{name}", value)

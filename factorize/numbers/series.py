@@ -6,23 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Above this many multiplications the quotient switches from the direct recursion to FFTs.
-_DIRECT_WORK = 2**28
+_DIRECT_WORK = 2**28  # multiplications above which the quotient switches from the direct recursion to FFTs
 _DIRECT_ROWS = 2048
 
 
 def series_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Return numerator / denominator modulo x^n.
+    """Return numerator / denominator modulo x^n: shapes (n,) and (bands,), bands <= n, with a first entry not 0.
 
     The direct recursion (O(n * bands), relative accuracy of each coefficient) where it is affordable; above that
     Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
-
-    Args:
-        numerator: shape (n,).
-        denominator: shape (bands,) with bands <= n; first entry non-zero.
-
-    Returns:
-        Shape (n,).
     """
     n = len(numerator)
     if n * min(n, 2 * len(denominator)) // 2 <= _DIRECT_WORK:
@@ -94,13 +86,7 @@ def _transforms() -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray],
 
 
 def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return rows start..stop-1 of the lower-triangular Toeplitz matrix with that first column, shape (stop-start, n).
-
-    Args:
-        coefficients: first column; zero past its end if it is shorter than n.
-        start: first row.
-        stop: one past the last row.
-    """
+    """Return rows start..stop-1 of the lower-triangular Toeplitz matrix with that first column, shape (rows, n)."""
     n = len(coefficients)
     padded = np.concatenate([np.zeros(n), coefficients])[::-1]
     # Row i is coefficients[i::-1] followed by zeros: a window that slides over the reversed, padded column.
@@ -110,13 +96,7 @@ def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray
 
 
 def pattern_sums(column: np.ndarray, separation: int, most: int) -> np.ndarray:
-    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel.
-
-    Args:
-        column: shape (n,).
-        separation: b.
-        most: largest number of terms.
-    """
+    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel."""
     total, terms, size = np.zeros_like(column), 0, 1
     doubled = column.copy()
     while size <= most and terms * separation < len(column):

@@ -45,14 +45,9 @@ def lower_inverse(array: np.ndarray) -> np.ndarray:
     """Return the inverse of a lower-triangular array with a non-zero diagonal, shape (n, n), float64.
 
     [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]], halved down to blocks that are inverted by substitution;
-    n^3 / 3 multiplications, nearly all of them in products of large blocks.
-
-    Args:
-        array: shape (n, n); what is above the diagonal is not looked at.
-
-    Reference:
-        Higham, Accuracy and Stability of Numerical Algorithms, section 14.2: each column is as accurate as one found by
-        substitution, up to a constant.
+    n^3 / 3 multiplications, nearly all of them in products of large blocks. What is above the diagonal is not looked
+    at. Each column is as accurate as one found by substitution, up to a constant (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 14.2).
     """
     inverse = np.zeros(array.shape)
     _invert(np.asarray(array, dtype=np.float64), inverse)

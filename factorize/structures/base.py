@@ -105,11 +105,7 @@ class Matrix(ABC):
         return self.rows(0, self.n)
 
     def whole(self) -> np.ndarray:
-        """Return the same to be read only: without a copy of what is stored so.
-
-        Raises:
-            TooLarge: see `dense`.
-        """
+        """Return the same as `dense`, to be read only: without a copy of what is stored so."""
         return self.dense()
 
     @abstractmethod
@@ -118,9 +114,7 @@ class Matrix(ABC):
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of the inverse, shape (stop - start, n)."""
-        units = np.zeros((stop - start, self.n))
-        units[np.arange(stop - start), np.arange(start, stop)] = 1.0
-        return self.right_solve(units)
+        return self.right_solve(np.eye(stop - start, self.n, start))
 
 
 class StoredMatrix(Matrix):
@@ -154,10 +148,6 @@ def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.
 
 
 def check_dense(n: int) -> None:
-    """Refuse an n x n array above the limit.
-
-    Raises:
-        TooLarge: with the size in bytes.
-    """
+    """Raise TooLarge for an n x n array above the limit, with its size in bytes."""
     if n > MAX_DENSE:
         raise TooLarge(f"a dense matrix with n={n} takes {8 * n * n / 2**30:.1f} GiB, above n={MAX_DENSE}; read rows")

@@ -40,11 +40,7 @@ class EndlessMatrix(ABC):
     side: ClassVar[None] = None
 
     def finite(self) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            UnsupportedProblem: rows without end have no number.
-        """
+        """Raise UnsupportedProblem: rows without end have no number."""
         raise UnsupportedProblem(
             "this strategy has rows without end, and what was asked for needs their number; give n in the workload, "
             "or read rows up to the one you need",

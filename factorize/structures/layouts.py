@@ -34,7 +34,7 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
     "redrawn": lambda parts, n: RedrawnMatrix(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
-    SCALED: lambda parts, n: ColumnScaled(_inner(parts, n), parts[COLUMN_SCALE]),
+    SCALED: lambda parts, n: ColumnScaled(build_matrix(wrapped_structure(parts, n), parts, n), parts[COLUMN_SCALE]),
 }
 """Structures of n x n matrices, by the contract's name."""
 
@@ -43,10 +43,6 @@ ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], EndlessMatrix]]
     "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
 }
 """Structures without a last row."""
-
-
-def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
-    return build_matrix(wrapped_structure(parts, n), parts, n)
 
 
 def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
@@ -78,11 +74,6 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
         raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
 
 
-def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
-    """Return the tensors' names: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
-    return [tensor_name(matrix_name, suffix) for suffix in suffixes]
-
-
 def describe(
     matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int | None, int | None]
 ) -> dict[str, Any]:
@@ -92,7 +83,7 @@ def describe(
         "structure": structure,
         "shape": list(shape),
         "dtype": arrays[0].dtype.name,
-        "tensors": tensor_names(matrix_name, list(tensors)),
+        "tensors": [tensor_name(matrix_name, suffix) for suffix in tensors],
         "sha256": tensor_digest(arrays),
         "bytes": int(sum(array.nbytes for array in arrays)),
     }

@@ -11,26 +11,16 @@ FLUSH = 1e-300
 
 
 def strategy_coefficients(n: int, nu: float) -> np.ndarray:
-    """Return the first n coefficients of (1 - (1 - nu) x)^(-1/2): positive and decreasing.
+    """Return the first n coefficients of (1 - (1 - nu) x)^(-1/2), nu in [0, 1): positive and decreasing.
 
     c_t = c_{t-1} (t - 1/2) / t for nu = 0, times exp(t log1p(-nu)), which does not round 1 - nu.
-    Source: C24, section 4.
-
-    Args:
-        n: number of coefficients.
-        nu: damping in [0, 1).
     """
     t = np.arange(1.0, n)
     return _damped(np.cumprod(np.concatenate([[1.0], (t - 0.5) / t])), nu)
 
 
 def noising_coefficients(n: int, nu: float) -> np.ndarray:
-    """Return the first n coefficients of (1 - (1 - nu) x)^(1/2): 1, then negative; what the noise is multiplied with.
-
-    Args:
-        n: number of coefficients.
-        nu: damping in [0, 1).
-    """
+    """Return the first n coefficients of (1 - (1 - nu) x)^(1/2): 1, then negative; what noise is multiplied with."""
     t = np.arange(1.0, n)
     return _damped(np.cumprod(np.concatenate([[1.0], (t - 1.5) / t])), nu)
 

@@ -60,11 +60,6 @@ class RedrawnMatrix(RecursiveMatrix):
         """K solved for its input, with earlier ones at hand."""
         return self.inverse_recursion.inverse()
 
-    @property
-    def redraws(self) -> int:
-        """How many earlier draws a step makes again, at most."""
-        return len(self.direct) - 1
-
     def leading(self, steps: int) -> RedrawnMatrix:
         """The first steps of each part, and no more draws than they make again."""
         made = slice(-(-steps // self.lag)), slice(steps)

@@ -6,8 +6,7 @@ constant on each of these blocks and zero before the tree:
 
     C[i, i] = nodes[0, i],    C[i, s] = nodes[j + 1, i] for s in the block of level j
 
-so C^-1 z is generated with the sum of the past outputs over each block, at most log2(n) vectors, which merge as the
-carry of a binary counter does.
+so C^-1 z is generated with the sum of the past outputs over each block, at most log2(n) vectors.
 """
 
 from __future__ import annotations
