@@ -189,13 +189,7 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
 def check_endless(
     report: Report, entry: Mapping[str, Any], parts: Mapping[str, np.ndarray], manifest: Mapping[str, Any]
 ) -> None:
-    """Check the claims of a file whose workload has no last step.
-
-    Args:
-        report: receives the findings.
-        entry: of C in the manifest.
-        parts: tensors of C by suffix.
-        manifest: the whole.
+    """Check the claims of a file whose workload has no last step; `entry` and `parts` are those of C.
 
     Raises:
         CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: it is none, or claims what cannot be.

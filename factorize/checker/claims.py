@@ -34,6 +34,7 @@ from factorize.checker.utility import OUT_OF_REACH, Utility
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+_UNRESTRICTED = ("dense", "semidefinite")
 
 
 def check_mechanism(report: Report, kind: str, rule: Callable[[], str]) -> None:
@@ -88,10 +89,7 @@ def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> 
 def check_added_noise(report: Report, file: FactorFile, encoder: float | str | None) -> None:
     """The other form, A G + B Z, whose privacy rests on B: a claim of its own, beside B in the manifest.
 
-    Args:
-        report: receives the findings.
-        file: the file.
-        encoder: its sensitivity from above, or why there is none; None where no B is stored.
+    `encoder` is its sensitivity from above, or why there is none; None where no B is stored.
     """
     if encoder is None:
         report.prove(
@@ -168,17 +166,8 @@ def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerB
     )
 
 
-_UNRESTRICTED = ("dense", "semidefinite")
-
-
 def check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
-    """File what is known of the gap and of `converged`, after losses, bounds and mechanism.
-
-    Args:
-        report: has their findings, and receives these.
-        spec: canonical spec.
-        claims: the certificate.
-    """
+    """File what is known of the gap and of `converged`, after losses, bounds and mechanism."""
     gaps = {name: _gap(report, claims, name) for name in ("lower_bound", "class_lower_bound")}
     _check_gap(report, claims, gaps["lower_bound"])
     if claims["converged"]:

@@ -37,14 +37,7 @@ _TINY = 1e-30  # of the first coefficient: what may underflow
 
 @dataclass(frozen=True)
 class Named:
-    """A C beside the spec that names its mechanism.
-
-    Attributes:
-        spec: canonical spec.
-        strategy: C.
-        dtype: in which C is stored.
-        parts: its tensors by suffix.
-    """
+    """A C beside the canonical spec that names its mechanism, the type in which it is stored, and its tensors."""
 
     spec: Mapping[str, Any]
     strategy: Strategy
@@ -69,8 +62,7 @@ class Named:
     @property
     def ratios(self) -> np.ndarray:
         """The first column of a Toeplitz C in units of its first entry, without the columns' factors."""
-        if self.strategy.reading.series is None:
-            raise Contradiction("it is not Toeplitz")
+        _toeplitz(self)
         column = self.strategy.reading.near_columns(np.zeros(1, dtype=np.int64)).values[:, 0]
         return np.asarray(column / column[0])
 
@@ -231,17 +223,11 @@ def _check_power(named: Named, few: np.ndarray, power: float | None = None) -> f
     return power
 
 
-def _few_of_inverse(named: Named) -> np.ndarray:
-    """The first `bands` coefficients of C[0, 0] C^-1, the first of them 1, where the others are nearly 0."""
-    noising = series.approximate_inverse(named.ratios)
+def _banded_inverse_root(named: Named) -> str:
+    noising, gamma = series.approximate_inverse(named.ratios), named.mechanism.get("gamma", 0.5)
     if not (np.abs(noising[named.bands :]) <= named.near).all():
         raise NotEnclosed("more diagonals of C^-1 than the mechanism has are not nearly 0 in double precision")
-    return noising[: named.bands]
-
-
-def _banded_inverse_root(named: Named) -> str:
-    gamma = named.mechanism.get("gamma", 0.5)
-    power = _check_power(named, _few_of_inverse(named), None if isinstance(gamma, str) else -gamma)
+    power = _check_power(named, noising[: named.bands], None if isinstance(gamma, str) else -gamma)
     if not -named.near <= -power <= 1 + named.near:
         raise Contradiction(f"its power is {-power!r}, outside [0, 1]")
     return f"C^-1 has at most {named.bands} diagonals, those of the workload's series to the power {power:.6g}"
@@ -250,7 +236,7 @@ def _banded_inverse_root(named: Named) -> str:
 def _banded_inverse_toeplitz(named: Named) -> str:
     if named.strategy.structure != "inverse_banded_toeplitz":
         raise Contradiction("it is not stored by the diagonals of its inverse")
-    taps = int(np.asarray(named.parts["inverse_coefficients"]).size)
+    taps = len(named.parts["inverse_coefficients"])
     if taps > named.bands:
         raise Contradiction(f"C^-1 has {taps} diagonals, {named.bands} are allowed")
     return f"C^-1 is Toeplitz with {taps} of at most {named.bands} diagonals"
@@ -268,8 +254,7 @@ def _tree(named: Named) -> str:
         raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
     else:
         array = named.strategy.near_columns(np.arange(n)).values
-        gram = array.T @ array
-        off = float(np.abs(gram - _all_nodes(restart, n)).max())
+        off = float(np.abs(array.T @ array - _all_nodes(restart, n)).max())
     if not off <= named.near * 64:
         raise Contradiction(f"it differs from the decoder {mechanism['decoder']} by {off:.3g}")
     return f"it is that of the decoder {mechanism['decoder']}, with trees of {restart} leaves"

@@ -13,7 +13,6 @@ from factorize.checker.sensitivity import ATTAINED, Bracket, square_root_down, s
 
 _SHOWN = 16
 UNREACHED = "this checker has no rule that reaches it"
-
 SENSITIVITY, LOSS, CONVERGED = "certificate.sensitivity", "certificate.loss", "certificate.converged"
 LOWER_BOUND, CLASS_BOUND, GAP = "certificate.lower_bound", "certificate.class_lower_bound", "certificate.relative_gap"
 MECHANISM, STRATEGY, DECODER, INVERSE = "spec.mechanism", "matrices.C", "matrices.B", "matrices.C_inv"
@@ -144,18 +143,13 @@ def describe_bracket(bracket: Bracket) -> dict[str, Any]:
 def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | None) -> None:
     """Compare a claimed sensitivity with the bracket, squares of rationals against each other.
 
-    Args:
-        report: receives the findings.
-        bracket: of the squared sensitivity.
-        claim: the stated value.
-        kind: `exact` or `upper_bound` as stated; None where nothing is stated.
+    `kind` is `exact` or `upper_bound` as stated; None where nothing is stated.
     """
     report.sensitivity = describe_bracket(bracket)
     if not (math.isfinite(claim) and claim > 0):
         report.refute(f"the claimed sensitivity {claim!r} is not a positive number", of=SENSITIVITY)
         return
     squared = Fraction(claim) ** 2
-    least = square_root_up(bracket.upper)
     report.sensitivity["claim"] = claim
     if squared < bracket.lower:
         report.refute(
@@ -178,9 +172,8 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | N
             of=SENSITIVITY,
         )
     elif not bracket.exact:
-        report.leave(
-            f"where between {square_root_down(bracket.lower)!r} ({_witness(bracket)}) and {least!r} the sensitivity is"
-        )
+        low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
+        report.leave(f"where between {low!r} ({_witness(bracket)}) and {high!r} the sensitivity is")
 
 
 def _says(bracket: Bracket) -> str:

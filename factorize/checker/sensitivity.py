@@ -91,11 +91,6 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
 def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:
     """Return the limit of the squared sensitivity of rows without end, between two rationals.
 
-    Args:
-        structure: of C.
-        parts: its tensors by suffix.
-        participation: in the contract's JSON form.
-
     Raises:
         CorruptObject, InvalidStrategy: it is no such C.
         InvalidParticipation: nothing bounds how often one takes part.
@@ -110,11 +105,7 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
 
 
 def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
-    """Both ends of a non-negative number.
-
-    Raises:
-        CertificateError: it is not finite.
-    """
+    """Both ends of a non-negative number; CertificateError where it is not finite."""
     if not math.isfinite(value):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
     if not off:
@@ -148,12 +139,7 @@ def _without_overlap(strategy: Strategy, form: Allowed) -> Bracket:
 
 
 def best_selection(values: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum of at most `most` values whose positions are `separation` apart, and the positions.
-
-    Args:
-        values: non-negative, shape (n,).
-        form: separation and count.
-    """
+    """Return the largest sum of at most `most` non-negative values, `separation` or more apart, and their places."""
     rises: list[np.ndarray] = []
     total = float(_best_sums(values, form, rises))
     chosen, start = [], 0
@@ -169,11 +155,8 @@ def best_selection(values: np.ndarray, form: Allowed) -> tuple[float, tuple[int,
 def _best_sums(values: np.ndarray, form: Allowed, rises: list[np.ndarray] | None = None) -> np.ndarray:
     """Return the largest sums of selections along the first axis, each within `most` roundings.
 
-    Args:
-        values: non-negative, shape (n, ...).
-        form: separation and count.
-        rises: receives a table for each count, or one for all if any number that fits is allowed: where the best sum
-            from a step on is above that from the next step on, as bits.
+    `rises` receives a table for each count, or one for all if any number that fits is allowed: where the best sum from
+    a step on is above that from the next step on, as bits.
     """
     n, b = len(values), form.separation
     best = np.zeros((n + b, *values.shape[1:]))
@@ -290,11 +273,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
 def exactly(strategy: Strategy, participation: Mapping[str, Any], bracket: Bracket, claim: float) -> Bracket:
     """Return a bracket that decides a claim, by integers of the columns that may exceed it; the same where none does.
 
-    Args:
-        strategy: C, of stored entries without factors.
-        participation: single or of fixed epochs.
-        bracket: of the squared sensitivity.
-        claim: of the sensitivity.
+    Only stored entries without factors, under single participation or fixed epochs, are decided so.
     """
     form, squared = allowed(participation, strategy.n), Fraction(claim) ** 2
     array = strategy.doubles if form.periodic or form.most == 1 else None

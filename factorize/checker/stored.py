@@ -48,15 +48,15 @@ def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket:
     if "C_inv" not in file.matrices:
         return
     (stored,) = file.matrices["C_inv"].values()
+    found: Noising | str
     try:
         if stored.ndim == 1 and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
-            proved = noising_of_column(strategy.toeplitz, stored, bracket.upper)
+            found = noising_of_column(strategy.toeplitz, stored, bracket.upper)
         else:
-            proved = noising_of_array(strategy, _array(stored), bracket.upper)
+            found = noising_of_array(strategy, _array(stored), bracket.upper)
     except OUT_OF_REACH as reason:
-        check_noising(report, file, str(reason))
-    else:
-        check_noising(report, file, proved)
+        found = str(reason)
+    check_noising(report, file, found)
 
 
 def check_decoder(
@@ -84,20 +84,11 @@ def check_decoder(
 
 
 def decoded(
-    spec: Mapping[str, Any],
-    strategy: Strategy,
-    stored: np.ndarray,
-    upper: Fraction,
-    user: Mapping[str, np.ndarray],
+    spec: Mapping[str, Any], strategy: Strategy, stored: np.ndarray, upper: Fraction, user: Mapping[str, np.ndarray]
 ) -> tuple[float, float, Encoder]:
     """Return the largest entry of |B C - A| from above, the largest column sum of |A|, and what the encoder is.
 
-    Args:
-        spec: canonical spec.
-        strategy: C.
-        stored: B as an array, or its first column where it is Toeplitz.
-        upper: squared sensitivity of C from above.
-        user: numbers of user-supplied workloads by sha256.
+    `stored` is B or its first column, and `upper` the squared sensitivity of C from above.
 
     Raises:
         NotEnclosed: A, B and C are not Toeplitz and too long for whole matrices, or B cannot be inverted.
@@ -119,7 +110,7 @@ def _array(stored: np.ndarray) -> np.ndarray:
 def _whole(
     stored: np.ndarray, strategy: Strategy, workload: WorkloadRows, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
-    """See `decoded`; by products of matrices."""
+    """The same by products of matrices."""
     rest = whole.residual(stored, whole.entries_of(strategy), workload)
     sums, lost = np.zeros(strategy.n), []
     for i, row in enumerate(workload.times()):
@@ -167,13 +158,7 @@ class Noising(NamedTuple):
 
 
 def check_noising(report: Report, file: FactorFile, found: Noising | str) -> None:
-    """File what is proved of the stored C_inv beside the claim for C.
-
-    Args:
-        report: receives the findings.
-        file: the file.
-        found: what is proved, or why nothing is.
-    """
+    """File what is proved of the stored C_inv beside the claim for C, or why nothing is."""
     text = "drawing noise with the stored C_inv, A (G + N Z)"
     advice = "draw it from C, as the client does"
     if isinstance(found, str):
@@ -204,11 +189,6 @@ def check_noising(report: Report, file: FactorFile, found: Noising | str) -> Non
 def noising_of_column(column: Balls, stored: np.ndarray, upper: Fraction) -> Noising:
     """Return what C N says for first columns: the norm of a Toeplitz matrix is at most the sum of its column.
 
-    Args:
-        column: first column of C, shape (n,).
-        stored: first column of N.
-        upper: squared sensitivity of C from above.
-
     Raises:
         NotEnclosed: the product leaves the range of doubles.
     """
@@ -223,12 +203,7 @@ def noising_of_column(column: Balls, stored: np.ndarray, upper: Fraction) -> Noi
 
 
 def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noising:
-    """Return what C N says for arrays, with a bound on what doubles round.
-
-    Args:
-        strategy: C.
-        stored: N, lower-triangular, shape (n, n).
-        upper: squared sensitivity of C from above.
+    """Return what C N says for a lower-triangular N, shape (n, n), with a bound on what doubles round.
 
     Raises:
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.

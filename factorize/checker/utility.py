@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 
@@ -36,12 +35,12 @@ from factorize.checker.losses import balls, covariances, variances
 from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
-from factorize.checker.spec.workloads import toeplitz_column
+from factorize.checker.spec.workloads import Document, toeplitz_column
 from factorize.checker.strategy import Strategy
 
+Tensors = Mapping[str, np.ndarray]
 OUT_OF_REACH = (NotEnclosed, MemoryError)
 """Of a road; another may be left."""
-
 _LONG, _FAR = 128, 24
 """Steps in all, and between two participations, from which lower bounds are quicker without whole matrices."""
 _QUICKER = 16
@@ -58,16 +57,10 @@ class Utility:
         user: numbers of user-supplied workloads by sha256.
     """
 
-    def __init__(
-        self,
-        spec: Mapping[str, Any],
-        strategy: Strategy,
-        dual: Mapping[str, np.ndarray],
-        user: Mapping[str, np.ndarray],
-    ) -> None:
+    def __init__(self, spec: Document, strategy: Strategy, dual: Tensors, user: Tensors) -> None:
         self._spec, self._strategy, self._dual, self._user = spec, strategy, dual, user
 
-    def concerns(self, spec: Mapping[str, Any], strategy: Strategy, dual: Mapping[str, np.ndarray]) -> bool:
+    def concerns(self, spec: Document, strategy: Strategy, dual: Tensors) -> bool:
         """Return whether these proofs are those of a spec, a C and its evidence: the same numbers, all of them."""
         same_spec = all(part == spec[name] for name, part in self._spec.items())
         return same_spec and _equal(self._strategy.parts, strategy.parts) and _equal(self._dual, dual)
@@ -182,23 +175,16 @@ class Utility:
         return inverse_of(self._entries.values)
 
 
-def _equal(some: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+def _equal(some: Tensors, others: Tensors) -> bool:
     return some.keys() == others.keys() and all(np.array_equal(array, others[name]) for name, array in some.items())
 
 
 def lower_bound(
-    spec: Mapping[str, Any],
-    dual: Mapping[str, np.ndarray],
-    user: Mapping[str, np.ndarray],
-    inverse: Callable[[], np.ndarray] | None = None,
+    spec: Document, dual: Tensors, user: Tensors, inverse: Callable[[], np.ndarray] | None = None
 ) -> LowerBound:
-    """Return a bound that no strategy matrix beats.
+    """Return a bound that no strategy matrix beats; arguments as for `Utility`.
 
-    Args:
-        spec: canonical spec.
-        dual: evidence.
-        user: numbers of user-supplied workloads by sha256.
-        inverse: returns something near C^-1 for a C near the optimum, which long whole matrices need.
+    `inverse` returns something near C^-1 for a C near the optimum, which long whole matrices need.
 
     Raises:
         CertificateError: the evidence has the wrong shape, is not finite or is all zero.
@@ -208,7 +194,6 @@ def lower_bound(
         ("log-determinants", lambda: determinants.lower_bound(spec, dual)),
         ("block resolvents", lambda: block_resolvents.lower_bound(spec, dual)),
     ]
-
     m, n = spec["workload"].get("shape") or [spec["workload"]["n"]] * 2
     short = max(m, n) <= LARGEST_VECTORS
     near = n < _LONG or (short and allowed(spec["participation"], n).separation < _FAR)
@@ -235,10 +220,7 @@ def lower_bound(
 
 
 def bound_by_whole(
-    spec: Mapping[str, Any],
-    dual: Mapping[str, np.ndarray],
-    workload: WorkloadRows,
-    inverse: Callable[[], np.ndarray] | None,
+    spec: Document, dual: Tensors, workload: WorkloadRows, inverse: Callable[[], np.ndarray] | None
 ) -> Fraction:
     """Return the bound by the polar factor that C suggests, or without an inverse of C by the one of eigenvectors.
 

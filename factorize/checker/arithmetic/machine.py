@@ -21,11 +21,7 @@ _SPREAD = 200  # binary places between rows, columns and terms
 
 
 def check_mode() -> None:
-    """Return if this thread, and products of matrices that it asks for, round to nearest and keep subnormal numbers.
-
-    Raises:
-        NotEnclosed: they do not, so that no number that is computed here can be relied on.
-    """
+    """Raise NotEnclosed unless this thread and its matrix products round to nearest and keep subnormal numbers."""
     if not _rounds_to_nearest():
         raise NotEnclosed("this machine's floating point cannot be relied on: sums are not rounded to nearest")
     if not _keeps_subnormal_numbers():
@@ -36,11 +32,7 @@ def check_mode() -> None:
 
 
 def require_mode() -> None:
-    """Return if `check_mode` does, where nothing else could decide.
-
-    Raises:
-        CertificateError: it does not.
-    """
+    """Raise CertificateError where `check_mode` raises, and nothing else could decide."""
     try:
         check_mode()
     except NotEnclosed as reason:
@@ -48,11 +40,7 @@ def require_mode() -> None:
 
 
 def check_products() -> None:
-    """Return if sums and products of this machine are what the enclosures assume.
-
-    Raises:
-        NotEnclosed: they are not.
-    """
+    """Raise NotEnclosed unless sums and products of this machine are what the enclosures assume."""
     check_mode()
     if reason := _fault():
         raise NotEnclosed(f"this machine's floating point cannot be relied on: {reason}")

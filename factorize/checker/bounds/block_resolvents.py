@@ -67,7 +67,6 @@ _MOST_TERMS = 2000
 _MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
 _ERRORS = 64 * 2.0**-53
 """Roundings of nodes, weights and scaled factors; r moves by no more than the errors of nodes and weights together."""
-
 _SAFE = 1e-120  # and its inverse: what products of a few numbers may reach without leaving the range of doubles
 
 
@@ -217,15 +216,7 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
 
 
 def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Chain | None:
-    """Return W A as a chain, or None where it is none.
-
-    Args:
-        spec: canonical spec.
-        dual: has `row_weights` where the objective is the largest error.
-
-    Raises:
-        CertificateError: these weights have the wrong shape, or are negative, not finite or all zero.
-    """
+    """Return W A as a chain, or None where it is none; weights of the rows are evidence for the largest error."""
     program = program_of(spec["workload"])
     steps = None if program is None else program.steps(spec["workload"]["n"])
     if steps is None:

@@ -138,9 +138,8 @@ def _largest_ratio(multipliers: np.ndarray, weights: Balls, counts: np.ndarray, 
         first = series.series_of(of_doubles(multipliers[::-1]))
         once = first * series.series_of(of_doubles(np.concatenate([vector, np.zeros(n - bands)])))
         twice = first * arb_series([once[n - 1 - i] / weights[i] for i in range(n)], n)
-        ratios = [
-            float((twice[n - 1 - j] / (arb(int(counts[j])) * arb(float(vector[j])))).upper()) for j in range(bands)
-        ]
+        divisors = [int(count) * arb(own) for count, own in zip(counts, vector.tolist(), strict=True)]
+        ratios = [float((twice[n - 1 - j] / divisor).upper()) for j, divisor in enumerate(divisors)]
     if not all(map(math.isfinite, ratios)) or twice.prec < n:
         raise NotEnclosed("the multipliers leave the range of doubles")
     return Fraction(math.nextafter(max(ratios), math.inf))
@@ -150,9 +149,6 @@ def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.n
     """At least the largest eigenvalue of N, by a Cholesky factorization in doubles and what it leaves.
 
     Rows and columns of X may be too long, which makes the eigenvalue larger.
-
-    Raises:
-        NotEnclosed: n is too large, or numbers leave the range of doubles.
     """
     n, bands = len(multipliers), len(counts)
     if n > LARGEST_WHOLE:
@@ -161,11 +157,8 @@ def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.n
     near = nearest(weights)
     with np.errstate(all="ignore"):
         windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([multipliers, np.zeros(bands)]), bands)[:n]
-        rows, columns = (
-            (1 + SLACK) / np.sqrt(near - errors_of(weights, near)),
-            (1 + SLACK) / np.sqrt(counts.astype(float)),
-        )
-        matrix = rows[:, None] * windows * columns
+        rows = (1 + SLACK) / np.sqrt(near - errors_of(weights, near))
+        matrix = rows[:, None] * windows * ((1 + SLACK) / np.sqrt(counts.astype(float)))
         square = gram(matrix)
         finite(float(np.einsum("ij->", square)))
         above = float(np.linalg.eigvalsh(square)[-1]) * (1 + _MARGIN)

@@ -83,7 +83,7 @@ def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.n
 
 
 def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inverse: np.ndarray) -> np.ndarray:
-    """Return something near the polar factor of W A F if C is near the optimum, columns in the order of the factors.
+    """Return Z F^-T, near the polar factor of W A F if C is near the optimum; Z = W A (C^T C)^-1.
 
     Raises:
         NotEnclosed: F is singular, or numbers leave the range of doubles.
@@ -105,11 +105,7 @@ def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inv
 
 
 def guess_by_vectors(target: np.ndarray) -> np.ndarray:
-    """Return something near the polar factor of M, shape (m, n), m >= n.
-
-    Raises:
-        NotEnclosed: no eigenvectors were found.
-    """
+    """Return something near the polar factor of M, shape (m, n), m >= n; NotEnclosed without eigenvectors."""
     try:
         values, vectors = np.linalg.eigh(gram(target))
         if values[0] > _FLATTEST * values[-1]:

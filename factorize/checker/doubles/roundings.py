@@ -46,10 +46,6 @@ def outwards(ends: tuple[float, float], slack: float) -> tuple[float, float]:
 
 
 def finite(*numbers: float) -> None:
-    """Refuse to go on with bounds that left the range of doubles.
-
-    Raises:
-        NotEnclosed: see above.
-    """
+    """Raise NotEnclosed where a bound has left the range of doubles."""
     if not all(math.isfinite(number) for number in numbers):
         raise NotEnclosed("numbers leave the range of doubles")

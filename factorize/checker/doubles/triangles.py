@@ -28,12 +28,7 @@ def blocks_of(n: int) -> Iterator[tuple[int, int]]:
 
 
 def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """Return rows times a lower-triangular matrix.
-
-    Args:
-        rows: shape (any, k).
-        lower: shape (k, k), zero above the diagonal.
-    """
+    """Return rows, shape (any, k), times a matrix that is zero above the diagonal, shape (k, k)."""
     out = np.empty((len(rows), len(lower)))
     size = max(_COLUMNS, min(len(lower) // _BLOCKS, _MOST))
     for start in range(0, len(lower), size):
@@ -56,11 +51,7 @@ def gram(matrix: np.ndarray) -> np.ndarray:
 
 
 def inverse_of(lower: np.ndarray) -> np.ndarray:
-    """Return a guess of the inverse of a matrix that is zero above the diagonal, as the guess is.
-
-    Raises:
-        NotEnclosed: it leaves the range of doubles.
-    """
+    """Return a guess of the inverse of a matrix that is zero above the diagonal; NotEnclosed where it overflows."""
     import scipy.linalg  # not its lapack: threads that import both ways wait for each other
 
     with np.errstate(all="ignore"):

@@ -152,11 +152,8 @@ def _norm_of_inverse(
 ) -> float:
     """Return at least the spectral norm of C^-1, from N near it, B, and norms of the rows of R.
 
-    Where A is a chain, M = A^-1 B takes the place of N, since M C = I + A^-1 R: row i of A^-1 X is that of X less k_i
-    times the one before it, over e_i, and so M differs from N by what a step of the chain has rounded.
-
-    Raises:
-        NotEnclosed: N is too far from C^-1.
+    Where A is a chain, M = A^-1 B takes the place of N: M C = I + A^-1 R, and M differs from N by what a step of the
+    chain has rounded (docs/notes/checker.md, "Losses").
     """
     moved, defect = 0.0, 1.0
     if workload.chain is not None:

@@ -58,26 +58,14 @@ class Stream(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """How a direction is sampled.
-
-    Attributes:
-        bound: at least W; no weight is above it.
-        draw: weights of a chunk, from its words, shape (CHUNK,).
-    """
+    """How a direction is sampled: at least W, which no weight is above, and what draws a chunk's, shape (CHUNK,)."""
 
     bound: arb
     draw: Callable[[Stream], np.ndarray]
 
 
 class BetOutcome(NamedTuple):
-    """What a bet came to.
-
-    Attributes:
-        accepted: whether it reached what is needed.
-        log_wealth: logarithm of the product, after the last chunk.
-        samples: weights that were drawn.
-        mean: their mean, an estimate of delta.
-    """
+    """What a bet came to: log wealth after the last chunk, and the number of weights, whose mean estimates delta."""
 
     accepted: bool
     log_wealth: float
@@ -86,12 +74,7 @@ class BetOutcome(NamedTuple):
 
 
 def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
-    """Return a covariance that is at least G / s^2 - t^2.
-
-    Args:
-        gram: G rounded up, shape (bins, bins).
-        scale: s, rounded down.
-        shared: t^2, the variance of a part that all bins share and that is left out.
+    """Return a covariance that is at least G / s^2 - t^2, t^2 the variance of a part that all bins share.
 
     Raises:
         InvalidParameter: no such covariance is found in doubles.
@@ -114,11 +97,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
 
 
 def slack(covariance: Covariance, order: float) -> float:
-    """Return S, which covers what doubles lose of a weight.
-
-    Raises:
-        InvalidParameter: above 2^-10.
-    """
+    """Return S, which covers what doubles lose of a weight; InvalidParameter above 2^-10."""
     bins, most = len(covariance.kernel), covariance.largest
     drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
     lost = 16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
@@ -285,7 +264,7 @@ DEEPEST = 30.0
 
 
 def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
-    """Return log call(y), -inf for nothing; below the money by two Mills ratios, whose difference loses no digits."""
+    """Return log call(y), -inf for nothing; for d <= 0 by two Mills ratios, whose difference loses no digits."""
     from scipy.special import erfcx, ndtr
 
     with np.errstate(divide="ignore"):

@@ -97,8 +97,7 @@ def _check_factors(claim: Claim, digest: str, n: int) -> None:
     own = "sha256:" + digest.removeprefix("sha256:")
     require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, and the file is {own}")
     require(claim.n == n, f"the claim is about n={claim.n} steps, and C has {n}")
-    epochs = -(-claim.n // claim.bins)
-    stated = mechanism["epochs"]
+    epochs, stated = -(-claim.n // claim.bins), mechanism["epochs"]
     require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
 
 
@@ -234,12 +233,7 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
 class BinBounds:
     """Balls in bins, by the Gram matrix of the bins: what is known of delta at the sigma and epsilon of a claim.
 
-    Args:
-        claim: that is checked.
-        strategy: C.
-
-    Attributes:
-        proved: what was taken from the bytes of C.
+    `proved` says what was taken from the bytes of C.
     """
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
@@ -252,11 +246,7 @@ class BinBounds:
         return Fraction(float(self._gram.high.diagonal().max()))
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by theorem 4 or 7, without samples, and by what.
-
-        Raises:
-            ClaimRefused: a number that the rule does not know.
-        """
+        """Return at least delta in a direction by theorem 4 or 7, without samples, and by what."""
         if part["rule"] == "closed_form":
             found = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
             return found, "the closed form of theorem 7"
@@ -265,11 +255,7 @@ class BinBounds:
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return what a bet of a direction draws (theorem 5 or 7).
-
-        Raises:
-            ClaimRefused: a number beyond the limits.
-        """
+        """Return what a bet of a direction draws (theorem 5 or 7)."""
         given = self._gram.high, scale_of(self.claim), self.claim.epsilon
         shared = real(part, "shared", zero=True)
         if direction == "pq":

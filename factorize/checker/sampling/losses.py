@@ -113,11 +113,7 @@ def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int) -> 
 
 
 def width_of(square: Fraction, scale: float) -> float:
-    """Return at least the root of a square over a scale.
-
-    Raises:
-        InvalidParameter: there is so little noise that nothing is private.
-    """
+    """Return at least the root of a square over a scale; InvalidParameter where nothing is private."""
     exact = square / Fraction(scale) ** 2
     if exact > LARGEST_VARIANCE:
         raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
@@ -137,11 +133,7 @@ def power(
 ) -> GridLaw:
     """Return the law of so many independent copies that are joined, by doubling.
 
-    Args:
-        law: of one copy.
-        number: of copies.
-        joined: the law of two that are joined, on a grid that a standard deviation asks for.
-        deviation: of the logarithm, by the number of copies.
+    `joined` is the law of two, on a grid that a standard deviation of the logarithm asks for.
     """
     whole, held, copies = None, 0, 1
     while True:
@@ -196,8 +188,7 @@ def product(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
     while one.step != other.step:
         one, other = (_coarser(one), other) if one.step < other.step else (one, _coarser(other))
     masses = np.convolve(one.masses, other.masses) * (1 + (2 * len(one.masses) + 8) * UNIT)
-    law = GridLaw(one.first + other.first, masses, one.step, one.mean + other.mean, one.lost + other.lost)
-    law = _trimmed(law)
+    law = _trimmed(GridLaw(one.first + other.first, masses, one.step, one.mean + other.mean, one.lost + other.lost))
     while 2 * law.step * CELLS < deviation:
         law = _coarser(law)
     return law
@@ -230,11 +221,7 @@ def _trimmed(law: GridLaw) -> GridLaw:
 
 
 def largest_square(strategy: Strategy) -> Fraction:
-    """Return at least the largest squared entry of a C with one band.
-
-    Raises:
-        InvalidParameter: it has more.
-    """
+    """Return at least the largest squared entry of a C with one band; InvalidParameter where it has more."""
     if strategy.bandwidth != 1:
         raise InvalidParameter(
             f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
@@ -249,16 +236,9 @@ _WIDEST = 0.25
 
 
 def losses_of_samples(square: Fraction, scale: float, probability: float, number: int) -> Losses:
-    """Return the law of so many steps that sample independently.
+    """Return the law of k steps that sample independently with probability q in (0, 1] (theorem 10).
 
-    Args:
-        square: at least the largest squared norm of a column of C.
-        scale: at most sigma of an entry for contributions of norm 1.
-        probability: q, in (0, 1].
-        number: k.
-
-    Raises:
-        InvalidParameter: there is so little noise that nothing is private.
+    `square` is at least the largest squared norm of a column of C; scale and errors are those of `losses_of_blocks`.
     """
     width = width_of(square, scale)
     deviation = min(math.sqrt(math.log1p(probability**2 * math.expm1(width * width))), _WIDEST)

@@ -40,12 +40,7 @@ def scaled(gram: np.ndarray, sigma: float) -> np.ndarray:
 
 @ctx.workprec(PLACES)
 def log_moment(kernel: np.ndarray, order: int) -> arb:
-    """Return at least log E*(m).
-
-    Args:
-        kernel: K or more, shape (bins, bins).
-        order: m, at least 2.
-    """
+    """Return at least log E*(m), m at least 2, for K or more, shape (bins, bins)."""
     rows = log_row_means(kernel, order)
     return (sum((((order - 1) * row).exp() for row in rows), arb(0)) / len(rows)).log()
 

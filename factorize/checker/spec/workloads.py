@@ -43,11 +43,7 @@ def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[
 
 
 def check_known(document: Document) -> None:
-    """Refuse a workload that has no definition here: nothing that is claimed of it could be proved.
-
-    Raises:
-        CertificateError: see above.
-    """
+    """Raise CertificateError for a workload that has no definition here: nothing claimed of it could be proved."""
     if document["kind"] not in KINDS:
         raise CertificateError(
             f"this checker knows no workload {str(document['kind'])[:40]!r}, and can prove nothing of its losses and "
