@@ -167,7 +167,8 @@ def certify(
     loss = _losses(sensitivity.value, ends, spec.workload.m)
     gap, class_gap = (each and loss.objective / each.objective - 1 for each in (bound, class_bound))
     judged = gap if class_gap is None else class_gap
-    converged = _converged(spec, gap, class_gap, outcome)
+    converged, width = _converged(spec, gap, class_gap, outcome), width_of_losses(ends)
+    wide = (f"the losses are enclosed to relative {width:.2g} only, the middle is stated",) if width > WIDEST else ()
     return Certificate(
         sensitivity=sensitivity,
         loss=loss,
@@ -176,7 +177,7 @@ def certify(
         relative_gap=gap,
         residual=residual,
         converged=converged,
-        warnings=_width_warnings(ends) + _warnings(spec, sensitivity, judged, converged, outcome),
+        warnings=wide + _warnings(spec, sensitivity, judged, converged, outcome),
     )
 
 
@@ -266,11 +267,6 @@ def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: 
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance
     return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
-
-
-def _width_warnings(ends: Ends) -> tuple[str, ...]:
-    width = width_of_losses(ends)
-    return (f"the losses are enclosed to relative {width:.2g} only, the middle is stated",) if width > WIDEST else ()
 
 
 def _warnings(

@@ -17,8 +17,6 @@ from factorize.signatures import check_signature
 
 FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
 SIGNATURE = "receipt.signature"
-
-
 PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
 

@@ -24,10 +24,6 @@ class Allowed(NamedTuple):
     periodic: bool
 
 
-def _single(_given: Document, n: int | None) -> Allowed:
-    return Allowed(n or 1, 1, False)
-
-
 def _fixed_epochs(given: Document, n: int | None) -> Allowed | None:
     epochs = given["epochs"]
     return Allowed(n // epochs, epochs, True) if n is not None and epochs >= 1 and n % epochs == 0 else None
@@ -42,7 +38,7 @@ def _min_sep(given: Document, n: int | None) -> Allowed | None:
 
 
 KINDS: dict[str, Callable[[Document, int | None], Allowed | None]] = {
-    "single": _single,
+    "single": lambda _given, n: Allowed(n or 1, 1, False),
     "fixed_epochs": _fixed_epochs,
     "min_sep": _min_sep,
 }

@@ -45,17 +45,10 @@ def _fft_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _newton_step(inverse: np.ndarray, denominator: np.ndarray, size: int) -> np.ndarray:
-    padded = np.zeros(size)
-    padded[: len(inverse)] = inverse
-    defect = -series_product(_resized(denominator, size), padded)
+    padded = np.pad(inverse, (0, size - len(inverse)))
+    defect = -series_product(np.pad(denominator[:size], (0, max(size - len(denominator), 0))), padded)
     defect[0] += 1.0
     return padded + series_product(padded, defect)
-
-
-def _resized(series: np.ndarray, size: int) -> np.ndarray:
-    out = np.zeros(size)
-    out[: min(size, len(series))] = series[:size]
-    return out
 
 
 def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -144,7 +144,7 @@ def _two_decays(document: Document) -> Program:
 
 """,
             ),
-            Change(EXACT_PARTICIPATIONS, '    "single": _single', '    "halves": _halves,\n'),
+            Change(EXACT_PARTICIPATIONS, '    "single": lambda', '    "halves": _halves,\n'),
         ),
         (),
     ),

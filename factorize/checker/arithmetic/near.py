@@ -30,24 +30,14 @@ class NotEnclosed(Exception):
 
 
 class Near(NamedTuple):
-    """Doubles, each within a share of the true number.
-
-    Attributes:
-        values: shape (n,).
-        off: the share; 0 where nothing was rounded.
-    """
+    """Doubles, shape (n,), each within a share of the true number; the share is 0 where nothing was rounded."""
 
     values: np.ndarray
     off: float
 
 
 class Columns(NamedTuple):
-    """Columns of C, nearly.
-
-    Attributes:
-        values: shape (n, k).
-        far: what the difference to the true column has as norm at most, shape (k,).
-    """
+    """Columns of C, nearly, shape (n, k), and at least the norms of their differences to the true ones, shape (k,)."""
 
     values: np.ndarray
     far: np.ndarray

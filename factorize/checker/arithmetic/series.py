@@ -24,12 +24,7 @@ _NARROW = 2.0**-50
 
 
 def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
-    """Return the losses at sensitivity 1.
-
-    Args:
-        column: the first of C, shape (n,).
-        workload: the first column of A, shape (n,).
-        weighing: of the objective, for n rows.
+    """Return the losses at sensitivity 1 from the first columns of C and A, shape (n,).
 
     Raises:
         NotEnclosed: the quotient leaves the range of doubles, or restarts are too far apart to be followed.

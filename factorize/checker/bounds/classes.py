@@ -39,11 +39,7 @@ _FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
 def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls, form: Allowed) -> Fraction:
     """Return a bound on the objective over Toeplitz matrices with the diagonals of the mechanism.
 
-    Args:
-        spec: canonical spec.
-        column: the first of C, shape (n,).
-        workload: the first column of A.
-        form: participations.
+    `column` is the first of C, shape (n,), and `workload` that of A.
 
     Raises:
         NotEnclosed: columns can overlap, or the objective has no bound of this kind.

@@ -46,12 +46,7 @@ class LowerBound(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """F, block diagonal over disjoint patterns of steps of one length, one square factor for each.
-
-    Attributes:
-        patterns: shape (patterns, k).
-        blocks: shape (patterns, k, k).
-    """
+    """F, block diagonal over disjoint patterns of k steps, shape (patterns, k): a factor for each, (patterns, k, k)."""
 
     patterns: np.ndarray
     blocks: np.ndarray

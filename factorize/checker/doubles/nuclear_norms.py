@@ -37,13 +37,7 @@ _COLUMNS = 2048  # of W A F that are made at one time
 
 
 class WeightedTarget(NamedTuple):
-    """W A: rows less those that they refer to, times row factors.
-
-    Attributes:
-        workload: A.
-        weighing: of the objective.
-        scales: row factors, shape (m,).
-    """
+    """W A: rows less those that they refer to, times row factors `scales`, shape (m,)."""
 
     workload: WorkloadRows
     weighing: Weighing
@@ -186,10 +180,7 @@ _ADDED = (0.0, *(10.0**power for power in range(-15, -2, 2)))
 def band_evidence(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:
     """Return F, and something near the polar factor of W A F.
 
-    Args:
-        weighted: W A.
-        diagonals: of C, shape (any, n), as LAPACK has those of lower-triangular matrices.
-        bands: diagonals of the class, the main one included.
+    `diagonals` are those of C, shape (any, n), as LAPACK has them, and `bands` counts those of the class.
 
     Raises:
         NotEnclosed: C is too far from the best of its class, or numbers leave the range of doubles.

@@ -51,12 +51,7 @@ class Entries(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """B C - A.
-
-    Attributes:
-        values: as computed, shape (m, n).
-        errors: norms of what its rows are off by, from above, shape (m,).
-    """
+    """B C - A as computed, shape (m, n), and at least the norms of what its rows are off by, shape (m,)."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -91,13 +86,7 @@ def entries_of(strategy: Strategy) -> Entries:
 
 
 def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None) -> Residual:
-    """Return B C - A.
-
-    Args:
-        decoder: B, shape (m, n); lower-triangular where A is.
-        entries: C.
-        workload: A; None for the identity.
-    """
+    """Return B C - A for B, shape (m, n), lower-triangular where A is; an A of None is the identity."""
     values, errors = np.zeros(decoder.shape), np.zeros(len(decoder))
     for start, rows, lost in _residual_rows(decoder, entries, workload):
         values[start : start + len(rows), : rows.shape[1]], errors[start : start + len(rows)] = rows, lost
@@ -170,13 +159,7 @@ def _norm_of_inverse(
 
 
 def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> Ends:
-    """Return the losses at sensitivity 1.
-
-    Args:
-        entries: C.
-        inverse: N, lower-triangular and near C^-1.
-        workload: A, shape (m, n).
-        weighing: of the objective, for m rows.
+    """Return the losses at sensitivity 1, by N, lower-triangular and near C^-1.
 
     Raises:
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
@@ -206,14 +189,9 @@ def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
 def added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Fraction) -> tuple[float, float] | str:
     """Return an upper bound of the sensitivity of the encoder of A G + B Z and what it adds, or why there is none.
 
-    The encoder is E = B^+ A = B^+ B C - B^+ R, of which the first part is C or a projection of it. A column of B^+ R
-    adds at most its norm to a pattern, and a pattern has at most `most` steps.
-
-    Args:
-        stored: B, shape (m, n).
-        rest: R = B C - A.
-        most: participations.
-        upper: squared sensitivity of C from above.
+    The encoder is E = B^+ A = B^+ B C - B^+ R for B, shape (m, n), and R = B C - A; B^+ B C is C or a projection of it.
+    A column of B^+ R adds at most its norm to a pattern, and a pattern has at most `most` steps. `upper` is the squared
+    sensitivity of C from above.
 
     Raises:
         NotEnclosed: the rank of B cannot be proved in doubles.

@@ -23,15 +23,13 @@ _BLOCK = 256
 
 
 class WorkloadRows:
-    """A, by its program or whole.
+    """A, shape (rows, columns), by its program or whole.
 
     Args:
         document: the spec's workload.
         user: numbers of user-supplied matrices by sha256.
 
     Attributes:
-        rows: m.
-        columns: n.
         triangular: whether entries above the diagonal are known to be 0.
 
     Raises:

@@ -22,13 +22,7 @@ _PLACES = 2500
 def losses(
     strategy: np.ndarray, workload: Mapping[str, Any], user: Mapping[str, np.ndarray], weighing: Weighing
 ) -> Ends:
-    """Return the losses at sensitivity 1.
-
-    Args:
-        strategy: C, shape (n, n).
-        workload: the spec's.
-        user: numbers of user-supplied workloads by sha256.
-        weighing: of the objective, for m rows.
+    """Return the losses of C, shape (n, n), at sensitivity 1.
 
     Raises:
         NotEnclosed: C cannot be inverted, or numbers leave the range of doubles.

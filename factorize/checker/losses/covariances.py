@@ -27,12 +27,9 @@ class Statement(NamedTuple):
 
 
 class Recursion(NamedTuple):
-    """Statements of every step.
+    """Statements of every step, and the state that is read after them.
 
-    Attributes:
-        statements: in their order.
-        reading: the state that is read after them.
-        noise: the state that white noise is added to where a step sets it first.
+    White noise is added to the state `noise` where a step sets it first.
     """
 
     statements: list[Statement]
@@ -54,13 +51,7 @@ class Recursion(NamedTuple):
 
 
 def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwards: bool = False) -> np.ndarray:
-    """Return ends of the variances of what is read at each step, shape (2, n).
-
-    Args:
-        n: steps.
-        recursion: of each step.
-        most: units of work.
-        backwards: whether the last step is run first.
+    """Return ends of the variances of what is read at each step, shape (2, n), with so many units of work at most.
 
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it, or it would take too long.

@@ -35,13 +35,7 @@ class Ends(NamedTuple):
 
 
 def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any], most: int) -> Ends:
-    """Return the losses.
-
-    Args:
-        strategy: banded, Toeplitz with few diagonals, with buffers or decays, or a tree.
-        workload: the spec's.
-        objective: the spec's.
-        most: units of work.
+    """Return the losses at sensitivity 1, with so many units of work at most.
 
     Raises:
         NotEnclosed: C or A is no recursion here, or would take too long, or doubled precision does not enclose it.

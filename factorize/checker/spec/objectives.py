@@ -55,14 +55,6 @@ def weighing_of(objective: Mapping[str, Any], rows: int) -> Weighing:
     return OBJECTIVES[objective["kind"]](objective, rows)
 
 
-def _mean(_objective: Mapping[str, Any], rows: int) -> Weighing:
-    return Weighing(rows, [Fraction(1)] * rows, divisor=rows)
-
-
-def _largest(_objective: Mapping[str, Any], rows: int) -> Weighing:
-    return Weighing(rows, None)
-
-
 def _weighted(objective: Mapping[str, Any], rows: int) -> Weighing:
     weights = [Fraction(weight) for weight in objective["weights"]]
     if len(weights) != rows:
@@ -77,8 +69,8 @@ def _restarted(objective: Mapping[str, Any], rows: int) -> Weighing:
 
 
 OBJECTIVES: dict[str, Callable[[Mapping[str, Any], int], Weighing]] = {
-    "mean": _mean,
-    "max": _largest,
+    "mean": lambda _objective, rows: Weighing(rows, [Fraction(1)] * rows, divisor=rows),
+    "max": lambda _objective, rows: Weighing(rows, None),
     "weighted": _weighted,
     "lambda_tau": _restarted,
 }

@@ -32,12 +32,7 @@ def pair(value: Fraction) -> tuple[float, float]:
 
 
 class Program(NamedTuple):
-    """A workload as statements.
-
-    Attributes:
-        statements: run in order at each step.
-        output: the state that is read at the end of a step.
-    """
+    """A workload as statements that run in order at each step, and the state that is read at its end."""
 
     statements: list[Statement]
     output: int
@@ -48,14 +43,11 @@ class Program(NamedTuple):
         return not any(isinstance(factor, list) for _, terms in self.statements for factor in terms.values())
 
     def run(self, inputs: Iterable[Any], number: Callable[[Fraction], Any] = float) -> Iterator[Any]:
-        """Run the statements at each step.
+        """Run the statements at each step, and yield its output.
 
         Args:
             inputs: x of each step: numbers or arrays that can be added to each other.
             number: makes of a factor what they can be multiplied by from the right.
-
-        Yields:
-            The output of each step.
         """
         states: dict[int, Any] = {}
         statements = [
