@@ -66,9 +66,6 @@ class Matrix(ABC):
         """Whether C is Toeplitz by what is stored, and so its inverse."""
         return False
 
-    def _holds_negative(self) -> bool:
-        return any(bool((part < 0).any()) for part in self.tensors().values())
-
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
         return block @ self.whole()
@@ -123,7 +120,7 @@ class StoredMatrix(Matrix):
     @property
     def signed(self) -> bool:
         """Whether a stored number is negative."""
-        return self._holds_negative()
+        return any(bool((part < 0).any()) for part in self.tensors().values())
 
 
 def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import checked
+from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -55,10 +55,7 @@ class BufferedMatrix(RecursiveMatrix):
         """`buffered` with one decay per buffer, else `state_space`."""
         return "buffered" if self.transition.ndim == 2 else "state_space"
 
-    @property
-    def signed(self) -> bool:
-        """Whether a stored number is negative."""
-        return self._holds_negative()
+    signed = StoredMatrix.signed
 
     def leading(self, steps: int) -> BufferedMatrix:
         """The first steps of each part."""

@@ -53,6 +53,8 @@ class Recursion(NamedTuple):
 def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwards: bool = False) -> np.ndarray:
     """Return ends of the variances of what is read at each step, shape (2, n), with so many units of work at most.
 
+    Backwards, the last step is run first.
+
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it, or it would take too long.
     """
