@@ -18,6 +18,7 @@ from factorize.client.service import PATH, Service, SpecSource, check_answers, s
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.claims import Sensitivity
+from factorize.format.container import Container
 from factorize.format.names import MatrixName
 from factorize.format.reading import check_file, matrix_parts
 from factorize.signatures import Signature, check_signature
@@ -119,7 +120,7 @@ class Factors(AnyFactors):
         Raises:
             CorruptObject: the file no longer holds what the manifest says.
         """
-        return matrix_parts(self.path(), self.manifest, "C")
+        return matrix_parts(Container(self.path()), self.manifest, "C")
 
     def opened(self, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
         """Return the factorization with its C in memory: to recompute its certificate, to change its form, to save it.

@@ -63,11 +63,7 @@ class Claim(NamedTuple):
 
 
 def read_claim(document: Mapping[str, Any]) -> Claim:
-    """Read a claim strictly: its keys are those of the page, its floats are in the form of `float.hex`.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
+    """Read a claim, or what wraps one; raise ClaimRefused unless it has the page's keys, and floats as `float.hex`."""
     held = document.get("claim")
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     stated = document.get("claim_digest") if inner is not None else None
@@ -131,11 +127,7 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
 
 
 def check_means(given: Mapping[str, Any], name: str, sums: Fraction) -> None:
-    """Refuse a standard deviation of means that is below that of sums over the divisor, or has no divisor.
-
-    Raises:
-        ClaimRefused: see above.
-    """
+    """Raise ClaimRefused where means are stated without a divisor, or with less noise than that of sums over it."""
     if given.get("divisor") is None:
         require(given.get(name) is None, f"{name} is stated and no divisor")
     else:
@@ -155,21 +147,13 @@ check_keys = partial(check_fields, refusal=ClaimRefused)
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Refuse unless something holds.
-
-    Raises:
-        ClaimRefused: it does not.
-    """
+    """Raise ClaimRefused unless something holds."""
     if not holds:
         raise ClaimRefused(otherwise)
 
 
 def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
-    """Return a finite positive double (or zero) in the form of `float.hex`, which is the only spelling.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
+    """Return a finite positive double (or zero) in the form of `float.hex`, or raise ClaimRefused."""
     text = given[name]
     try:
         value = float.fromhex(text)
@@ -181,11 +165,7 @@ def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
 
 
 def number(given: Mapping[str, Any], name: str) -> Fraction:
-    """Return a finite number that is not negative.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
+    """Return a finite number that is not negative, or raise ClaimRefused."""
     value: Any = given.get(name)
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     require(fits, f"{name} is {str(value)[:40]}; it is a finite number, not below 0")
@@ -193,22 +173,14 @@ def number(given: Mapping[str, Any], name: str) -> Fraction:
 
 
 def positive(given: Mapping[str, Any], name: str) -> Fraction:
-    """Return a finite number above 0.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
+    """Return a finite number above 0, or raise ClaimRefused."""
     value = number(given, name)
     require(value > 0, f"{name} is 0; it is above")
     return value
 
 
 def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """Return an integer between two.
-
-    Raises:
-        ClaimRefused: it is none.
-    """
+    """Return an integer from `least` to `most`, or raise ClaimRefused."""
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")

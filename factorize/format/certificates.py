@@ -12,19 +12,14 @@ from typing import Any
 from factorize.errors import CorruptObject
 
 FIELDS = {
-    *("sensitivity", "loss", "lower_bound", "class_lower_bound", "relative_gap", "residual", "converged", "warnings"),
+    *("sensitivity", "loss", "lower_bound", "class_lower_bound", "relative_gap", "residual", "converged", "warnings")
 }
 LOSSES = ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate", "objective")
 BOUNDS = ("lower_bound", "class_lower_bound")
 
 
 def check_certificate(given: Mapping[str, Any]) -> None:
-    """Check the certificate of a manifest, but for its sensitivity.
-
-    Raises:
-        CorruptObject: a field is missing, is of another type, or is a number that is not finite.
-        KeyError: a field is missing.
-    """
+    """Check all but the sensitivity; raise CorruptObject for what is missing, unknown, of another type or infinite."""
     check_fields("the certificate", given, FIELDS)
     losses = check_fields("the certificate's loss", given["loss"], set(LOSSES))
     for name in LOSSES:
@@ -52,11 +47,7 @@ def check_fields(
     optional: set[str] | frozenset[str] = frozenset(),
     refusal: type[Exception] = CorruptObject,
 ) -> Mapping[str, Any]:
-    """Return an object that has these fields, and no other.
-
-    Raises:
-        CorruptObject: naming a field that is missing or unknown; another exception, where a refusal is of that type.
-    """
+    """Return an object that has these fields and no other; else raise the refusal, which names one."""
     if not isinstance(given, dict):
         raise refusal(f"{name} is {str(given)[:40]!r}, no object")
     if odd := sorted(map(str, (set(given) ^ fields) - optional)):

@@ -80,15 +80,10 @@ class CertifiedFactors(Protocol):
 
 
 def certified(given: object) -> CertifiedFactors:
-    """Return what was given, which is a factorization or factors.
-
-    Raises:
-        InvalidParameter: it is neither.
-    """
+    """Return a factorization or factors; raise InvalidParameter for anything else."""
     if not isinstance(given, CertifiedFactors):
-        raise InvalidParameter(
-            f"a {type(given).__name__} is no factorization; pass what load or solve gave", field="factors"
-        )
+        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
+        raise InvalidParameter(message, field="factors")
     return given
 
 
@@ -97,8 +92,7 @@ def certified_value(sensitivity: object) -> float:
     remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
     if not isinstance(sensitivity, CertifiedSensitivity):
         raise InvalidParameter(
-            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}",
-            field="sensitivity",
+            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}", field="sensitivity"
         )
     if sensitivity.kind not in ("exact", "upper_bound") or not sensitivity.participation:
         raise InvalidParameter(
@@ -110,10 +104,7 @@ def certified_value(sensitivity: object) -> float:
 
 
 def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
-    """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree.
-
-    What states them may be of any class: a certificate's in memory, a manifest's in a training job.
-    """
+    """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree."""
     for name in ("value", "kind", "rule", "participation"):
         theirs, ours = getattr(one, name), getattr(other, name)
         if name == "participation":
@@ -140,11 +131,7 @@ class Sensitivity:
     participation: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """Refuse what is so small that double precision cannot have bounded it.
-
-        Raises:
-            CertificateError: the value is below 1e-60, infinite or NaN.
-        """
+        """Raise CertificateError where doubles cannot have bounded the value: below 1e-60, infinite or NaN."""
         if not SMALLEST_SENSITIVITY <= self.value < math.inf:
             raise CertificateError(
                 f"a sensitivity of {self.value!r} is outside [{SMALLEST_SENSITIVITY:g}, 1.8e308), where squares in "
@@ -157,11 +144,7 @@ class Sensitivity:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Sensitivity:
-        """Read it from the exact hexadecimal form.
-
-        Raises:
-            CorruptObject: it is missing, or is none; see `check_claim`.
-        """
+        """Read it from the exact hexadecimal form; raise CorruptObject as `check_claim` does."""
         try:
             check_claim(manifest)
             stated = manifest["certificate"]["sensitivity"]
@@ -171,11 +154,7 @@ class Sensitivity:
 
 
 def check_claim(manifest: Mapping[str, Any]) -> None:
-    """Check that the sensitivity is one number of one kind, stated for the participation of the spec.
-
-    Raises:
-        CorruptObject: it is not.
-    """
+    """Raise CorruptObject unless the sensitivity is one number of one kind, for the participation of the spec."""
     stated = check_fields("the sensitivity", manifest["certificate"]["sensitivity"], _FIELDS)
     written, given = stated["hex"], stated["value"]
     if not isinstance(written, str) or not _HEX.fullmatch(written) or type(given) not in (int, float):

@@ -68,11 +68,7 @@ class Container:
         self.names = tuple(self._extents)
 
     def read(self, name: str) -> np.ndarray:
-        """Return one tensor as stored.
-
-        Raises:
-            CorruptObject: there is none of that name.
-        """
+        """Return one tensor as stored; raise CorruptObject where there is none of that name."""
         if name not in self._extents:
             raise CorruptObject(f"{self._what} is not a factor file: it lacks the tensor {name[:60]!r}")
         kind, shape, first = self._extents[name]
@@ -84,11 +80,7 @@ class Container:
         return np.frombuffer(raw, dtype=kind).reshape(shape)
 
     def lying(self, name: str) -> np.ndarray:
-        """Return one tensor where it lies in bytes that nobody can change, read-only; else as `read` does.
-
-        Raises:
-            CorruptObject: there is none of that name.
-        """
+        """Return one tensor where it lies in bytes that nobody can change, read-only; else as `read` does."""
         extent = self._extents.get(name)
         if extent is None or not isinstance(self._source, bytes) or extent.first % extent.kind.itemsize:
             return self.read(name)

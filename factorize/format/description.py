@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from factorize.encoding import is_digest
+from factorize.encoding import canonical_json, is_digest
 from factorize.errors import CorruptObject
 from factorize.format.certificates import check_certificate, check_fields
 from factorize.format.claims import check_claim
@@ -53,11 +53,7 @@ class Sides(NamedTuple):
 
 
 def sides_of(spec: Mapping[str, Any]) -> Sides:
-    """Return the sizes that a spec asks for.
-
-    Raises:
-        CorruptObject: it states none.
-    """
+    """Return the sizes that a spec asks for; raise CorruptObject where it states none."""
     workload = spec["workload"]
     given = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
     if given == [UNBOUNDED, UNBOUNDED]:
@@ -68,11 +64,7 @@ def sides_of(spec: Mapping[str, Any]) -> Sides:
 
 
 def check_description(manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest names matrices and evidence as the format allows, of the spec's size, and nothing else.
-
-    Raises:
-        CorruptObject: it does not.
-    """
+    """Raise CorruptObject unless a manifest names matrices and evidence as the format allows, of the spec's size."""
     sides = sides_of(manifest["spec"])
     check_participation(manifest["spec"]["participation"], sides.n)
     check_claim(manifest)
@@ -98,16 +90,11 @@ def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
     if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
         raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
     stated, asked = entry["shape"], list(sides.of(name))
-    if (
-        not isinstance(stated, list)
-        or [type(side) for side in stated] != [type(side) for side in asked]
-        or stated != asked
-    ):
+    if canonical_json(stated) != canonical_json(asked):  # 3.0 is not 3
         raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {asked}")
     if entry["dtype"] not in DTYPES:
-        raise CorruptObject(
-            f"{name} is not stored as {str(entry['dtype'])[:20]!r}: that is none of {', '.join(DTYPES)}"
-        )
+        stated = str(entry["dtype"])[:20]
+        raise CorruptObject(f"{name} is not stored as {stated!r}: that is none of {', '.join(DTYPES)}")
     structure, known = entry["structure"], structures(name, sides)
     if structure not in known:
         raise CorruptObject(
@@ -171,10 +158,6 @@ def _check_sha256(name: str, entry: Mapping[str, Any]) -> None:
 
 
 def check_participation(given: Mapping[str, Any], n: int | None) -> None:
-    """Check that a participation is one in canonical form: what the claim is about is read alike by all.
-
-    Raises:
-        CorruptObject: it is none.
-    """
+    """Raise CorruptObject unless a participation is in canonical form: all read alike what the claim is about."""
     if not (isinstance(given, dict) and is_canonical(given, n)):
         raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")

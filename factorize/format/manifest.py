@@ -33,11 +33,7 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest is of a known schema, hashes to its digests, and describes what the format allows.
-
-    Raises:
-        CorruptObject: it does not, or it is no manifest.
-    """
+    """Raise CorruptObject unless a manifest has the known schema and its own digests, and is as the format allows."""
     try:
         if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
             raise CorruptObject(f"schema {manifest['schema']!r} is not {SCHEMA}; use a release that knows it")
@@ -45,17 +41,12 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             raise CorruptObject("the manifest does not hash to its own digest; get it again")
         if json_digest(manifest["spec"]) != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
-        _check_fields(manifest)
+        check_fields("the manifest", manifest, _FIELDS, {"files", "created"})
+        check_fields("the spec", manifest["spec"], _SPEC, {"optimize_for", "sampling"})  # its parts: by their parser
+        check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
         check_description(manifest)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-
-
-def _check_fields(manifest: Mapping[str, Any]) -> None:
-    """Refuse fields that no reader knows, wherever they are; those within a spec's parts are known to its parser."""
-    check_fields("the manifest", manifest, _FIELDS, {"files", "created"})
-    check_fields("the spec", manifest["spec"], _SPEC, {"optimize_for", "sampling"})
-    check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
 
 
 def steps_of(manifest: Mapping[str, Any]) -> int:
@@ -84,11 +75,7 @@ class StoredFile:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> StoredFile:
-        """Return the file that holds the matrices.
-
-        Raises:
-            CorruptObject: the manifest names none, or not by sha256 and length.
-        """
+        """Return the file of the matrices; raise CorruptObject unless the manifest names it by sha256 and length."""
         try:
             entry = manifest["files"][0]
             length = entry["bytes"]

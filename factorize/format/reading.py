@@ -23,11 +23,7 @@ _MANIFEST_BYTES = 1 << 30
 
 
 def read_manifest(container: Container) -> dict[str, Any]:
-    """Return the manifest, which hashes to its own digest and names exactly the tensors that there are.
-
-    Raises:
-        CorruptObject: it does not.
-    """
+    """Return the manifest; raise CorruptObject unless it hashes to its digest and names exactly the file's tensors."""
     try:
         manifest = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
     except FactorizeError as error:
@@ -40,11 +36,7 @@ def read_manifest(container: Container) -> dict[str, Any]:
 
 
 def check_named(manifest: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Check that a manifest names these tensors, each once, and no other.
-
-    Raises:
-        CorruptObject: it does not.
-    """
+    """Raise CorruptObject unless a manifest names these tensors, each once, and no other."""
     named, there = named_tensors(manifest), list(names)
     if sorted(named) != sorted(there):
         odd = sorted(set(named) ^ set(there))[:3]
@@ -82,11 +74,7 @@ def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.n
 
 
 def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the evidence of the lower bounds by name without `dual.`.
-
-    Raises:
-        CorruptObject: other numbers than finite doubles, or another digest than stated.
-    """
+    """Return the evidence by name without `dual.`; raise CorruptObject unless it is finite doubles of the digest."""
     entry = manifest["dual"]
     if entry is None:
         return {}
@@ -99,40 +87,25 @@ def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) 
 
 
 def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
-    """Check that a file is what the format allows and nothing else, and that it is the one asked for.
-
-    Args:
-        path: the file.
-        digest: the manifest's, where it is known which file this has to be.
-
-    Returns:
-        The manifest.
+    """Return the manifest of a file that is what the format allows and nothing else, and has a digest if one is given.
 
     Raises:
         CorruptObject: otherwise.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no file.
     """
     container = Container(path)
     manifest = read_manifest(container)
     if digest is not None and manifest["digest"] != digest:
         raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
     for name in manifest["matrices"]:
-        _matrix(container, manifest, name)
+        matrix_parts(container, manifest, name)
     names = [] if manifest["dual"] is None else manifest["dual"]["tensors"]
     evidence_of(manifest, {name: container.read(name) for name in names})
     return manifest
 
 
-def matrix_parts(path: str | Path, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return one matrix's tensors by suffix ('' for a dense one), as a structure's reader wants them, as doubles.
-
-    Raises:
-        CorruptObject: the file no longer holds what the manifest says.
-    """
-    return _matrix(Container(path), manifest, name)
-
-
-def _matrix(container: Container, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+def matrix_parts(container: Container, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    """Read one matrix's tensors; see `matrix_of`."""
     entry = manifest["matrices"][name]
     return matrix_of(manifest, name, {tensor: container.read(tensor) for tensor in entry["tensors"]})
 

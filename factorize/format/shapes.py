@@ -6,15 +6,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import BESIDE, COLUMN_SCALE, ENDLESS, LARGEST_WHOLE_TREE, ONLY_ENDLESS, SCALED
-from factorize.format.tensors import (
-    SHAPES,
-    TENSORS,
-    VALUES,
-    Parts,
-    Shape,
-    check_triangular,
-    wrapped_structure,
-)
+from factorize.format.tensors import SHAPES, TENSORS, VALUES, Parts, Shape, check_triangular, wrapped_structure
 
 SCALES = 1e-60, 1e60
 """Of columns, smallest and largest: beyond, norms of inner columns that underflow would be scaled to what matters."""
@@ -77,11 +69,7 @@ def _check_finite(name: str, parts: Parts) -> None:
 
 
 def check_scale(parts: Parts, n: int) -> None:
-    """Check the factors of columns.
-
-    Raises:
-        CorruptObject, InvalidStrategy: see `check_tensors`.
-    """
+    """Check the factors of columns; raise as `check_tensors` does."""
     scale = parts.get(COLUMN_SCALE)
     if scale is None or scale.shape != (n,):
         raise CorruptObject(f"a {SCALED} matrix needs {COLUMN_SCALE} of shape ({n},)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
@@ -44,19 +43,13 @@ def stored(structure: str, shapes: dict[str, Shape]) -> Callable[[Check], Check]
 
 
 def check_triangular(array: np.ndarray) -> None:
-    """Refuse an entry above the diagonal that is not 0.
-
-    Raises:
-        InvalidStrategy: with its place.
-    """
+    """Raise InvalidStrategy, with its place, for an entry above the diagonal that is not 0."""
     for start in range(0, len(array), _HIGH):
         stop = start + _HIGH
         if array[start:stop, stop:].any() or np.triu(array[start:stop, start:stop], 1).any():
             i, j = np.argwhere(np.triu(array[start:stop], start + 1))[0]
-            i += start
-            raise InvalidStrategy(
-                f"entry ({i}, {j}) above the diagonal is {float(array[i, j])!r}; it must be exactly 0"
-            )
+            entry = float(array[start + i, j])
+            raise InvalidStrategy(f"entry ({start + i}, {j}) above the diagonal is {entry!r}; it must be exactly 0")
 
 
 def _check_positive(diagonal: np.ndarray) -> None:
@@ -154,13 +147,7 @@ def fading(noising: np.ndarray) -> bool:
 
 @stored(
     "redrawn",
-    {
-        "decay": ("n", "m"),
-        "output": ("n", "m"),
-        "input": ("draws", "n", "m"),
-        "direct": ("draws", "n"),
-        "lag": (1,),
-    },
+    {"decay": ("n", "m"), "output": ("n", "m"), "input": ("draws", "n", "m"), "direct": ("draws", "n"), "lag": (1,)},
 )
 def _redrawn(parts: Parts, n: int | None) -> None:
     lag, direct, inputs = _whole_number(parts["lag"], "lag", n), parts["direct"], parts["input"]
@@ -186,13 +173,11 @@ def _tree(parts: Parts, n: int | None) -> None:
 
 def _whole_tree(nodes: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     """Rows are constant on the blocks behind a step: level j of leaf p has the 2^j steps from p's bits above j on."""
-    n = nodes.shape[1]
     whole = np.diag(nodes[0])
     for i, p in enumerate(leaves.tolist()):
         for j in (j for j in range(len(nodes) - 1) if p >> j & 1):
             first = i - p + (p >> j + 1 << j + 1)
             whole[i, first : first + (1 << j)] = nodes[j + 1, i]
-    assert whole.shape == (n, n)
     return whole
 
 
@@ -217,15 +202,7 @@ TENSORS = {
 """Suffixes of the tensors of each structure; `scaled` has those of what it wraps and `column_scale`."""
 
 
-class Shaped(Protocol):
-    """A tensor, of which only the shape is asked."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes."""
-
-
-def wrapped_structure(tensors: Mapping[str, Shaped], n: int) -> str:
+def wrapped_structure(tensors: Parts, n: int) -> str:
     """Return the structure under a scale, told by the tensors that there are: all of them, and no other.
 
     Args:
