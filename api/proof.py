@@ -180,7 +180,7 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     """Check a factor file in this process; see `prove` and `check_factor_file`."""
     from factorize import __version__
     from factorize.encoding import sha256
-    from factorize.factor_file import from_bytes
+    from factorize.factor_file import from_container
     from factorize.format.container import Container
     from factorize.format.manifest import ENDLESS, steps_of
     from factorize.format.reading import read_manifest
@@ -195,7 +195,7 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
         hashing = beside.submit(sha256, data)
         report = examined(data, user, strict=strict, proved=proved)
     if report.supported:
-        confirm_sensitivity(report, from_bytes(data, matrices=user))
+        confirm_sensitivity(report, from_container(Container(data), matrices=user))
     return {
         "digest": manifest["digest"],
         "sha256": hashing.result(),

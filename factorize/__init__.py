@@ -25,19 +25,7 @@ _HOMES = {
 }
 """Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""
 
-__all__ = [
-    "Advice",
-    "Certificate",
-    "ComparisonTable",
-    "Factorization",
-    "Spec",
-    "certify",
-    "compare",
-    "load",
-    "parse_spec",
-    "recommend",
-    "solve",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -121,23 +121,14 @@ class AnyFactors(ABC):
         if target is not None and any(value is not None for value in numbers.values()):
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
         asked = question_of(**numbers) if target is None else target
-        if sampling == "fixed" and (dataset_size, batch_size, bins, steps) == (None,) * 4:
-            return calibrate(self.sensitivity, asked, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
+        scale: dict[str, Any] = {"clip_norm": clip_norm, "divisor": divisor, "adjacency": adjacency}
+        sizes = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins, "steps": steps}
+        if sampling == "fixed" and all(size is None for size in sizes.values()):
+            return calibrate(self.sensitivity, asked, **scale)
         from factorize.accounting.schemes import calibrate_sampling
 
         with extras_named(f"a calibration for {sampling}"):
-            return calibrate_sampling(
-                self,
-                asked,
-                sampling=sampling,
-                clip_norm=clip_norm,
-                divisor=divisor,
-                adjacency=adjacency,
-                dataset_size=dataset_size,
-                batch_size=batch_size,
-                bins=bins,
-                steps=steps,
-            )
+            return calibrate_sampling(self, asked, sampling=sampling, **scale, **sizes)
 
     def noise(
         self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
@@ -192,9 +183,8 @@ class AnyFactors(ABC):
             InvalidStrategy: C is so ill-conditioned that entries of its inverse are beyond double precision.
         """
         if matrix not in MATRIX_NAMES:
-            raise InvalidParameter(
-                f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}", field="matrix"
-            )
+            message = f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}"
+            raise InvalidParameter(message, field="matrix")
         if start is not None and stop is not None:
             return self._read(matrix, start, stop)
         if start is not None or stop is not None:

@@ -32,29 +32,16 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 def read_json(text: bytes | str, *, limit: int = MAX_JSON_BYTES) -> Any:
     """Decode one JSON text strictly.
 
-    Refused, each with a message that names the rule: more than `limit` bytes, a byte-order mark, text that is not
-    UTF-8, nesting deeper than 16, duplicate keys, NaN and infinity by any spelling (`1e400` included), integers of
-    more than 15 digits, keys that are not ASCII, lone surrogates, strings longer than 4096 characters.
-
-    Args:
-        text: the JSON text.
-        limit: largest number of bytes.
-
-    Returns:
-        dict, list, str, int, float, bool or None.
-
     Raises:
-        MalformedJson: the text breaks one of the rules.
+        MalformedJson: naming the rule that is broken: more than `limit` bytes, a byte-order mark, text that is not
+            UTF-8, nesting deeper than 16, duplicate keys, NaN and infinity by any spelling (`1e400` included), integers
+            of more than 15 digits, keys that are not ASCII, lone surrogates, strings longer than 4096 characters.
     """
     decoded = _decode(text, limit)
     _check_depth(decoded)
     try:
         value = json.loads(
-            decoded,
-            object_pairs_hook=_unique_keys,
-            parse_int=_integer,
-            parse_float=_real,
-            parse_constant=_no_constant,
+            decoded, object_pairs_hook=_unique_keys, parse_int=_integer, parse_float=_real, parse_constant=_no_constant
         )
     except json.JSONDecodeError as error:
         raise MalformedJson(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
@@ -102,18 +89,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_strings(value: Any) -> None:
-    if isinstance(value, str):
-        _string(value)
-    elif isinstance(value, list):
+    if isinstance(value, list):
         for entry in value:
             _check_strings(entry)
-
-
-def _string(value: str) -> None:
-    if len(value) > MAX_STRING:
-        raise MalformedJson(f"a string has {len(value)} characters, more than {MAX_STRING}")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise MalformedJson("a string holds a lone surrogate; remove it")
+    elif isinstance(value, str):
+        if len(value) > MAX_STRING:
+            raise MalformedJson(f"a string has {len(value)} characters, more than {MAX_STRING}")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise MalformedJson("a string holds a lone surrogate; remove it")
 
 
 def _integer(digits: str) -> int:
@@ -134,13 +117,10 @@ def _no_constant(name: str) -> float:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Write plain data as its one canonical JSON text.
+    """Write plain data as its one canonical JSON text; raise ValueError for NaN and infinity.
 
     Keys sorted, no white space, ASCII only; a real is the shortest text that reads back as the same double (Python's
     `repr`), so `0.1` is `0.1` and the real one is `1.0`.
-
-    Raises:
-        ValueError: the value holds NaN or infinity.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode("ascii")
 
@@ -177,11 +157,7 @@ def is_digest(value: object) -> bool:
 
 
 def check_digest(text: str, *, what: str = "digest") -> str:
-    """Return `text` if it is a digest.
-
-    Raises:
-        InvalidParameter: otherwise; the text itself is not repeated, since it may go into a header or a log.
-    """
-    if not is_digest(text):
+    """Return `text` if it is a digest, else raise InvalidParameter."""
+    if not is_digest(text):  # not repeated in the message, which may go into a header or a log
         raise InvalidParameter(f"a {what} is 64 lower-case hexadecimal digits; this is not", field=what)
     return text

@@ -247,43 +247,25 @@ class ServiceUnreachable(ServiceError):
     slug = "service-unreachable"
 
 
-EXTRAS = {
-    "OpenSSL": "signing",
-    "cryptography": "signing",
-    "cvxpy": "conic",
-    "dask": "cluster",
-    "distributed": "cluster",
-    "dp_accounting": "accounting",
-    "flint": "solve",
-    "jax": "jax",
-    "jax_privacy": "jax",
-    "llvmlite": "solve",
-    "matplotlib": "cli",
-    "model_signing": "signing",
-    "numba": "solve",
-    "obstore": "cloud",
-    "opentelemetry": "otel",
-    "opacus": "torch",
-    "transformers": "huggingface",
-    "flwr": "flower",
+_BROUGHT_BY = {
+    "accounting": "dp_accounting",
+    "cli": "matplotlib pydantic_settings rich typer",
+    "cloud": "obstore",
+    "cluster": "dask distributed msgpack psutil sqlalchemy tornado",
+    "conic": "cvxpy scs",
+    "flower": "flwr",
+    "huggingface": "transformers",
+    "jax": "jax jax_privacy optax",
     "nvflare": "nvflare",
-    "optax": "jax",
-    "msgpack": "cluster",
-    "psutil": "cluster",
-    "psycopg": "postgres",
-    "pydantic_settings": "cli",
-    "rich": "cli",
-    "scipy": "solve",
-    "scs": "conic",
-    "sqlalchemy": "cluster",
-    "threadpoolctl": "solve",
-    "torch": "torch",
-    "tornado": "cluster",
-    "typer": "cli",
+    "otel": "opentelemetry",
+    "postgres": "psycopg",
+    "serve": "anyio fastapi h11 jwt prometheus_client setuptools starlette uvicorn",
+    "signing": "OpenSSL cryptography model_signing",
+    "solve": "flint llvmlite numba scipy threadpoolctl",
+    "torch": "opacus torch",
 }
-"""Packages that are no base dependency, and the smallest extra that brings each; any other of ours is of `serve`."""
-_SERVING = ("anyio", "fastapi", "h11", "jwt", "prometheus_client", "setuptools", "starlette", "uvicorn")
-EXTRAS |= dict.fromkeys(_SERVING, "serve")
+EXTRAS = {package: extra for extra, packages in _BROUGHT_BY.items() for package in packages.split()}
+"""Packages that are no base dependency, and the smallest extra that brings each."""
 
 
 class MissingExtra(FactorizeError, ModuleNotFoundError):

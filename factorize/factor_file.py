@@ -49,12 +49,7 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
 
 
 def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return `digest` and `sha256` of a factor file that was just written, compared with its bytes; see `load`.
-
-    Raises:
-        CorruptObject: see `load`.
-        StoreUnavailable: it cannot be read.
-    """
+    """Return `digest` and `sha256` of a file that was just written; raise as `load`, or StoreUnavailable if unread."""
     try:
         digest = load(path, matrices=matrices).digest
         with path.open("rb") as stream:
@@ -63,27 +58,16 @@ def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, st
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
-def from_bytes(data: bytes, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-    """Open a factor file from its bytes, in which its numbers stay; see `load`."""
-    container = Container(data)
+def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
+    """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`."""
     manifest = read_manifest(container)
     return from_tensors(manifest, {name: container.lying(name) for name in container.names}, matrices=matrices)
-
-
-def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-    """Open a factor file from its path or from its bytes; see `load`."""
-    manifest = read_manifest(container)
-    return from_tensors(manifest, {name: container.read(name) for name in container.names}, matrices=matrices)
 
 
 def from_tensors(
     manifest: dict[str, Any], tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
 ) -> Factorization:
-    """Rebuild a factorization from its manifest and tensors, checking every digest.
-
-    Raises:
-        CorruptObject: see `load`.
-    """
+    """Rebuild a factorization from its manifest and tensors, checking every digest; it raises as `load`."""
     try:
         check_manifest(manifest)
         spec = parse_spec(manifest["spec"]).bind(matrices or {})
@@ -103,11 +87,11 @@ def from_tensors(
         raise CorruptObject(f"the manifest states no sensitivity that can be: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-    loaded: Factorization = Factorization(spec, strategy, dual, manifest)
-    if len(found) > 1:
-        loaded = Expanded(spec, strategy, dual, manifest)
-        loaded.extra = {n: tensors[n] for key in found if key != "C" for n in manifest["matrices"][key]["tensors"]}
-        _check_extra(loaded)
+    if len(found) == 1:
+        return Factorization(spec, strategy, dual, manifest)
+    loaded = Expanded(spec, strategy, dual, manifest)
+    loaded.extra = {n: tensors[n] for key in found if key != "C" for n in manifest["matrices"][key]["tensors"]}
+    _check_extra(loaded)
     return loaded
 
 

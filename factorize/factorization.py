@@ -90,9 +90,16 @@ class Factorization(AnyFactors):
             stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
             certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome, utility=utility)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
-        provenance = {**solver, **solution.provenance, **stopped}
-        manifest = _manifest(spec, stored.result(), certificate, provenance)
-        return cls(spec, solution.strategy, solution.dual, manifest)
+        manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "spec": spec.document(),
+            "spec_digest": spec.digest,
+            "certificate": certificate.document(),
+            **stored.result(),
+            "solver": {**solver, **solution.provenance, **stopped},
+        }
+        manifest["digest"] = manifest_digest(manifest)
+        return cls(spec, solution.strategy, solution.dual, json.loads(canonical_json(manifest)))
 
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
@@ -119,23 +126,14 @@ class Factorization(AnyFactors):
 
     @property
     def matrix(self) -> Matrix:
-        """C where it has a last row.
-
-        Raises:
-            UnsupportedProblem: it has none.
-        """
+        """C where it has a last row; raises UnsupportedProblem where it has none."""
         return self.strategy.finite()
 
     def shape(self, name: MatrixName) -> tuple[int, int]:
-        """Return the shape of C, C_inv or B.
-
-        Raises:
-            UnsupportedProblem: the matrix has rows without end; ask `rows` for a range.
-        """
+        """Return the shape of C, C_inv or B; raise UnsupportedProblem where it has rows without end."""
         return (self.spec.workload.m if name == "B" else self.matrix.n, self.matrix.n)
 
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
-        """Return rows start..stop-1 of a matrix; see `rows`."""
         last = LARGEST_ROW if self.endless else self.shape(matrix)[0]
         if not 0 <= start <= stop <= last:
             raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, which has rows 0:{last}", field="rows")
@@ -184,8 +182,38 @@ class Factorization(AnyFactors):
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Expanded:
-        """Return this factorization with C_inv or B stored beside C, under a manifest (and digest) of its own."""
-        return expand(self, names)
+        """Return this factorization with C_inv or B stored beside C, under a manifest (and digest) of its own.
+
+        Raises:
+            InvalidParameter: an unknown name.
+            TooLarge: the matrix has no structure and n is above the limit of dense arrays.
+            UnsupportedProblem: the matrix has no last row.
+        """
+        unknown = sorted(set(names) - set(MATRIX_NAMES))
+        if unknown:
+            raise InvalidParameter(f"matrix {unknown[0]!r} is not one of {', '.join(MATRIX_NAMES)}", field="matrices")
+        if self.endless and set(names) - {"C"}:
+            raise UnsupportedProblem(
+                "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges",
+                field="matrices",
+            )
+        matrices = {"C": self.manifest["matrices"]["C"]}
+        extra: dict[str, np.ndarray] = {}
+        for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
+            structure, parts = materialise(self, name)
+            if name == "C_inv":
+                parts = _covered(self, parts)
+            parts = {suffix: array.astype(self.dtype, copy=False) for suffix, array in parts.items()}
+            matrices[name] = describe(name, structure, parts, self.shape(name))
+            claim = _encoder_claim(self, structure, parts) if name == "B" else None
+            if claim is not None:
+                matrices[name]["encoder_sensitivity"] = claim
+            extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
+        manifest = {key: value for key, value in self.manifest.items() if key != "files"} | {"matrices": matrices}
+        manifest["digest"] = manifest_digest(manifest)
+        expanded = Expanded(self.spec, self.strategy, self.dual, manifest)
+        expanded.extra = extra
+        return expanded
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
@@ -216,40 +244,6 @@ class Expanded(Factorization):
         return super().tensors() | self.extra
 
 
-def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
-    """Store further matrices beside C.
-
-    Raises:
-        InvalidParameter: unknown name.
-        TooLarge: the matrix has no structure and n is above the limit of dense arrays.
-    """
-    if base.endless and set(names) - {"C"}:
-        raise UnsupportedProblem(
-            "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges", field="matrices"
-        )
-    manifest = {key: value for key, value in base.manifest.items() if key != "files"}
-    matrices = {"C": manifest["matrices"]["C"]}
-    extra: dict[str, np.ndarray] = {}
-    for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
-        structure, parts = materialise(base, name)
-        if name == "C_inv":
-            parts = _covered(base, structure, parts)
-        parts = {suffix: array.astype(base.dtype, copy=False) for suffix, array in parts.items()}
-        matrices[name] = describe(name, structure, parts, base.shape(name))
-        claim = _encoder_claim(base, structure, parts) if name == "B" else None
-        if claim is not None:
-            matrices[name]["encoder_sensitivity"] = claim
-        extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
-    unknown = sorted(set(names) - set(MATRIX_NAMES))
-    if unknown:
-        raise InvalidParameter(f"matrix {unknown[0]!r} is not one of {', '.join(MATRIX_NAMES)}", field="matrices")
-    manifest["matrices"] = matrices
-    manifest["digest"] = manifest_digest(manifest)
-    expanded = Expanded(base.spec, base.strategy, base.dual, manifest)
-    expanded.extra = extra
-    return expanded
-
-
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     """The claim for adding noise to exact results, as a manifest has it; None where none is proved of the stored B.
 
@@ -273,13 +267,13 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
     return {"value": value, "hex": value.hex(), "kind": "upper_bound"} if math.isfinite(value) else None
 
 
-def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _covered(base: Factorization, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Enlarge a C_inv by what its rounding can cost, so that the claim for C covers it, where n lets us find out.
 
     One in float32 is the inverse of another matrix, and stays as it is; so does one whose rounding is more than a
     reader takes for C^-1.
     """
-    column = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if structure == "toeplitz" else None
+    column = parts.get("coefficients")
     if base.dtype != "float64" or (column is None and base.matrix.n > LARGEST_COVERED):
         return parts
     if column is not None:
@@ -292,11 +286,7 @@ def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) 
 
 
 def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
-    """Return structure and tensors, by suffix, of C_inv or B as a file holds them.
-
-    Raises:
-        TooLarge: the matrix has no structure and n is above the limit of dense arrays.
-    """
+    """Return structure and tensors, by suffix, of C_inv or B as a file holds them; TooLarge as `with_matrices`."""
     inverse = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if name == "C_inv" else None
     if inverse is not None:
         return "toeplitz", {"coefficients": inverse}
@@ -313,18 +303,3 @@ def _stored(strategy: AnyStrategy, tensors: Mapping[str, np.ndarray], dual: Mapp
     n = strategy.side
     evidence = {"tensors": [f"dual.{name}" for name in dual], "sha256": tensor_digest(dual.values())} if dual else None
     return {"matrices": {"C": describe("C", strategy.structure, tensors, (n, n))}, "dual": evidence}
-
-
-def _manifest(
-    spec: Spec, stored: Mapping[str, Any], certificate: Certificate, solver: Mapping[str, Any]
-) -> dict[str, Any]:
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "spec": spec.document(),
-        "spec_digest": spec.digest,
-        "certificate": certificate.document(),
-        **stored,
-        "solver": dict(solver),
-    }
-    manifest["digest"] = manifest_digest(manifest)
-    return json.loads(canonical_json(manifest))

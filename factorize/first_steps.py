@@ -34,10 +34,8 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
         UnsupportedProblem: it is a run without end.
     """
     if isinstance(steps, bool) or not isinstance(steps, Integral) or not 1 <= steps <= run.steps:
-        message = (
-            f"steps={steps!r} is not a whole number from 1 to {run.steps}, the steps of the run; give how many it made"
-        )
-        raise InvalidParameter(message, field="steps")
+        known = f"a whole number from 1 to {run.steps}, the steps of the run"
+        raise InvalidParameter(f"steps={steps!r} is not {known}; give how many it made", field="steps")
     covered = min(max(int(steps), least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
     strategy = run.matrix.leading(steps)

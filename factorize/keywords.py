@@ -17,17 +17,7 @@ Part = Mapping[str, Any]
 Numbers = Sequence[float] | np.ndarray
 
 WorkloadKind = Literal[
-    "adam",
-    "decay",
-    "identity",
-    "matrix",
-    "momentum",
-    "mu2",
-    "prefix",
-    "schedule",
-    "srg",
-    "weight_decay",
-    "window",
+    "adam", "decay", "identity", "matrix", "momentum", "mu2", "prefix", "schedule", "srg", "weight_decay", "window"
 ]
 ParticipationKind = Literal["single", "fixed_epochs", "min_sep"]
 ObjectiveKind = Literal["mean", "lambda_tau", "max", "weighted"]

@@ -36,30 +36,18 @@ class Participation(LightData):
     """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not."""
 
     def canonical(self, n: int) -> Participation:
-        """Return the one way to write it for n steps.
-
-        Raises:
-            InvalidParticipation: it does not fit n.
-        """
+        """Return the one way to write it for n steps; raise InvalidParticipation where it does not fit."""
         return self
 
     def without_end(self) -> Participation:
-        """Return the one way to write it where there is no last step.
-
-        Raises:
-            InvalidParticipation: it needs a length.
-        """
+        """Return the one way to write it without a last step; raise InvalidParticipation where it needs a length."""
         raise InvalidParticipation(
             f"participation {self.kind!r} does not say what it is for an unbounded n; use single or min_sep, or give n",
             field="/participation/kind",
         )
 
     def spread(self, n: int) -> Spread:
-        """Return how one user's steps lie within n steps.
-
-        Raises:
-            UnsupportedProblem: the kind does not say.
-        """
+        """Return how one user's steps lie within n steps; raise UnsupportedProblem where the kind does not say."""
         raise UnsupportedProblem(
             f"participation {self.kind!r} does not say how far apart and how many the steps of one user are; use "
             "single, fixed_epochs or min_sep"
@@ -206,11 +194,7 @@ class MinSep(Participation):
         return Single() if most == 1 else MinSep(kind="min_sep", min_sep=self.min_sep, max_participations=most)
 
     def without_end(self) -> Single | MinSep:
-        """Check that the participations are finitely many; one is single participation.
-
-        Raises:
-            InvalidParticipation: their number is not given, so that no sensitivity is finite.
-        """
+        """Check that the participations are finitely many; one is single participation."""
         if self.max_participations is None:
             raise InvalidParticipation(
                 "an unbounded n has no limit of participations, and no finite sensitivity; give max_participations",
@@ -251,11 +235,7 @@ KINDS: dict[str, type[AnyParticipation]] = {kind.named(): kind for kind in get_a
 
 
 def read_participation(given: Document) -> AnyParticipation:
-    """Return the participation that a document describes.
-
-    Raises:
-        InvalidParticipation: of an unknown kind, with other numbers than the kind has, or outside their limits.
-    """
+    """Return the participation that a document describes; raise InvalidParticipation where it describes none."""
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidParticipation(

@@ -22,15 +22,15 @@ from typing import Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified_value, differing
-from factorize.numbers.gaussian import (
-    gaussian_delta,
-    gaussian_epsilon,
-    mu_of,
-    rho_of,
-)
+from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, within_scale
 from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+"""At which answers state the largest true-positive rate."""
+_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
+_ROUNDED = 1e-12  # relative: more than doubles lose of the rates
 
 
 class Adjacency(StrEnum):
@@ -62,9 +62,9 @@ class Adjacency(StrEnum):
         reason = "is not known"
         if "add" in word or "remove" in word:
             reason = (
-                "is not covered: removing a record from a fixed order moves later ones to other steps, which"
-                " no sensitivity here bounds. Where a null record keeps the slot and the divisor is a fixed"
-                " public number, the relation is zero_out"
+                "is not covered: removing a record from a fixed order moves later ones to other steps, which no "
+                "sensitivity here bounds. Where a null record keeps the slot and the divisor is a fixed public number, "
+                "the relation is zero_out"
             )
         raise UnsupportedAdjacency(
             f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE)",
@@ -105,7 +105,13 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Refuse what is no divisor."""
-        check_divisor(self.divisor)
+        divisor = self.divisor
+        if divisor is not None and (isinstance(divisor, bool) or not isinstance(divisor, Integral) or divisor < 1):
+            raise InvalidParameter(
+                f"divisor={divisor!r} is not an integer >= 1; give the fixed public divisor of the means,"
+                " or leave it out for sums",
+                field="divisor",
+            )
 
     @property
     def sigma_of_means(self) -> float | None:
@@ -115,11 +121,7 @@ class Calibration:
         return double_above(Fraction(self.sigma_of_sums) / self.divisor, "sigma_of_means")
 
     def divisor_of_means(self) -> int:
-        """Return the divisor, for noise that is added to means.
-
-        Raises:
-            InvalidParameter: there is none.
-        """
+        """Return the divisor, for noise that is added to means; raise InvalidParameter where there is none."""
         if self.divisor is None:
             raise InvalidParameter(
                 f"sigma_of_sums={self.sigma_of_sums:.6g} is for sums, and this calibration has no divisor: noise for "
@@ -160,17 +162,38 @@ class Calibration:
     def attack_advantage(self) -> float:
         """The most by which an attack's true-positive rate exceeds its false-positive rate, from above.
 
-        The attack sees the run and decides whether an example took part.
+        The attack sees the run and decides whether an example took part. By mu alone the most is exact,
+        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less.
         """
-        return attack_advantage(self.mu, self._level)
+        most = gaussian_delta(0.0, self.mu)
+        if self._level is not None:
+            epsilon, delta = self._level
+            shrunk = math.exp(-epsilon)
+            most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
+        return min(most * (1 + _ROUNDED), 1.0)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Return the largest true-positive rate of such an attack at a false-positive rate in (0, 1), from above.
 
+        By mu alone it is exact, Phi(Phi^-1(rate) + mu); where epsilon and delta hold, it is what they allow, if less.
+
         Raises:
             InvalidParameter: a rate outside (0, 1).
         """
-        return true_positive_rate(false_positive_rate, self.mu, self._level)
+        from statistics import NormalDist
+
+        rate, mu = false_positive_rate, self.mu
+        rate = finite_real("false_positive_rate", rate, remedy="give a rate above 0 and below 1")
+        if rate >= 1:
+            message = f"false_positive_rate={rate!r} is not below 1; give one"
+            raise InvalidParameter(message, field="false_positive_rate")
+        touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
+        known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
+        if self._level is not None and self._level[0] <= _LARGEST_LEVEL:
+            known.append(self._level)
+        below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
+        above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
+        return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
 
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
@@ -223,15 +246,10 @@ class Calibration:
 
 
 def check_own(calibration: object, factors: CertifiedFactors) -> None:
-    """Refuse a calibration that is not these factors' own; one that counts on sampling has that of its groups.
-
-    Raises:
-        InvalidParameter: a bare number, or a calibration of another factorization.
-    """
+    """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
     if not isinstance(calibration, Calibration):
-        raise InvalidParameter(
-            f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration", field="calibration"
-        )
+        message = f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration"
+        raise InvalidParameter(message, field="calibration")
     calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)
 
 
@@ -265,8 +283,7 @@ def calibrate(
     within_scale("clip_norm", clip)
     if isinstance(asked, PrivacyTarget):
         z = asked.noise_multiplier
-        exact = Fraction(z) * Fraction(clip) * largest
-        sigma = within_scale("sigma", double_above(exact, "sigma"))
+        sigma = within_scale("sigma", double_above(Fraction(z) * Fraction(clip) * largest, "sigma"))
         rho = rho_of(z) if asked.rho is None else asked.rho
         mu = mu_of(z) if asked.mu is None else asked.mu
         epsilon, delta = asked.epsilon, asked.delta
@@ -289,64 +306,3 @@ def calibrate(
         mu=mu,
         divisor=divisor,
     )
-
-
-def check_divisor(divisor: object) -> None:
-    """Refuse what is no public divisor of means.
-
-    Raises:
-        InvalidParameter: it is no integer from 1, nor None.
-    """
-    if divisor is None:
-        return
-    if isinstance(divisor, bool) or not isinstance(divisor, Integral) or divisor < 1:
-        raise InvalidParameter(
-            f"divisor={divisor!r} is not an integer >= 1; give the fixed public divisor of the means,"
-            " or leave it out for sums",
-            field="divisor",
-        )
-
-
-FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
-"""At which answers state the largest true-positive rate."""
-
-_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
-_ROUNDED = 1e-12  # relative: more than doubles lose of the rates
-
-Level = tuple[float, float]
-"""Epsilon and delta that hold beside mu."""
-
-
-def attack_advantage(mu: float, level: Level | None) -> float:
-    """Return the most by which an attack's true-positive rate exceeds its false-positive rate, from above.
-
-    By mu alone it is exact, 2 Phi(mu / 2) - 1. With a level it is what that allows, if it is less.
-    """
-    most = gaussian_delta(0.0, mu)
-    if level is not None:
-        epsilon, delta = level
-        shrunk = math.exp(-epsilon)
-        most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
-    return min(most * (1 + _ROUNDED), 1.0)
-
-
-def true_positive_rate(false_positive_rate: float, mu: float, level: Level | None) -> float:
-    """Return the largest true-positive rate of an attack at a false-positive rate in (0, 1), from above.
-
-    By mu alone it is exact, Phi(Phi^-1(rate) + mu). With a level it is what that allows, if it is less.
-
-    Raises:
-        InvalidParameter: a rate outside (0, 1).
-    """
-    from statistics import NormalDist
-
-    rate = finite_real("false_positive_rate", false_positive_rate, remedy="give a rate above 0 and below 1")
-    if rate >= 1:
-        raise InvalidParameter(f"false_positive_rate={rate!r} is not below 1; give one", field="false_positive_rate")
-    touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
-    known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
-    if level is not None and level[0] <= _LARGEST_LEVEL:
-        known.append(level)
-    below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
-    above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
-    return min(min(*below, *above) * (1 + _ROUNDED), 1.0)

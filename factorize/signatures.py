@@ -132,7 +132,6 @@ def _named(path: Path) -> tuple[str, list[tuple[str, str]]]:
         statement: Any = read_json(base64.b64decode(bundle["dsseEnvelope"]["payload"], validate=True))
         signed = [(entry["algorithm"], entry["digest"]) for entry in statement["predicate"]["resources"]]
     except (MalformedJson, ValueError, KeyError, TypeError, AttributeError):
-        raise BadSignature(
-            f"{path} is damaged, or no bundle of OpenSSF Model Signing by a key; ask for it again"
-        ) from None
+        message = f"{path} is damaged, or no bundle of OpenSSF Model Signing by a key; ask for it again"
+        raise BadSignature(message) from None
     return str(key)[:64], signed

@@ -6,7 +6,7 @@ optional and absent from the canonical form unless given, so that the digest of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Unpack
 
@@ -46,11 +46,7 @@ class BinsSampling(Frozen):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
     def bins(self, participation: Participation, n: int) -> int:
-        """Return b.
-
-        Raises:
-            InvalidParameter: a participation without epochs, or a number of bins from 2 to 4096 that is not theirs.
-        """
+        """Return b, from 2 to 4096; raise InvalidParameter where a participation has no such epochs."""
         if participation.passes is None:
             raise InvalidParameter(
                 f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
@@ -64,10 +60,6 @@ class BinsSampling(Frozen):
                 field="/sampling/kind",
             )
         return bins
-
-
-AnySampling = BinsSampling
-"""All samplings; one so far."""
 
 
 class Spec(Frozen):
@@ -89,7 +81,7 @@ class Spec(Frozen):
     mechanism: AnyMechanism = Auto()
     tolerance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = DEFAULT_TOLERANCE
     optimize_for: AnyWorkload | None = None
-    sampling: AnySampling | None = None
+    sampling: BinsSampling | None = None
 
     @classmethod
     def of(cls, workload: WorkloadKind | np.ndarray, /, **words: Unpack[SpecKeywords]) -> Spec:
@@ -114,17 +106,13 @@ class Spec(Frozen):
         Raises:
             InvalidSpec: the parts do not fit each other.
         """
-        found: list[Violation] = []
-        _part(found, "/mechanism/normalization", self._check_fitting)
+        found = list(self._mismatches())
         if self.workload.endless:
             participation = _part(found, "/participation", self.participation.without_end)
             _part(found, "/objective", self.objective.check_endless)
-            _part(found, "/optimize_for", self._check_horizon)
-            _part(found, "/sampling", self._check_end)
         else:
             participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
             _part(found, "/objective", lambda: self.objective.check(self.workload.m))
-            _part(found, "/optimize_for", self._check_steps)
             if participation is not None and self.sampling is not None:
                 _part(found, "/sampling", lambda: self.sampling.bins(participation, self.workload.n))
         if found:
@@ -161,36 +149,24 @@ class Spec(Frozen):
         }
         return self.model_copy(update=found)
 
-    def _check_steps(self) -> None:
-        """Both workloads have the same number of steps."""
-        own, other = self.workload.n, self.optimize_for
-        if other is not None and (other.endless or other.n != own):
-            stated = "'unbounded'" if other.endless else other.n
-            raise InvalidParameter(
-                f"optimize_for has n={stated} and workload n={own}; both must agree", field="/optimize_for"
-            )
-
-    def _check_fitting(self) -> None:
-        """Factors of columns are fitted to a law of participation."""
+    def _mismatches(self) -> Iterator[Violation]:
+        """Yield what is wrong with mechanism, sampling and `optimize_for` beside each other and the workload."""
+        other, endless = self.optimize_for, self.workload.endless
         if self.sampling is None and self.mechanism.fitted:
-            raise InvalidParameter(
+            yield Violation(
+                "/mechanism/normalization",
                 "normalization 'fitted' is for a sampling: it has nothing to fit the columns to; give a sampling, or "
                 "use 'columns', 'auto' or 'none'",
-                field="/mechanism/normalization",
             )
-
-    def _check_end(self) -> None:
-        """Bins are the steps of an epoch, so there has to be a last one."""
-        if self.sampling is not None:
-            raise InvalidParameter("an unbounded n has no bins; give n, or leave sampling out", field="/sampling")
-
-    def _check_horizon(self) -> None:
-        """Where there is no last step, `optimize_for` says for how many the strategy is to be good."""
-        if self.optimize_for is not None and self.optimize_for.endless:
-            raise InvalidParameter(
-                "optimize_for is a finite workload: no strategy is best without end; give its n",
-                field="/optimize_for/n",
-            )
+        if endless and other is not None and other.endless:
+            message = "optimize_for is a finite workload: no strategy is best without end; give its n"
+            yield Violation("/optimize_for/n", message)
+        if endless and self.sampling is not None:
+            yield Violation("/sampling", "an unbounded n has no bins; give n, or leave sampling out")
+        if not endless and other is not None and (other.endless or other.n != self.workload.n):
+            stated = "'unbounded'" if other.endless else other.n
+            message = f"optimize_for has n={stated} and workload n={self.workload.n}; both must agree"
+            yield Violation("/optimize_for", message)
 
     @cached_property
     def digest(self) -> str:
@@ -256,6 +232,3 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
         return []
     steps = chosen.workload.n
     return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []
-
-
-__all__ = ["DEFAULT_TOLERANCE", "BinsSampling", "Spec", "notes_of_choice", "parse_spec"]

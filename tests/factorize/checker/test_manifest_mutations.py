@@ -23,7 +23,8 @@ from factorize.checker.sampling.calibrations import check_calibration
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
-from factorize.factor_file import from_bytes
+from factorize.factor_file import from_container
+from factorize.format.container import Container
 from factorize.numbers.gaussian import gaussian_epsilon
 
 COUNT = int(os.environ.get("MUTATIONS", "60"))
@@ -49,7 +50,7 @@ def accepted(data: bytes) -> bool:
     try:
         if not check_factor_file(data).supported:
             return False
-        from_bytes(data).verify()
+        from_container(Container(data)).verify()
     except FactorizeError:
         return False
     return True
