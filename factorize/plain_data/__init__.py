@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from factorize.encoding import DIGEST
 from factorize.errors import InvalidSpec
@@ -29,25 +20,20 @@ def _fold_zero(value: float) -> float:
 
 Real = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_fold_zero)]
 """A finite double; `1` and `1.0`, `0` and `-0.0` are the same value."""
-
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 """A real in [0, 1)."""
-
 UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 """A number of steps, epochs or bands: 1 to 10^8."""
-
 CountOrEndless = Annotated[
     Annotated[Count, Tag("number")] | Annotated[Literal["unbounded"], Tag("text")],
     Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
 ]
 """A number of steps, or `unbounded`; told apart by type, so that a bad one is refused once."""
-
 Long = Field(fail_fast=True)
 """Mark of lists that may be long: a bad one is refused at its first bad entry."""
-
 Sha256 = Annotated[str, Field(pattern=f"^{DIGEST}$")]
 
 
@@ -62,11 +48,7 @@ class Frozen(BaseModel):
 
 
 def read_union(document: Mapping[str, Any], of: Any) -> Any:
-    """Return the model that a document describes.
-
-    Args:
-        document: plain data that came through the strict JSON reader, or a caller's dictionary.
-        of: the model's class, or a union told apart by a tag.
+    """Return the model, of a class or of a union told apart by a tag, that a document describes.
 
     Raises:
         InvalidSpec: it describes none; one violation per problem (the first 20), each with a pointer to its field.

@@ -19,13 +19,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
-    """Return what pydantic found in a document, in our words; the first 20.
-
-    Args:
-        data: the document.
-        error: what was raised.
-        of: the type that the document is of.
-    """
+    """Return what pydantic found in a document of a type, in our words; the first 20."""
     # One more than is shown is read, and a document may have 80,000 unknown fields.
     entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
     places = [_place(entry["loc"], data, of) for entry in entries]

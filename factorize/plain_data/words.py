@@ -67,7 +67,9 @@ def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         word = _word(of, name, None)
         if word.parts:
-            _put(found, word, _part_value(word, value))
+            if isinstance(value, str):
+                value = {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
+            _put(found, word, value)
         else:
             fields.append((name, value))
     for name, value in fields:
@@ -153,18 +155,8 @@ def _put(found: dict[str, Any], word: Word, value: Any) -> None:
     place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
 
-def _part_value(word: Word, value: Any) -> Any:
-    if isinstance(value, str):
-        return {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
-    return value
-
-
 def _name_kinds(of: type, found: dict[str, Any]) -> None:
-    """Name the kind of each part of which fields alone are given.
-
-    Raises:
-        InvalidParameter: several kinds take them, or none.
-    """
+    """Name the kind of each part of which fields alone are given; raise InvalidParameter unless one kind takes them."""
     for word in _parts(of):
         place = _at(found, (*word.path, word.name))
         if place is None or "kind" in place:

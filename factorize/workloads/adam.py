@@ -8,7 +8,7 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import BidiagonalInverse, MomentumForm
+from factorize.workloads.forms import BidiagonalInverse, MomentumForm, differences
 from factorize.workloads.operators import Accumulate, Decay, Operator, Scale
 
 
@@ -52,9 +52,7 @@ class Adam(StepWorkload):
         if self.output == "moment":
             follow = self.beta * self.sums()
             return BidiagonalInverse(self.sums(), np.concatenate([[0.0], follow[:-1]]))
-        if self.beta:
-            return None
-        return BidiagonalInverse(np.ones(self.n), np.minimum(np.arange(self.n), 1.0))
+        return None if self.beta else differences(np.ones(self.n))
 
     def momentum_form(self) -> MomentumForm | None:
         """The iterate is momentum with falling rates."""

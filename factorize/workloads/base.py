@@ -20,12 +20,7 @@ OUTLINE_STEPS = 1 << 16
 
 
 class Workload(Frozen):
-    """A workload A of shape (m, n), known by its action.
-
-    Attributes:
-        kind: the contract's name.
-        n: number of steps (columns).
-    """
+    """A workload A of shape (m, n), known by its action."""
 
     if TYPE_CHECKING:
 
@@ -90,14 +85,7 @@ class Workload(Frozen):
 
     @abstractmethod
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """Return A x.
-
-        Args:
-            x: columns, shape (n, d).
-
-        Returns:
-            Shape (m, d).
-        """
+        """Return A x, shape (m, d), for x of shape (n, d)."""
 
     @abstractmethod
     def adjoint(self, y: np.ndarray) -> np.ndarray:
@@ -180,11 +168,7 @@ class StepWorkload(Product):
 
 
 def kinds_among(names: Iterable[object]) -> dict[str, type[Workload]]:
-    """Return the kinds of workload among some objects, by the contract's name.
-
-    Raises:
-        TypeError: a kind has no name of its own.
-    """
+    """Return the kinds of workload among some objects by the contract's name, which each has for itself."""
     found: dict[str, type[Workload]] = {}
     for kind in tuple(names):
         if isinstance(kind, type) and issubclass(kind, Workload) and kind is not Workload:

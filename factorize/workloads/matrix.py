@@ -66,26 +66,14 @@ class UserMatrix(Workload):
 
     @property
     def array(self) -> np.ndarray:
-        """The numbers, shape (m, n).
-
-        Raises:
-            InvalidWorkload: the matrix is known by its digest only.
-        """
+        """The numbers, shape (m, n); raises InvalidWorkload where only their digest is known."""
         if self._array is None:
-            raise InvalidWorkload(
-                f"the matrix {self.sha256} is known by its digest only; upload it first (POST /v1/matrices)"
-            )
+            known = f"the matrix {self.sha256} is known by its digest only"
+            raise InvalidWorkload(f"{known}; upload it first (POST /v1/matrices)")
         return self._array
 
     def bind(self, array: np.ndarray) -> UserMatrix:
-        """Return this workload with its numbers.
-
-        Args:
-            array: shape (m, n), the numbers that `sha256` names.
-
-        Raises:
-            InvalidWorkload: shape or digest differ, or the numbers cannot be a workload.
-        """
+        """Return this workload with its numbers, shape (m, n); raise InvalidWorkload where they are not its own."""
         bound = from_array(array)
         if (bound.sha256, bound.shape) != (self.sha256, self.shape):
             raise InvalidWorkload(f"the numbers have shape {bound.shape} and do not hash to {self.sha256}")
@@ -117,11 +105,7 @@ class UserMatrix(Workload):
 
 
 def from_array(array: np.ndarray) -> UserMatrix:
-    """Return the workload of an array of shape (m, n), named by its digest and bound to it.
-
-    Raises:
-        InvalidWorkload: see `check_workload_matrix`.
-    """
+    """Return the workload of an array of shape (m, n), named by its digest and bound to it."""
     checked = check_workload_matrix(array)
     named = UserMatrix(kind="matrix", sha256=tensor_digest([checked]), shape=list(checked.shape))
     named._array = checked

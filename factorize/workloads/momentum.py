@@ -8,7 +8,7 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import Workload
-from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm, differences
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
 from factorize.workloads.schedule import Rated, Schedule
@@ -44,11 +44,7 @@ class Momentum(Rated):
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Only without momentum is this a plain schedule."""
-        rates = self.rates()
-        if self.momentum or not rates.all():
-            return None
-        p = 1.0 / rates
-        return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))
+        return None if self.momentum else differences(self.rates())
 
     def first_order(self) -> FirstOrder | None:
         """Only without momentum, as the inverse."""

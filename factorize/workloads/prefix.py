@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from factorize.errors import UnsupportedProblem
 from factorize.plain_data import CountOrEndless
 from factorize.workloads.base import OUTLINE_STEPS, Product, Workload
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse, differences
 from factorize.workloads.operators import Accumulate, Operator
 
 
@@ -29,11 +29,7 @@ class Prefix(Product):
 
     @property
     def n(self) -> int:
-        """Number of steps.
-
-        Raises:
-            UnsupportedProblem: there is no last one.
-        """
+        """Number of steps; raises UnsupportedProblem where there is no last one."""
         if isinstance(self.steps, str):
             raise UnsupportedProblem(
                 "n is 'unbounded', and this needs a number of steps; give n, or read rows of the strategy "
@@ -57,11 +53,9 @@ class Prefix(Product):
         """One running sum."""
         return (Accumulate(),)
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse:
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """First differences."""
-        q = np.ones(self.n)
-        q[0] = 0.0
-        return BidiagonalInverse(np.ones(self.n), q)
+        return differences(np.ones(self.n))
 
 
 def easier_ones(workload: Workload) -> Iterator[Workload]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 
 from factorize.workloads.base import StepWorkload, Workload
-from factorize.workloads.forms import BidiagonalInverse, FirstOrder
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder, differences
 from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit, positive
 
@@ -57,11 +57,7 @@ class Schedule(Rated):
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Row i of A^-1 is (x_i - x_{i-1}) / learning_rates_i; None where a rate is zero."""
-        rates = self.rates()
-        if not rates.all():
-            return None
-        p = 1.0 / rates
-        return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))
+        return differences(self.rates())
 
     def first_order(self) -> FirstOrder:
         """The sum follows itself."""

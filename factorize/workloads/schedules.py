@@ -86,11 +86,7 @@ LearningRates = Annotated[list[NonNegative], Long] | Named
 
 
 def explicit(rates: LearningRates, n: int) -> list[float]:
-    """Return a schedule as its list of n rates.
-
-    Raises:
-        InvalidWorkload: the list has another length than n, or is all zeros, or would be too long to write down.
-    """
+    """Return a schedule as its list of n rates; raise InvalidWorkload for another length, more than 2^20, or zeros."""
     if n > MAX_LISTED:
         raise InvalidWorkload(
             f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a "
