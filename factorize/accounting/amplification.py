@@ -44,11 +44,9 @@ class AmplifiedCalibration(Calibration):
     largest_column: float
 
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], AnyStrategy]) -> CertifiedSensitivity:
-        """Return the sensitivity of examples that are sampled once per turn of the groups, if C has as many bands.
+        """Return the sensitivity of examples that are sampled once per turn of the groups.
 
-        Raises:
-            InvalidParameter: C has more bands than there are groups, so that examples meet their own noise, or a larger
-                column than the one that sigma is for.
+        With more bands than groups examples would meet their own noise; sigma is for columns of a largest norm.
         """
         c = strategy().finite()
         if c.bandwidth() > self.groups:

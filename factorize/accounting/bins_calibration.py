@@ -57,11 +57,7 @@ class BinsCalibration(Calibration):
     def check_belongs(
         self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
     ) -> None:
-        """Refuse another factorization, also one of equal sensitivity: its columns may be more alike.
-
-        Raises:
-            InvalidParameter: another sensitivity, or another digest than the claim's.
-        """
+        """Refuse another factorization, also one of equal sensitivity: its columns may be more alike."""
         super().check_belongs(mine, strategy, digest=digest)
         if digest is not None and prefixed(digest) != self.claim.factors:
             raise InvalidParameter(
@@ -85,13 +81,7 @@ class BinsCalibration(Calibration):
 
 
 def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
-    """Return the law of a sampling.
-
-    Raises:
-        InvalidParameter: bins that the law does not take, or a C without end.
-        ConditionNotMet: random allocation, and C has more than one band.
-        TooLarge: more than 4096 bins, or a C beyond the limits of the checker.
-    """
+    """Return the law of a sampling; it raises as `bin_gram` and `AllocationLaw.of` do."""
     if sampling == BinsLaw.name:
         return BinsLaw(bin_gram(strategy, bins))
     if sampling == AllocationLaw.name:
@@ -154,9 +144,10 @@ def calibrate_bins(
     claim, bounded = found.claim, found.bounded.multiplier
     if isinstance(asked, GivenNoise) and claim.epsilon > LEAST_EPSILON:
         bounded = law.sigma(claim.epsilon, claim.delta)
-    sensitivity = _sensitivity(held, law)
     noise_multiplier = multiplier_of(claim.sigma, clip_norm=clip, sensitivity=law.sensitivity)
     of_c = isinstance(law, BinsLaw) and law.steps % law.bins == 0
+    same_epochs = of_c and held.spec.participation.passes is not None and bins_of(held) == law.bins
+    sensitivity = held.sensitivity if same_epochs else law.stated(held.strategy)
     return BinsCalibration(
         noise_multiplier=noise_multiplier,
         sigma_of_sums=within_scale("sigma", claim.sigma),
@@ -183,11 +174,7 @@ def calibrate_bins(
 
 
 def bins_of(factorization: Any) -> int:
-    """Return the steps of an epoch: n / epochs of fixed epochs, n of a single participation.
-
-    Raises:
-        InvalidParameter: the spec's participation has no epochs.
-    """
+    """Return the steps of an epoch: n / epochs, n of a single participation; InvalidParameter where there are none."""
     participation, n = factorization.spec.participation, factorization.strategy.finite().n
     if participation.passes is not None:
         return n // participation.passes
@@ -195,14 +182,4 @@ def bins_of(factorization: Any) -> int:
         f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps of an "
         "epoch",
         field="bins",
-    )
-
-
-def _sensitivity(held: Any, law: Law) -> CertifiedSensitivity:
-    """Return the certificate's sensitivity where it is for these epochs, else that of the law."""
-    same = held.spec.participation.passes is not None and bins_of(held) == law.bins
-    return (
-        held.sensitivity
-        if same and isinstance(law, BinsLaw) and law.steps % law.bins == 0
-        else law.stated(held.strategy)
     )

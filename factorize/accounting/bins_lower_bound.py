@@ -48,16 +48,13 @@ class BinsLowerBound:
 def bins_lower_bound(
     spec: Spec, dual: Mapping[str, np.ndarray], *, epsilon: float, delta: float
 ) -> BinsLowerBound | None:
-    """Return the larger of both bounds, or None where neither is known.
+    """Return the larger of both bounds at (epsilon, delta), or None where neither is known.
 
     Args:
-        spec: canonical, with fixed epochs; its mechanism does not matter.
+        spec: canonical, with fixed epochs (else InvalidParameter); its mechanism does not matter.
         dual: `factors` of the fixed epochs, shape (b, k, k); any that are not zero certify.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
-
-    Raises:
-        InvalidParameter: the participation has no epochs.
+        epsilon: above 0.
+        delta: in (0, 1).
     """
     if not spec.participation.periodic:
         raise InvalidParameter(

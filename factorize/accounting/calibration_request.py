@@ -54,34 +54,21 @@ class CalibrationRequest(Frozen):
 
     @property
     def question(self) -> Question:
-        """What the numbers ask.
-
-        Raises:
-            InvalidParameter: nothing, or two things.
-        """
+        """What the numbers ask; raises InvalidParameter for nothing, or two things."""
         from factorize.privacy_question import question_of
 
         return question_of(**{name: getattr(self, name) for name in _ASKED})
 
 
 def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
-    """Read a request from plain data.
-
-    Raises:
-        InvalidSpec: it is none; pointers to the fields.
-        InvalidParameter: its numbers ask nothing, or two things.
-    """
+    """Read a request from plain data; raise InvalidSpec with pointers to the fields, or as its `question` does."""
     request: CalibrationRequest = read_union(document, CalibrationRequest)
     _ = request.question
     return request
 
 
 def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
-    """Return the calibration as plain data.
-
-    Raises:
-        See `factorize.accounting.calibrate_sampling`.
-    """
+    """Return the calibration as plain data; see `factorize.accounting.calibrate_sampling`."""
     from factorize.accounting.schemes import calibrate_sampling
 
     options = request.model_dump(exclude=set(_ASKED))

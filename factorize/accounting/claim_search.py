@@ -39,7 +39,6 @@ WORK = 1 << 28
 """Samples times bins of one direction of a claim, at most."""
 LEAST_EPSILON = 2.0**-30
 """Of a claim: where delta holds at epsilon 0 already, this is claimed."""
-
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _ROUGH = 0.05  # relative error of an estimated delta, above which sigma is estimated by more samples
 _POOR = 0.1  # relative error, above which another strategy may be easier to claim
@@ -96,34 +95,25 @@ class Search:
             InvalidParameter: there is so little noise that nothing is private.
             CertificateError: the bounds fail their own test.
         """
-        attempt, drawn = 1, 0
-        for _, level, evidence in self._affordable_ones() if self._sampling else ():
+        drawn, reason = 0, ""
+        for attempt, level, evidence in self._candidates():
             claim = self._claim(factors, level, evidence, attempt)
             report = claim.tested(factors)
             drawn += sum(report.calibration.get(direction, {}).get("samples", 0) for direction in ("pq", "qp"))
             if report.supported:
                 return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
-            attempt += 1
-            if attempt > MOST_ATTEMPTS:
-                break
-        reason = ""
-        for more in _RAISES:
-            level = self._raised(more)
-            pq, qp = self._law.bounds(self._noise(level)[1], level.epsilon)
-            claim = self._claim(factors, level, (_bounded_by(pq), _bounded_by(qp)), 1)
-            report = claim.tested(factors)
-            if report.supported:
-                return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
             reason = report.failed[0]
         raise CertificateError(f"the checker refuses the bounds without sampling: {reason}; report this with the file")
 
-    def least_margin(self) -> float | None:
-        """Return the smallest margin whose claim the work allows, nothing being claimed."""
-        return next((margin for margin, _, _ in self._affordable_ones()), None)
-
-    @property
-    def _sampling(self) -> bool:
-        return isinstance(self._law, BinsLaw) and self._work > 0 and self._law.bins > 1
+    def _candidates(self) -> Iterator[tuple[int, Level, tuple[Evidence, Evidence]]]:
+        """Yield attempts with bets, then what bounds say, which no sample tests: their attempt is the first."""
+        if isinstance(self._law, BinsLaw) and self._work > 0 and self._law.bins > 1:
+            for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
+                yield attempt, level, evidence
+        for more in _RAISES:
+            level = self._raised(more)
+            pq, qp = self._law.bounds(self._noise(level)[1], level.epsilon)
+            yield 1, level, (_bounded_by(pq), _bounded_by(qp))
 
     @cached_property
     def estimate(self) -> StarEstimate:
@@ -179,9 +169,7 @@ class Search:
         asked, bounded = self._asked, self.bounded
         if isinstance(asked, PrivacyTarget):
             level = bounded._replace(multiplier=self.point * (1 + margin))
-        elif (
-            bounded.epsilon <= LEAST_EPSILON
-        ):  # nothing can be below it, and an estimate at so much noise takes minutes
+        elif bounded.epsilon <= LEAST_EPSILON:  # none is smaller, and an estimate at so much noise takes minutes
             return None
         elif asked.delta is not None:
             epsilon = self.estimate.epsilon(bounded.multiplier / (1 + margin), bounded.delta)
@@ -192,10 +180,10 @@ class Search:
             level = bounded._replace(delta=max(sampled.delta for sampled in seen))
         return level if level < bounded and level.delta > 0 else None
 
-    def _affordable_ones(self) -> Iterator[tuple[float, Level, tuple[Evidence, Evidence]]]:
+    def affordable_ones(self) -> Iterator[tuple[float, Level, tuple[Evidence, Evidence]]]:
         """Yield the margins whose plan the work allows, until bounds say as much, with level and plan."""
-        self._order = 0
-        for margin in margins():
+        self._order, margin = 0, MARGIN_OF_CLAIMS
+        while margin <= _MOST_MARGIN:
             level = self._proposed(margin)
             if level is None:
                 return
@@ -204,6 +192,7 @@ class Search:
                 self._order = 0  # the best order where nothing is affordable need not be that of what is
             else:
                 yield margin, level, planned
+            margin = max(margin + _STEP, margin * _GROWTH)
 
     def _planned(self, level: Level) -> tuple[Evidence, Evidence] | None:
         pq = plan(self.estimate, "pq", level, self._order)
@@ -248,18 +237,10 @@ def claimable(gram: BinGram, *, epsilon: float, delta: float) -> tuple[float, bo
     with the smaller estimate may need the larger noise.
     """
     search = Search(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta))
-    margin = search.least_margin()
+    margin = next((margin for margin, _, _ in search.affordable_ones()), None)
     bounded = search.bounded.multiplier
     poorly = search.estimate.forward(search.point, epsilon).relative_error > _POOR
     return (bounded if margin is None else min(bounded, search.point * (1 + margin))), poorly
-
-
-def margins() -> Iterator[float]:
-    """Yield what a claim's sigma is above the estimate's, growing."""
-    margin = MARGIN_OF_CLAIMS
-    while margin <= _MOST_MARGIN:
-        yield margin
-        margin = max(margin + _STEP, margin * _GROWTH)
 
 
 class PlannedBet(NamedTuple):

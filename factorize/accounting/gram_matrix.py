@@ -74,7 +74,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
             field="sampling",
         )
     held = matrix.finite()
-    check_bins(bins, held.n)
+    _check_bins(bins, held.n)
     if held.time_invariant:
         gram = gram_of_column(np.abs(held.rows(held.n - 1, held.n)[0, ::-1]), bins)
     else:
@@ -101,13 +101,7 @@ def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(matrix.rows(i, min(i + _ROWS, matrix.n))) @ classes for i in starts])
 
 
-def check_bins(bins: int, steps: int) -> int:
-    """Return the number of bins.
-
-    Raises:
-        InvalidParameter: it is no integer from 1 to n.
-        TooLarge: it is above 4096.
-    """
+def _check_bins(bins: int, steps: int) -> None:
     if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= steps:
         raise InvalidParameter(
             f"bins={bins!r} is not an integer from 1 to n={steps}; an epoch of the run has that many steps",
@@ -119,7 +113,6 @@ def check_bins(bins: int, steps: int) -> int:
             "batches",
             field="bins",
         )
-    return int(bins)
 
 
 def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:

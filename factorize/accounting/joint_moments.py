@@ -106,7 +106,10 @@ def moment_sensitivity(
     Raises:
         InvalidParameter: strategies of other steps or participations, or a weight out of range.
     """
-    relation, w = Adjacency.parse(adjacency), _weight(weight)
+    relation, remedy = Adjacency.parse(adjacency), "give what the second moments count, 0.7 say"
+    w = Fraction(finite_real("weight", weight, remedy=remedy))
+    if not 1e-12 <= w <= 1e12:
+        raise InvalidParameter(f"weight={weight!r} is outside [1e-12, 1e12]; {remedy}", field="weight")
     one, two = certified(first).sensitivity, certified(second).sensitivity
     if first.steps != second.steps or dict(one.participation) != dict(two.participation):
         raise InvalidParameter(
@@ -168,14 +171,6 @@ def calibrate_moments(
         ),
         (one.digest, two.digest),
     )
-
-
-def _weight(weight: float) -> Fraction:
-    value = finite_real("weight", weight, remedy="give the weight of the second moments, 0.7 say")
-    if not 1e-12 <= value <= 1e12:
-        message = f"weight={value!r} is outside [1e-12, 1e12]; give what the second moments count, 0.7 say"
-        raise InvalidParameter(message, field="weight")
-    return Fraction(value)
 
 
 def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:

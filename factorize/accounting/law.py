@@ -190,11 +190,7 @@ def _excess(log_delta: Callable[[float], float], delta: float) -> Callable[[floa
 
 
 def check_zero_out(adjacency: Adjacency | str) -> None:
-    """Refuse an adjacency that the proofs of sampling do not cover.
-
-    Raises:
-        UnsupportedAdjacency: replace_one or add/remove.
-    """
+    """Raise UnsupportedAdjacency for replace_one and add/remove, which the proofs of sampling do not cover."""
     if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
         raise UnsupportedAdjacency(
             "adjacency='replace_one' is not covered with sampling: twice the sigma is not proved to suffice; use "

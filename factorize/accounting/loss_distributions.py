@@ -114,11 +114,7 @@ def convex_minorant(epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
 
 
 def _reach(law: Law, multiplier: float) -> float:
-    """Return an epsilon at which both deltas are negligible.
-
-    Raises:
-        InvalidParameter: it is above 200.
-    """
+    """Return an epsilon at which both deltas are negligible; raise InvalidParameter where it is above 200."""
     reach = 1.0
     while law.log_delta(multiplier, reach) > _NEGLIGIBLE:
         reach *= 1.25

@@ -54,11 +54,7 @@ class LossLaw(Law):
 
     @abstractmethod
     def losses(self, multiplier: float) -> Losses:
-        """Return the checker's law of the likelihood ratio of a run.
-
-        Raises:
-            InvalidParameter: there is so little noise that nothing is private.
-        """
+        """Return the checker's law of a run's likelihood ratio; raise InvalidParameter where nothing is private."""
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound by the losses where the example takes part."""
@@ -194,12 +190,7 @@ class PoissonLaw(LossLaw):
 
 
 def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
-    """Return b batch / N, the probability that a step samples an example of its group (the smallest group has N // b).
-
-    Raises:
-        InvalidParameter: sizes below 1.
-        ConditionNotMet: a group has fewer examples than a batch.
-    """
+    """Return b batch / N, the probability that a step samples an example of its group (the smallest has N // b)."""
     for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise InvalidParameter(f"{name}={value!r} is not an integer >= 1", field=name)
@@ -215,5 +206,4 @@ def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> floa
 
 def largest_column(strategy: Matrix) -> float:
     """Return the largest column norm, rounded up: the sensitivity of one participation."""
-    single: Sensitivity = sensitivity_of(strategy, Single())
-    return single.value
+    return sensitivity_of(strategy, Single()).value

@@ -43,16 +43,17 @@ class SamplingOptions:
     method: Method = "verified"
 
     @property
+    def scale(self) -> dict[str, Any]:
+        """What every calibration takes."""
+        return {"clip_norm": self.clip_norm, "divisor": self.divisor, "adjacency": self.adjacency}
+
+    @property
     def sized(self) -> bool:
         """Whether the Poisson schemes have what they need."""
         return self.dataset_size is not None and self.batch_size is not None
 
     def refuse_batch_size(self, sampling: str) -> None:
-        """Refuse the batch size of a Poisson scheme where there is none; it is no divisor.
-
-        Raises:
-            InvalidParameter: it is given.
-        """
+        """Raise InvalidParameter for the batch size of a Poisson scheme, where there is none; it is no divisor."""
         if self.batch_size is not None:
             raise InvalidParameter(
                 f"batch_size={self.batch_size} is of the Poisson schemes, divides nothing, and is of no use to "
@@ -94,11 +95,7 @@ class SamplingScheme(ABC):
         return [float(self.calibrate(held, one, asked).delta or 0.0) for one in asking]
 
     def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse options that the scheme has no use for.
-
-        Raises:
-            InvalidParameter: one is given.
-        """
+        """Raise InvalidParameter for options that the scheme has no use for."""
         if asked.bins is not None:
             raise InvalidParameter(
                 f"bins={asked.bins} is for balls_in_bins, not for {self.name}; leave it out", field="bins"
@@ -126,11 +123,7 @@ class SampledScheme(SamplingScheme):
 
     @abstractmethod
     def law(self, held: Any, asked: SamplingOptions) -> Law:
-        """Return the law of participation on the C of a `factorize.Factorization`.
-
-        Raises:
-            InvalidParameter, ConditionNotMet, TooLarge: see `calibrate`.
-        """
+        """Return the law of participation on the C of a `factorize.Factorization`; it raises as `calibrate` does."""
 
     def deltas(
         self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
@@ -143,11 +136,7 @@ class SampledScheme(SamplingScheme):
 
 
 def level_of(target: Question, name: str) -> dict[str, Any]:
-    """Return epsilon and delta, or sigma and one of them.
-
-    Raises:
-        InvalidParameter: the target is another one.
-    """
+    """Return epsilon and delta, or sigma and one of them; raise InvalidParameter for another target."""
     if isinstance(target, GivenNoise):
         return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
     if target.epsilon is None or target.delta is None:

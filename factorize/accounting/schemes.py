@@ -25,7 +25,6 @@ from factorize.structures.base import Matrix
 
 if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint
-    from factorize.accounting.law import Law
 
 
 class FixedScheme(SamplingScheme):
@@ -42,8 +41,7 @@ class FixedScheme(SamplingScheme):
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
-        given: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor, "adjacency": asked.adjacency}
-        return calibrate(certified(factorization).sensitivity, target, **given)
+        return calibrate(certified(factorization).sensitivity, target, **asked.scale)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse bins and the sizes of a sampling."""
@@ -87,10 +85,8 @@ class CyclicScheme(SampledScheme):
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
-        self._check(held.strategy.finite(), asked)
-        sizes: dict[str, Any] = {"dataset_size": asked.dataset_size, "batch_size": asked.batch_size}
-        scale: dict[str, Any] = {"clip_norm": asked.clip_norm, "divisor": asked.divisor, "adjacency": asked.adjacency}
-        return calibrate_amplified(held, **level, **sizes, **scale)
+        examples, batch = self._check(held.strategy.finite(), asked)
+        return calibrate_amplified(held, **level, dataset_size=examples, batch_size=batch, **asked.scale)
 
     def options(self, asked: SamplingOptions) -> str:
         """Return the sizes too."""
@@ -157,16 +153,8 @@ class BinsScheme(SampledScheme):
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         from factorize.accounting.bins_calibration import calibrate_bins
 
-        return calibrate_bins(
-            factorization,
-            **level_of(target, self.name),
-            sampling=self.name,
-            clip_norm=asked.clip_norm,
-            adjacency=asked.adjacency,
-            bins=asked.bins,
-            divisor=asked.divisor,
-            method=asked.method,
-        )
+        given: dict[str, Any] = {**level_of(target, self.name), **asked.scale}
+        return calibrate_bins(factorization, **given, sampling=self.name, bins=asked.bins, method=asked.method)
 
     def law(self, held: Any, asked: SamplingOptions) -> Law:
         """Return the law of these bins."""
@@ -221,18 +209,9 @@ class AllocationScheme(BinsScheme):
         return self.title
 
 
-SCHEMES: dict[str, SamplingScheme] = {
-    scheme.name: scheme
-    for scheme in (
-        FixedScheme(),
-        CyclicScheme(),
-        BinsScheme(),
-        PoissonScheme(),
-        AllocationScheme(),
-    )
-}
+_ALL = FixedScheme(), CyclicScheme(), BinsScheme(), PoissonScheme(), AllocationScheme()
+SCHEMES: dict[str, SamplingScheme] = {scheme.name: scheme for scheme in _ALL}
 """The one list, by name."""
-
 SAMPLINGS = tuple(SCHEMES)
 
 _UNCOVERED = {
@@ -244,11 +223,7 @@ _UNCOVERED = {
 
 
 def scheme_of(sampling: str) -> SamplingScheme:
-    """Return the scheme of a name.
-
-    Raises:
-        InvalidParameter: it is unknown, or has no accountant here.
-    """
+    """Return the scheme of a name; raise InvalidParameter where it is unknown, or has no accountant here."""
     if sampling not in SCHEMES:
         reason = _UNCOVERED.get(str(sampling), f"known are {', '.join(SAMPLINGS)}")
         raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not covered: {reason}", field="sampling")
@@ -257,12 +232,7 @@ def scheme_of(sampling: str) -> SamplingScheme:
 
 @extras_named("a calibration that counts on sampling")
 def calibrate_sampling(
-    factorization: CertifiedFactors,
-    target: Question,
-    *,
-    sampling: str,
-    steps: int | None = None,
-    **options: Any,
+    factorization: CertifiedFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
 ) -> Calibration:
     """Return the noise of a factorization under a sampling scheme.
 

@@ -21,14 +21,7 @@ import numpy as np
 from factorize.accounting.bins_law import BinsLaw, best_order_from
 from factorize.accounting.gram_matrix import BinGram, shared_part
 from factorize.accounting.law import Curve
-from factorize.accounting.payoff import (
-    LARGEST_LEVEL,
-    best_tilt,
-    log_call_ceiling,
-    log_put,
-    log_reverse_ceiling,
-    raised,
-)
+from factorize.accounting.payoff import LARGEST_LEVEL, best_tilt, log_call_ceiling, log_put, log_reverse_ceiling, raised
 from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, log_mean_exp, sums_of_rows
 
 CHUNK = 4096
