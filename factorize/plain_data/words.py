@@ -69,7 +69,7 @@ def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
         if word.parts:
             if isinstance(value, str):
                 value = {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
-            _put(found, word, value)
+            _put(found, word, _copied(value))
         else:
             fields.append((name, value))
     for name, value in fields:
@@ -153,6 +153,11 @@ def _put(found: dict[str, Any], word: Word, value: Any) -> None:
             raise InvalidParameter(f"{word.dotted} is of a part that is given as {place!r}", field=word.dotted)
     before = place.get(word.name)
     place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+
+
+def _copied(value: Any) -> Any:
+    """Return a part of the caller's with dictionaries of its own, to which fields are added."""
+    return {name: _copied(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def _name_kinds(of: type, found: dict[str, Any]) -> None:

@@ -100,6 +100,14 @@ def test_what_nobody_can_mean_is_refused(words: dict[str, str], told: str) -> No
         document_of_words(Spec, {"workload": "prefix", "n": "8", **words})
 
 
+def test_parts_of_the_caller_stay_as_they_are() -> None:
+    easier = {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine"}}
+    for n in (8, 16):
+        spec = Spec.of("prefix", n=n, optimize_for=easier, final=0.1)
+        assert spec.optimize_for is not None and spec.optimize_for.n == n
+    assert easier == {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine"}}
+
+
 def test_what_a_kind_does_not_take_is_left_to_its_reader() -> None:
     with pytest.raises(InvalidParameter, match="unknown field 'bands', near 'bands'|dense takes no other field"):
         parse_spec(document_of_words(Spec, {"workload": "prefix", "n": 8, "mechanism": "dense", "bands": 2}))
