@@ -49,7 +49,7 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
 
 
 def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return `digest` and `sha256` of a file that was just written; raise as `load`, or StoreUnavailable if unread."""
+    """Return `digest` and `sha256` of a new file; raise as `load` does, or StoreUnavailable where it cannot be read."""
     try:
         digest = load(path, matrices=matrices).digest
         with path.open("rb") as stream:

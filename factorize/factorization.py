@@ -286,7 +286,7 @@ def _covered(base: Factorization, parts: dict[str, np.ndarray]) -> dict[str, np.
 
 
 def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
-    """Return structure and tensors, by suffix, of C_inv or B as a file holds them; TooLarge as `with_matrices`."""
+    """Return structure and tensors, by suffix, of C_inv or B as a file holds them; it raises as `with_matrices`."""
     inverse = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if name == "C_inv" else None
     if inverse is not None:
         return "toeplitz", {"coefficients": inverse}

@@ -97,10 +97,6 @@ class Single(Participation):
 
     kind: Literal["single"] = "single"
 
-    def canonical(self, n: int) -> Single:
-        """Itself."""
-        return self
-
     def without_end(self) -> Single:
         """Itself."""
         return self

@@ -174,7 +174,7 @@ def calibrate_bins(
 
 
 def bins_of(factorization: Any) -> int:
-    """Return the steps of an epoch: n / epochs, n of a single participation; InvalidParameter where there are none."""
+    """Return the steps of an epoch, n if there is one; raise InvalidParameter for a participation without epochs."""
     participation, n = factorization.spec.participation, factorization.strategy.finite().n
     if participation.passes is not None:
         return n // participation.passes

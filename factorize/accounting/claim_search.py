@@ -18,10 +18,11 @@ import numpy as np
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, Direction, Evidence, prefixed
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.law import LARGEST_EPSILON, MARGIN, Bound, Law
+from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
+from factorize.format.bins_claims import LARGEST_EPSILON
 from factorize.format.claims import CertifiedFactors
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of

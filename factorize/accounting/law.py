@@ -12,13 +12,12 @@ from typing import ClassVar, NamedTuple
 
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.format.bins_claims import LARGEST_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
 from factorize.privacy import Adjacency
 from factorize.structures.endless import AnyStrategy
 
-LARGEST_EPSILON = 1e6
-"""Of a claim: beyond, nothing is private."""
 MARGIN = 1e-9
 """Of a logarithm, upward: more than doubles lose of it."""
 

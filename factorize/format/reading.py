@@ -74,7 +74,7 @@ def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.n
 
 
 def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the evidence by name without `dual.`; raise CorruptObject unless it is finite doubles of the digest."""
+    """Return the evidence by name without `dual.`; raise CorruptObject unless finite doubles hash as stated."""
     entry = manifest["dual"]
     if entry is None:
         return {}

@@ -30,7 +30,7 @@ class Momentum(Rated):
 
     def operators(self) -> tuple[Operator, ...]:
         """Momentum, then the rates, then the sum."""
-        first = LookAhead(self.momentum, self.n) if self.nesterov else Decay(np.full(self.n, self.momentum))
+        first = LookAhead(self.momentum) if self.nesterov else Decay(np.full(self.n, self.momentum))
         return (first, Accumulate()) if self.time_invariant else (first, Scale(self.rates()), Accumulate())
 
     def easier(self) -> Workload:

@@ -118,23 +118,19 @@ class LookAhead:
     """Nesterov's output: y = x + momentum m, with m_i = momentum m_{i-1} + x_i."""
 
     momentum: float
-    n: int
 
     def apply(self, x: Array) -> Array:
         """Add the weighted momentum to its input."""
-        return x + self.momentum * self._buffer().apply(x)
+        return x + self.momentum * Decay(np.full(len(x), self.momentum)).apply(x)
 
     def adjoint(self, y: Array) -> Array:
         """Add the weighted adjoint momentum to its input."""
-        return y + self.momentum * self._buffer().adjoint(y)
+        return y + self.momentum * Decay(np.full(len(y), self.momentum)).adjoint(y)
 
     def state_space(self, n: int) -> StateSpace:
         """One state, m_{i-1}: y_i = (1 + momentum) x_i + momentum^2 m_{i-1}."""
         mu = np.full((n, 1), self.momentum)
         return StateSpace(mu[:, :, None], np.ones((n, 1)), mu**2, np.full(n, 1.0 + self.momentum))
-
-    def _buffer(self) -> Decay:
-        return Decay(np.full(self.n, self.momentum))
 
 
 @dataclass(frozen=True)
