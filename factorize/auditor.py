@@ -127,7 +127,8 @@ class ParticipationAuditor:
 
     def refusal(self, index: int) -> str | None:
         """Return why an example may not take part in the step that comes next; None if it may."""
-        return self._reason_of(index) if index < len(self._last) else None
+        who = int(self._identify([index])[0])
+        return self._reason_of(who) if who < len(self._last) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; restore it together with the noise."""

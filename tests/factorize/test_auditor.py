@@ -227,6 +227,12 @@ def test_users_of_any_kind_are_told_apart(kind):
         auditor.record([4])
 
 
+def test_a_user_may_not_take_part_again_by_another_example():
+    auditor = ParticipationAuditor(SINGLE, N, users=["ann", "bob", "ann"])
+    auditor.record([0])
+    assert auditor.refusal(2) == "one example is in 2 steps" and auditor.refusal(1) is None
+
+
 @pytest.mark.parametrize("users", [np.zeros((3, 2)), [[1], [2]], [float("nan"), None], "ab"])
 def test_users_that_are_nobody_are_refused(users):
     with pytest.raises(InvalidParameter) as caught:
