@@ -42,7 +42,7 @@ class BinGram:
 
     @property
     def bins(self) -> int:
-        """B."""
+        """Their number, b."""
         return len(self.gram)
 
     @property

@@ -22,17 +22,7 @@ Method = Literal["verified", "deterministic"]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """What a calibration is asked for, beside the privacy.
-
-    Attributes:
-        clip_norm: bound on one contribution.
-        divisor: the fixed public divisor of means; None for sums.
-        adjacency: `zero_out`, and for `fixed` also `replace_one`.
-        dataset_size: N, public, of the Poisson schemes.
-        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
-        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
-        method: of `balls_in_bins`.
-    """
+    """What a calibration is asked for beside the privacy; `CalibrationRequest` says what each option means."""
 
     clip_norm: float = 1.0
     divisor: int | None = None
