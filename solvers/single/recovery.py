@@ -9,6 +9,7 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.solvers.single.ascent import Iterate
 
+_RANK = 1e-13  # of the largest singular value: below that one is as good as zero
 _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
@@ -23,9 +24,8 @@ def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
     Raises:
         SolveFailed: no candidate could be inverted.
     """
-    root = np.sqrt(at.s)[:, None] * at.q.T / np.sqrt(at.v)
     best, lowest = None, np.inf
-    for candidate in _candidates(root):
+    for candidate in _candidates(at):
         strategy = ql_factor(candidate)
         loss = loss_of(at.target, strategy)
         if loss < lowest:
@@ -39,13 +39,25 @@ def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
     return best, lowest
 
 
-def _candidates(root: np.ndarray) -> Iterator[np.ndarray]:
+def _candidates(at: Iterate) -> Iterator[np.ndarray]:
     """Yield matrices whose Gram matrix is X, or X with more on its diagonal."""
-    yield root
+    yield np.sqrt(at.s)[:, None] * at.q.T / np.sqrt(at.v)
+    root = _root_of_rank(at)
     x = np.einsum("ai,ai->i", root, root)
     for ridge in _RIDGES:
         for top in (x.max(), np.maximum(x, 1.0)):
             yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
+
+
+def _root_of_rank(at: Iterate) -> np.ndarray:
+    """Return a root of X without what rounding makes of singular values of zero, shape (rank, n).
+
+    Its rows are u^T T / sqrt(s), u a left singular vector of T D, so that no weight near zero divides.
+    """
+    u, s, _ = np.linalg.svd(at.target * np.sqrt(at.v), full_matrices=False)
+    rank = int((s > _RANK * s[0]).sum())
+    root: np.ndarray = (u[:, :rank].T @ at.target) / np.sqrt(s[:rank, None])
+    return root
 
 
 def ql_factor(root: np.ndarray) -> np.ndarray:
