@@ -1,8 +1,8 @@
 """Kernels that compile quickly: their options, copies of arrays, and constants. Imported on first use: numba is heavy.
 
 A first solve waits for the compiler, so that `kernel` and `part` leave out what nobody calls: the entries for C, and
-those for Python where kernels alone call a function, which becomes machine code in those kernels only. No garbage is
-collected meanwhile: the compiler makes millions of objects, and looking through them takes an eighth of its time.
+those for Python where kernels alone call a function. No garbage is collected meanwhile: the compiler makes millions of
+objects, and looking through them takes an eighth of its time.
 
 ``out[...] = source`` brings the words of numba's error about shapes along, text of numbers and all: ten seconds of
 compiling in each process that compiles such a kernel first. `assign` compiles in a tenth of one. And what is called
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba import types
-from numba.core import codegen, compiler, event
+from numba.core import event
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
@@ -26,35 +26,12 @@ Value = TypeVar("Value", int, bool)
 
 def kernel(**options: Any) -> Any:
     """Return a decorator: compile a function on its first call, without the interpreter lock, and keep it on disk."""
-    return cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, **{"cache": True} | options)
+    return cast(Any, numba.njit)(cache=True, nogil=True, no_cfunc_wrapper=True, **options)
 
 
 def part(**options: Any) -> Any:
     """Return a decorator: compile a function that kernels alone call; Python cannot call it."""
-    return kernel(cache=False, no_cpython_wrapper=True, pipeline_class=_PartCompiler, **options)
-
-
-class _PartCode(codegen.JITCodeLibrary):
-    """The code of a part, left as it is linked into a kernel's."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
-
-
-class _PartCompiler(compiler.Compiler):
-    """Compiles a part up to its code; a result is known by a built-in function of its own, which nobody calls."""
-
-    def __init__(self, typing: Any, target: Any, _library: None, *rest: Any) -> None:
-        cast(Any, super()).__init__(typing, target, cast(Any, _PartCode)(target.codegen(), "part"), *rest)
-        self.state.flags.no_compile = True
-
-    def compile_extra(self, func: Any) -> Any:
-        result = cast(Any, super()).compile_extra(func)._replace(entry_point=[].append)
-        self.state.targetctx.insert_user_function(result.entry_point, result.fndesc, [result.library])
-        return result
+    return kernel(no_cpython_wrapper=True, **options)
 
 
 class _NoGarbage(event.Listener):
