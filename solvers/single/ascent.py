@@ -137,17 +137,22 @@ def evaluate(target: np.ndarray, v: np.ndarray) -> Iterate:
 
 
 def right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return singular values, descending, and right singular vectors as columns.
+    """Return singular values, descending, and right singular vectors as columns; see `singular`."""
+    return singular(matrix)[1:]
+
+
+def singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return left singular vectors as columns, singular values, descending, and right singular vectors as columns.
 
     Raises:
         SolveFailed: the matrix left the range of double precision, or LAPACK gave up.
     """
     try:
-        _, s, vt = np.linalg.svd(matrix, full_matrices=False)
+        u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     except np.linalg.LinAlgError:
         raise SolveFailed(
             "the singular values did not converge; rescale the workload so that its entries lie near 1"
         ) from None
     if not 0 < float(s.sum()) < np.inf:
         raise SolveFailed(f"the dual value is {s.sum()}; rescale the workload so that its entries lie near 1")
-    return s, vt.T
+    return u, s, vt.T

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solvers.single.ascent import Iterate
+from factorize.solvers.single.ascent import Iterate, singular
 
 _RANK = 1e-13  # of the largest singular value: below that one is as good as zero
 _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
@@ -22,7 +22,7 @@ def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
     half the tolerance is taken, else the one with the smallest loss.
 
     Raises:
-        SolveFailed: no candidate could be inverted.
+        SolveFailed: no candidate could be inverted, or the singular values did not converge.
     """
     best, lowest = None, np.inf
     for candidate in _candidates(at):
@@ -54,7 +54,7 @@ def _root_of_rank(at: Iterate) -> np.ndarray:
 
     Its rows are u^T T / sqrt(s), u a left singular vector of T D, so that no weight near zero divides.
     """
-    u, s, _ = np.linalg.svd(at.target * np.sqrt(at.v), full_matrices=False)
+    u, s, _ = singular(at.target * np.sqrt(at.v))
     rank = int((s > _RANK * s[0]).sum())
     root: np.ndarray = (u[:, :rank].T @ at.target) / np.sqrt(s[:rank, None])
     return root
