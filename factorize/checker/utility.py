@@ -18,12 +18,11 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants
 from factorize.checker.bounds.classes import toeplitz_bound
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
+from factorize.checker.bounds.in_band import bound_in_band
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.nuclear_norms import (
     LARGEST_VECTORS,
     WeightedTarget,
-    band_evidence,
-    cost_in_band,
     guess_by_strategy,
     norm_below,
     norm_by_vectors,
@@ -147,16 +146,12 @@ class Utility:
         if self._strategy.n > LARGEST_IN_BAND:
             raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
         diagonals, scale = self._strategy.reading.bands, self._strategy.scale
-        if rows is None or diagonals is None or not self._strategy.bandwidth <= bands <= form.separation:
+        square = self._workload.rows == self._strategy.n
+        if rows is None or diagonals is None or not (square and self._strategy.bandwidth <= bands <= form.separation):
             raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
-        factor, guess = band_evidence(weighted, diagonals if scale is None else diagonals * scale, bands)
-        try:
-            norm = norm_below(targets(factor, weighted), guess)
-        except NotEnclosed:
-            norm = norm_by_vectors(weighted, [factor])
-        return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
+        return form.most * bound_in_band(weighted, diagonals if scale is None else diagonals * scale, bands) / rows[1]
 
     @cached_property
     def _weighing(self) -> Weighing:

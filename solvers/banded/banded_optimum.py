@@ -93,7 +93,7 @@ def estimate(spec: Spec) -> Estimate:
     if is_start_alone(spec.workload.n, spec.mechanism.bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
     if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
-        entries, work = entries + 6 * n**2, work + 6 * n**3
+        entries, work = entries + 6 * n**2, work + 2 * n**3
     needed = estimate_of(entries=entries, multiplications=work)
     if n * b > LARGEST:
         raise TooLarge(

@@ -5,7 +5,7 @@ Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of t
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
 
-The bound over the class (checker/doubles/band_bound.py) lags behind the loss by up to some hundred n times what a step
+The bound over the class (checker/bounds/in_band.py) lags behind the loss by up to some hundred n times what a step
 may still gain, measured, which is what ends the search.
 """
 

@@ -21,7 +21,7 @@ from factorize.checker.spec.objectives import Weighing
 from factorize.errors import CertificateError
 
 LARGEST_IN_BAND = 4096
-"""Longest n for which the bound over banded matrices is proved, by some fifteen products of whole matrices."""
+"""Longest n for which the bound over banded matrices is proved, with some five arrays of n x n numbers."""
 
 
 class LowerBound(NamedTuple):

@@ -1,13 +1,8 @@
-"""Lower bounds over all strategy matrices and within a band, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F.
+"""Lower bounds over all strategy matrices, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F.
 
 Any F and any Q prove something: a bad guess weakens a bound and never makes it false. Q = P (I - E / 2) for P near the
 polar factor of W A F, as a C near the optimum or singular vectors suggest it, and E the computed P^T P - I
 (docs/notes/checker.md, "Lower bound").
-
-Within a band, for every Y of the class with unit diagonal, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 tr(Q^T T F) / |Q|_2,
-T = W A. Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute
-entries in the band. For Z = T (C^T C)^-1 of the best of the class Z^T Z has no entries within the band, off the
-diagonal: F is near its root without them, and Z F^-T near the polar factor of T F.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +54,18 @@ class WeightedTarget(NamedTuple):
             before = np.array(self.weighing.references)
             rows = rows - np.where(before[:, None] >= 0, rows[np.maximum(before, 0)], 0.0)
         return np.asarray(rows * self.scales[:, None])
+
+    @property
+    def inverse(self) -> Any:
+        """(W A)^-1, nearly, as a sparse matrix, with 0 for a step that moves nothing; None where A is no chain."""
+        from scipy.sparse import dia_array
+
+        if self.workload.chain is None or self.weighing.tau is not None:
+            return None
+        follow, feed = self.workload.chain
+        inverse = np.divide(1.0, feed, out=np.zeros_like(feed), where=feed != 0)
+        bands = np.array([inverse, np.roll(-follow * inverse, -1)]) / self.scales
+        return dia_array((bands, [0, -1]), shape=(len(feed), len(feed)))
 
 
 def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:
@@ -171,54 +178,3 @@ def _nearer(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             break
         guess = guess - 0.5 * (guess @ near)
     return guess, near
-
-
-_ADDED = (0.0, *(10.0**power for power in range(-15, -2, 2)))
-"""Of the largest entry, to the diagonal of a W that rounding or a poor C makes indefinite: any F proves something."""
-
-
-def band_evidence(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -> tuple[Evidence, np.ndarray]:
-    """Return F, and something near the polar factor of W A F.
-
-    `diagonals` are those of C, shape (any, n), as LAPACK has them, and `bands` counts those of the class.
-
-    Raises:
-        NotEnclosed: C is too far from the best of its class, or numbers leave the range of doubles.
-    """
-    import scipy.linalg
-
-    n, solve = diagonals.shape[1], scipy.linalg.lapack.dtbtrs
-    with np.errstate(all="ignore"):
-        target = weighted.guess(np.eye(n)).T
-        both = solve(diagonals, solve(diagonals, target, uplo="L", trans="T")[0], uplo="L")[0]  # transposed
-        weights = gram(both.T)
-        for d in range(1, min(bands, n)):
-            places = np.arange(n - d)
-            weights[places, places + d] = weights[places + d, places] = 0.0
-        finite(float(np.einsum("ij->", weights)))
-        root = _root(weights)
-        guess = scipy.linalg.blas.dtrsm(1.0, root, both, lower=1).T
-    return Evidence(np.arange(n)[None], root[None]), guess
-
-
-def _root(weights: np.ndarray) -> np.ndarray:
-    for added in _ADDED:
-        try:
-            return np.asarray(np.linalg.cholesky(weights + added * weights.max() * np.eye(len(weights))))
-        except np.linalg.LinAlgError:
-            continue
-    raise NotEnclosed("C is too far from the best of its class for a bound of this kind")
-
-
-def cost_in_band(factor: Evidence, bands: int) -> Fraction:
-    """At least the trace of F F^T and its absolute entries in the band."""
-    root = factor.blocks[0]
-    n, total, sizes = len(root), [], 0.0
-    norms = np.sqrt(np.einsum("ij,ij->i", root, root)) * (1 + gamma(n + 4))
-    for d in range(min(bands, n)):
-        entries = np.abs(np.einsum("ij,ij->i", root[d:], root[: n - d]))
-        total.append(math.fsum(entries.tolist()) * (2 if d else 1))
-        sizes += float((norms[d:] * norms[: n - d]).sum()) * (2 if d else 1)
-    found = (math.fsum(total) + gamma(n + 2) * sizes * (1 + SLACK) * (1 + gamma(n))) * (1 + SLACK) + n * n * TINY
-    finite(found)
-    return Fraction(found)

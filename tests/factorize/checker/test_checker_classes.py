@@ -56,7 +56,7 @@ def bound_of(result: Factorization) -> float:
     tensors = {
         name.removeprefix("C").removeprefix("."): array for name, array in result.tensors().items() if name[0] == "C"
     }
-    strategy = Strategy(entry["structure"], tensors, N)
+    strategy = Strategy(entry["structure"], tensors, result.spec.workload.n)
     return Utility(spec, strategy, {}, {}).class_bound.objective
 
 
@@ -137,6 +137,32 @@ def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
     assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
     manifest["certificate"]["class_lower_bound"]["objective"] *= 1 - 1e-5
     assert any("converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@pytest.mark.parametrize(
+    ("workload", "objective"),
+    [
+        ({"kind": "prefix"}, {"kind": "mean"}),
+        ({"kind": "prefix"}, {"kind": "lambda_tau", "tau": 7}),
+        ({"kind": "momentum", "momentum": 0.9}, {"kind": "mean"}),
+        (
+            {"kind": "schedule", "learning_rates": [1.0, 0.0, *[0.5] * 298]},
+            {"kind": "weighted", "weights": [2.0] * 300},
+        ),
+    ],
+    ids=["prefix", "restarts", "momentum", "rates"],
+)
+@pytest.mark.parametrize("bands", [2, 150])
+def test_a_strategy_near_the_best_of_its_band_proves_nearly_as_much(
+    workload: dict[str, Any], objective: dict[str, Any], bands: int
+) -> None:
+    best = solved({**workload, "n": 300}, {"kind": "banded", "bands": bands}, None, objective)
+    optimum, diagonals = best.certificate.loss.objective, best.tensors()["C.bands"]
+    assert optimum * (1 - 1e-9) <= bound_of(best) <= optimum
+    moved = diagonals + 1e-5 * np.random.default_rng(3).standard_normal(diagonals.shape) * (diagonals != 0)
+    strategy = BandedMatrix(moved / np.linalg.norm(moved, axis=0))
+    near = Factorization.from_solution(best.spec, Solution(strategy, Outcome.CLOSED_FORM, 0), solver=SOLVER)
+    assert optimum * (1 - 1e-3) <= bound_of(near) <= optimum
 
 
 @pytest.mark.parametrize("mechanism", ["toeplitz", {"kind": "banded_toeplitz", "bands": 6}], ids=["whole", "banded"])

@@ -1,0 +1,101 @@
+"""The lower bound within a band, from C alone.
+
+For T = W A, any F and every Y of the class with unit diagonal, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F).
+Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute entries
+in the band, and tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and
+F = X^-1 T^T, the entries of F F^T in the band are zero off the diagonal, and T F = T X^-1 T^T is positive semidefinite:
+both inequalities are equalities. A C near the best leaves small entries off the diagonal. For E, which is less these
+entries, F + E X T^-1 / 2 has none to first order. Nothing that F is made from needs to be exact.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.checker.arithmetic.near import TINY
+from factorize.checker.doubles.nuclear_norms import WeightedTarget
+from factorize.checker.doubles.roundings import SLACK, finite, gamma
+from factorize.checker.doubles.triangles import gram, roundings_of
+
+_MOST_FACTORS = 4
+_SETTLED = 1e-13  # of the trace: entries in the band that another correction need not take back
+_BLOCK = 128
+
+
+def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -> Fraction:
+    """Return a number not above the least |T Y^-1/2|^2 of the class, T = W A.
+
+    `diagonals` are those of C, shape (any, n), as LAPACK has them, and `bands` counts those of the class.
+
+    Raises:
+        NotEnclosed: numbers leave the range of doubles.
+    """
+    from scipy.linalg.lapack import dtbtrs
+
+    best, n = Fraction(0), diagonals.shape[1]
+    with np.errstate(all="ignore"):
+        target = weighted.guess(np.eye(n))
+        once = dtbtrs(diagonals, target.T, uplo="L", trans="T")[0]
+        factor = np.ascontiguousarray(dtbtrs(diagonals, once, uplo="L")[0])
+        for _ in range(_MOST_FACTORS):
+            entries = _entries_in_band(factor, bands)
+            bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, factor.shape[1])
+            if bound <= best:
+                break
+            best = bound
+            if np.abs(entries[1:]).sum() <= _SETTLED * entries[0].sum():
+                break
+            factor += _correction(weighted, target, diagonals, entries)
+            if not np.isfinite(np.einsum("ij->", factor)):
+                break
+    return best
+
+
+def _correction(weighted: WeightedTarget, target: np.ndarray, diagonals: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """Return E X T^-1 / 2, shape (n, m), with 0 for steps that move nothing."""
+    from scipy.linalg.blas import dtrsm
+    from scipy.sparse import dia_array
+
+    n = diagonals.shape[1]
+    strategy = dia_array((diagonals, -np.arange(len(diagonals))), shape=(n, n))
+    below = dia_array((-0.5 * entries[1:], -np.arange(1, len(entries))), shape=(n, n))
+    product = strategy.T @ (strategy @ (below + below.T))
+    if (inverse := weighted.inverse) is not None:
+        return np.asarray((inverse.T @ product).T.toarray())
+    still = np.flatnonzero(target.diagonal() == 0)
+    target[still, still] = 1.0
+    return np.asarray(dtrsm(1.0, target.T, product.toarray(order="F"), overwrite_b=1).T)
+
+
+def _entries_in_band(factor: np.ndarray, bands: int) -> np.ndarray:
+    """Return the products of rows j and j + d of F at [d, j], shape (bands, n)."""
+    n = len(factor)
+    size, entries = max(bands, _BLOCK), np.zeros((bands, n))
+    for start in range(0, n, size):
+        products = gram(factor[start : start + size + bands - 1].T)
+        for d in range(min(bands, len(products))):
+            some = products.diagonal(d)[:size]
+            entries[d, start : start + len(some)] = some
+    return entries
+
+
+def _trace_below(weighted: WeightedTarget, factor: np.ndarray) -> Fraction:
+    """Return a number not above the trace of T F, or 0."""
+    pairs = [(float(row.values[t]), float(row.errors[t])) for t, row in enumerate(weighted.times(factor))]
+    values, errors = zip(*pairs, strict=True)
+    finite(*values, *errors)
+    total, lost = math.fsum(values), math.fsum(errors)
+    return max(Fraction(total) - Fraction((lost + abs(total) * 2.0**-52) * (1 + SLACK)), Fraction(0))
+
+
+def _cost_above(entries: np.ndarray, terms: int) -> Fraction:
+    """Return at least the trace of F F^T and its absolute entries in the band, of sums of as many terms."""
+    trace, count = math.fsum(entries[0].tolist()), 2 * len(entries) - 1
+    cost = trace + 2 * math.fsum(np.abs(entries[1:]).ravel().tolist())
+    # The magnitudes of an entry are at most the norms of two columns, and these sum to at most the trace (Cauchy).
+    rounded = gamma(roundings_of(terms) + 2) * count * trace
+    finite(cost, rounded)
+    return Fraction((cost + rounded) * (1 + SLACK)) + terms * entries.size * 2 * Fraction(TINY)
