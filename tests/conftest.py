@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ from factorize.encoding import is_digest
 
 if TYPE_CHECKING:
     from bucket_server import BucketServer
-    from command_line import Within
+    from command_line import CommandLine
     from playwright.sync_api import Browser
     from postgres_server import PostgresServer
     from servers import LiveService
@@ -192,22 +191,11 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def within(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Within:
-    """Commands run in this process, in a folder and with a default store of the test's own."""
-    from command_line import Run
+def within(tmp_path: Path) -> CommandLine:
+    """Commands that run in a folder and with a default store of the test's own."""
+    from command_line import CommandLine
 
-    from factorize.api.commands.application import run
-
-    for name in ("FACTORIZE_DATABASE", "FACTORIZE_SERVICE", "FACTORIZE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FACTORIZE_STORE", str(tmp_path / "store"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object, stdin: str = "") -> Run:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        return Run(run([str(argument) for argument in arguments]), *capsys.readouterr())
-
-    return call
+    return CommandLine(tmp_path, FACTORIZE_STORE=str(tmp_path / "store"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

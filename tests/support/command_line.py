@@ -1,22 +1,23 @@
-"""The real command in a process of its own, forked from one that has its imports or started."""
+"""The command line as a user runs it in a folder: in this process, or in one of its own that is left running."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from forked_commands import COMMANDS, POSSIBLE
+from factorize.api.commands.application import run
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "factorize.api.cli")
-SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,6 @@ class Run:
         return self.err
 
 
-Within = Callable[..., Run]
-"""Runs commands in this process."""
-
-
 def environment(home: Path) -> dict[str, str]:
     """No setting from outside; the default store is below `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "XDG_"))}
@@ -48,25 +45,24 @@ def environment(home: Path) -> dict[str, str]:
 
 
 class CommandLine:
-    """Commands that share a home folder, and with it the default store."""
+    """Commands that share a home folder, and with it the default store.
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    Args:
+        home: the folder that they run in.
+        variables: further environment variables.
+    """
+
+    def __init__(self, home: Path, **variables: str) -> None:
+        self.home, self._variables = home, variables
 
     def __call__(self, *arguments: object, stdin: str = "", **variables: str) -> Run:
-        given, own = list(map(str, arguments)), environment(self.home) | variables
-        if POSSIBLE:
-            return Run(*COMMANDS.run(given, stdin=stdin, folder=self.home, environment=own, seconds=SECONDS))
-        done = subprocess.run(
-            [*PROGRAM, *given],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            cwd=self.home,
-            env=own,
-            timeout=SECONDS,
-        )
-        return Run(done.returncode, done.stdout, done.stderr)
+        """Run a command in this process, which sees what a process of its own would see."""
+        own = environment(self.home) | self._variables | variables
+        typed, out, err = (io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin.encode(), b"", b""))
+        with mock.patch.dict(os.environ, own, clear=True), mock.patch.object(sys, "stdin", typed), chdir(self.home):
+            with redirect_stdout(out), redirect_stderr(err):
+                code = run([str(argument) for argument in arguments])
+        return Run(code, *(_written(stream) for stream in (out, err)))
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start a command and leave it running; Ctrl-C reaches it even where the tests run in the background."""
@@ -79,6 +75,11 @@ class CommandLine:
             env=environment(self.home),
             preexec_fn=_heed_interrupts,
         )
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
 
 
 def _heed_interrupts() -> None:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import CommandLine
 from specs import spec_text
 
-from factorize.api.commands.application import run
 from factorize.storage.store import open_store
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    def command(*arguments: object) -> tuple[int, str, str]:
-        code = run([*map(str, arguments), "--store", str(tmp_path / "store")])
-        return (code, *capsys.readouterr())
-
-    return command
 
 
 def saved(folder: Path, array: np.ndarray) -> Path:
@@ -35,35 +23,34 @@ def dense(n: int) -> np.ndarray:
     return np.tril(np.random.default_rng(n).random((n, n))) + np.eye(n)
 
 
-def test_added_strategies_are_certified_and_stored(call: Call, tmp_path: Path) -> None:
+def test_added_strategies_are_certified_and_stored(within: CommandLine, tmp_path: Path) -> None:
     path = saved(tmp_path, dense(8))
-    code, out, err = call(
+    done = within(
         "add", path, "--spec", spec_text(8, participation={"kind": "fixed_epochs", "epochs": 2}), "--output", "json"
     )
-    assert code == 0 and err == ""
-    manifest = json.loads(out)
+    assert done.err == ""
+    manifest = done.json()
     assert manifest["spec"]["mechanism"]["kind"] == manifest["solver"]["mechanism"] == "added"
     assert manifest["certificate"]["converged"] is False and manifest["solver"]["outcome"] == "added"
     assert manifest["certificate"]["lower_bound"] is None
     loaded = open_store(tmp_path / "store").load(manifest["digest"])
     assert (loaded.strategy.dense() == dense(8)).all()
-    assert call("verify", manifest["digest"])[0] == 0
-    assert call("verify", manifest["spec_digest"])[0] == 0
-    assert json.loads(call("add", path, "--spec", json.dumps(manifest["spec"]), "--output", "json")[1]) == manifest
+    assert within("verify", manifest["digest"]).code == 0
+    assert within("verify", manifest["spec_digest"]).code == 0
+    assert within("add", path, "--spec", json.dumps(manifest["spec"]), "--output", "json").json() == manifest
 
 
-def test_an_added_strategy_does_not_answer_for_a_solver(call: Call, tmp_path: Path) -> None:
-    added = json.loads(call("add", saved(tmp_path, dense(6)), "--spec", spec_text(6), "--output", "json")[1])
-    solved = json.loads(call("solve", spec_text(6), "--output", "json")[1])
+def test_an_added_strategy_does_not_answer_for_a_solver(within: CommandLine, tmp_path: Path) -> None:
+    added = within("add", saved(tmp_path, dense(6)), "--spec", spec_text(6), "--output", "json").json()
+    solved = within("solve", spec_text(6), "--output", "json").json()
     assert solved["digest"] != added["digest"] and solved["certificate"]["converged"]
-    code, _, err = call("solve", json.dumps(added["spec"]))
-    assert code == 2 and "added" in err
+    assert "added" in within("solve", json.dumps(added["spec"])).error(2)
 
 
-def test_toeplitz_matrices_keep_their_structure(call: Call, tmp_path: Path) -> None:
+def test_toeplitz_matrices_keep_their_structure(within: CommandLine, tmp_path: Path) -> None:
     array = ToeplitzMatrix(np.array([1.0, 0.5, 0.25, 0.125]), 4).dense()
     sparse = spec_text(4, participation={"kind": "min_sep", "min_sep": 2})
-    manifest = json.loads(call("add", saved(tmp_path, array), "--spec", sparse, "--output", "json")[1])
+    manifest = within("add", saved(tmp_path, array), "--spec", sparse, "--output", "json").json()
     assert manifest["matrices"]["C"]["structure"] == "toeplitz"
     assert manifest["certificate"]["sensitivity"]["kind"] == "exact"
 
@@ -78,6 +65,5 @@ def test_toeplitz_matrices_keep_their_structure(call: Call, tmp_path: Path) -> N
     ],
     ids=["above the diagonal", "another n", "singular", "too ill-conditioned"],
 )
-def test_what_cannot_be_added(call: Call, tmp_path: Path, array: np.ndarray, n: int, code: int) -> None:
-    found, out, err = call("add", saved(tmp_path, array), "--spec", spec_text(n))
-    assert found == code and out == "" and err.startswith("error: ")
+def test_what_cannot_be_added(within: CommandLine, tmp_path: Path, array: np.ndarray, n: int, code: int) -> None:
+    assert within("add", saved(tmp_path, array), "--spec", spec_text(n)).error(code).startswith("error: ")

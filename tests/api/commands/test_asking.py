@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import Run
+from command_line import CommandLine
 from specs import solved, spec_text
 
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
-
-Within = Callable[..., Run]
-
-
-@pytest.fixture
-def within(capsys: pytest.CaptureFixture[str]) -> Within:
-    def call(*arguments: object) -> Run:
-        from factorize.api.commands.application import run
-
-        code = run([str(argument) for argument in arguments])
-        return Run(code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +23,16 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str
 
 
 class TestWords:
-    def test_the_commands_own_options_are_theirs(self, within: Within, tmp_path: Path) -> None:
+    def test_the_commands_own_options_are_theirs(self, within: CommandLine, tmp_path: Path) -> None:
         given = ("estimate", "prefix", "--output", "json", "--n", 8, "--store", tmp_path / "none")
         done = within(*given, "--mechanism", "identity")
         assert done.json()["spec"]["mechanism"] == {"kind": "identity"} and not done.json()["known"]
 
-    def test_a_file_of_that_name_is_a_file(
-        self, within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
+    def test_a_file_of_that_name_is_a_file(self, within: CommandLine, tmp_path: Path) -> None:
         (tmp_path / "prefix").write_text(spec_text(5))
         assert json.loads(within("spec", "show", "prefix").out)["workload"]["n"] == 5
 
-    def test_help_and_completion_know_every_kind(self, within: Within) -> None:
+    def test_help_and_completion_know_every_kind(self, within: CommandLine) -> None:
         text = within("solve", "prefix", "--n", 8, "--help").out
         assert all(f"--{name} " in text for name in ("epochs", "learning-rates", "min-sep", "optimize-for", "tau"))
         assert "buffered_linear" in text
@@ -76,13 +59,13 @@ class TestWords:
 
 
 class TestSpec:
-    def test_the_canonical_form_and_its_meaning(self, within: Within) -> None:
+    def test_the_canonical_form_and_its_meaning(self, within: CommandLine) -> None:
         shown = within("spec", "show", "prefix", "--n", 4).out
         assert parse_spec(shown).document() == json.loads(shown) and json.loads(shown)["mechanism"]["kind"] == "dense"
         told = within("spec", "explain", "prefix", "--n", 4, "--epochs", 2).out
         assert "Fixed order, `epochs` passes" in told and "stands for dense" in told
 
-    def test_fields_of_a_kind(self, within: Within) -> None:
+    def test_fields_of_a_kind(self, within: CommandLine) -> None:
         assert "fixed_epochs takes epochs" in within("spec", "fields", "fixed_epochs").out
         every = within("spec", "fields", "--output", "json").json()["kinds"]
         assert {"prefix", "lambda_tau", "blt", "balls_in_bins"} <= {one["kind"] for one in every}
@@ -91,17 +74,18 @@ class TestSpec:
 
 class TestShortDigests:
     def test_the_beginning_of_a_digest_does(
-        self, within: Within, filled: tuple[str, dict[str, str]], tmp_path: Path
+        self, within: CommandLine, filled: tuple[str, dict[str, str]], tmp_path: Path
     ) -> None:
         url, digests = filled
         for digest in digests.values():
             asked = (digest[:8], "--store", url, "--output", "json")
             assert within("verify", *asked).json()["digest"] == digest
+        assert "|B C - A|" in within("verify", digests["identity"], "--store", url, "--explain").out
         to = tmp_path / "c.safetensors"
         assert within("get", digests["identity"][:9], "--store", url, "--to", to).code == 0 and to.exists()
 
     def test_one_that_begins_nothing_or_several_is_refused(
-        self, within: Within, filled: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+        self, within: CommandLine, filled: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from factorize.storage.index import Index
 
@@ -111,7 +95,7 @@ class TestShortDigests:
         monkeypatch.setattr(Index, "beginning", lambda _self, text: [text + "0" * 60, text + "1" * 60])
         assert "begins 2 digests" in within("verify", digests["identity"][:4], "--store", url).error(2)
 
-    def test_ls_lists_them(self, within: Within, filled: tuple[str, dict[str, str]]) -> None:
+    def test_ls_lists_them(self, within: CommandLine, filled: tuple[str, dict[str, str]]) -> None:
         url, digests = filled
         lines = within("ls", "--store", url).out.splitlines()
         assert {line[:12] for line in lines} == {digest[:12] for digest in digests.values()}
@@ -120,7 +104,7 @@ class TestShortDigests:
         assert within("ls", "--store", url, "--n", 9, "--output", "json").json()["items"] == []
 
     def test_show_shows_one_by_its_beginning_and_from_a_file(
-        self, within: Within, filled: tuple[str, dict[str, str]], tmp_path: Path
+        self, within: CommandLine, filled: tuple[str, dict[str, str]], tmp_path: Path
     ) -> None:
         url, digests = filled
         shown = within("show", digests["identity"][:9], "--store", url)
@@ -135,9 +119,3 @@ class TestShortDigests:
         assert within("show", to, "--store", url, "--output", "json").json()["digest"] == digests["identity"]
         assert "no matrix beats" in within("show", to, "--store", url, "--explain").out
         assert "nothing that begins" in within("show", "0000aaaa1111", "--store", url).error(2)
-
-
-def test_terms_are_explained(within: Within, filled: tuple[str, dict[str, str]]) -> None:
-    url, digests = filled
-    text = within("verify", digests["identity"], "--store", url, "--explain").out
-    assert "no matrix beats" in text and "|B C - A|" in text

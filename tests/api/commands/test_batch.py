@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from house import ROOT
 
 from factorize.api.terminal import spec_lists
 from factorize.api.terminal.spec_lists import ListedSpec, each_spec
 from factorize.errors import InvalidParameter
-from factorize.spec import parse_spec
 
 
 def read(tmp_path: Path, text: str, name: str = "grid.toml") -> list[ListedSpec]:
@@ -43,11 +43,8 @@ def test_a_grid_is_all_combinations_less_the_excluded_ones(tmp_path: Path) -> No
     expected = [(4, {"kind": "single"}), (4, {"kind": "fixed_epochs", "epochs": 2}), (8, {"kind": "single"})]
     assert [(d["workload"]["n"], d["participation"]) for d in documents if d] == expected
     assert all(d and d["tolerance"] == 1e-6 for d in documents)
-
-
-def test_dotted_fields_may_be_quoted_or_nested(tmp_path: Path) -> None:
     nested = GRID.replace('"participation.epochs" = [1, 2]', "participation.epochs = [1, 2]")
-    assert read(tmp_path, nested) == read(tmp_path, GRID)
+    assert read(tmp_path, nested) == entries
 
 
 def test_whole_tables_can_vary(tmp_path: Path) -> None:
@@ -66,12 +63,6 @@ def test_whole_tables_can_vary(tmp_path: Path) -> None:
         "workload=window(n=4,width=2) mechanism=nu_toeplitz(nu=0.5)",
     ]
     assert all(entry.error is None for entry in entries)
-
-
-def test_a_grid_without_axes_is_one_spec(tmp_path: Path) -> None:
-    (entry,) = read(tmp_path, '[spec]\nworkload = {kind = "prefix", n = 4}\n')
-    assert entry.spec == parse_spec('{"workload": {"kind": "prefix", "n": 4}}')
-    assert entry.label == "the spec"
 
 
 def test_combinations_that_are_no_specs_are_kept_with_their_error(tmp_path: Path) -> None:
@@ -144,17 +135,21 @@ def test_bytes_that_are_not_text_are_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "specs.jsonl"
     path.write_bytes(b'\xff\xfe\n{"workload":{"kind":"prefix","n":4}}\n')
     first, second = list(each_spec(path))
-    assert first.spec is None and "UTF-8" in str(first.error)
-    assert second.spec is not None
+    assert first.spec is None and "UTF-8" in str(first.error) and second.spec is not None
 
 
-def test_files_above_the_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_lists, "MAX_FILE_BYTES", 10)
-    with pytest.raises(InvalidParameter, match="36 bytes, more than 10"):
-        read(tmp_path, '{"workload":{"kind":"prefix","n":4}}', "specs.jsonl")
-
-
-def test_lists_above_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_lists, "MAX_SPECS", 2)
-    with pytest.raises(InvalidParameter, match="3 specs"):
+@pytest.mark.parametrize(
+    ("limit", "most", "words"), [("MAX_FILE_BYTES", 10, "111 bytes, more than 10"), ("MAX_SPECS", 2, "3 specs")]
+)
+def test_lists_above_the_limits_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
+) -> None:
+    monkeypatch.setattr(spec_lists, limit, most)
+    with pytest.raises(InvalidParameter, match=words):
         read(tmp_path, '{"workload":{"kind":"prefix","n":4}}\n' * 3, "specs.jsonl")
+
+
+def test_the_grid_of_the_page_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "cli.md").read_text().split("    [spec]\n")[1].split("\nAny other file")[0]
+    entries = read(tmp_path, "[spec]\n" + "\n".join(line.strip() for line in text.splitlines()))
+    assert len(entries) == 15 and all(entry.spec for entry in entries)
