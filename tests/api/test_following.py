@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
-import logging
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from json_log import json_lines
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from patience import wait_for
 from servers import LiveService, serving
 
 from factorize.api.settings import Settings
-from factorize.api.telemetry import JsonLines, of_application
+from factorize.api.telemetry import of_application
 from factorize.errors import MissingExtra
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
@@ -42,24 +40,12 @@ def live(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) 
 @pytest.fixture(scope="module")
 def lines(live: LiveService) -> list[dict[str, Any]]:
     """What is written while one spec is solved for one request."""
-    stream, logger = io.StringIO(), logging.getLogger("factorize")
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        answer = live.post(SPEC, HEADERS)
-        while answer.status == 202:
-            answer = live.post(SPEC, {"Prefer": "wait=30"})
-        assert answer.status == 200
-        deadline = time.monotonic() + 60
-        while "a solve is settled" not in stream.getvalue():  # its last line, which the answer does not wait for
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+    with json_lines() as written:
+        live.post(SPEC, HEADERS)
+        live.solve(SPEC)
+        # Its last line, which the answer does not wait for.
+        wait_for(lambda: "a solve is settled" in {line["message"] for line in written()}, 60)
+        return written()
 
 
 def test_every_line_of_a_job_names_request_job_and_spec(lines: list[dict[str, Any]], live: LiveService) -> None:
@@ -89,12 +75,12 @@ def test_the_answer_of_a_request_has_a_line(lines: list[dict[str, Any]]) -> None
 def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
     lines: list[dict[str, Any]], spans: InMemorySpanExporter, live: LiveService
 ) -> None:
-    deadline = time.monotonic() + 60
-    found: dict[str, ReadableSpan] = {}
-    while not {"POST /v1/factorizations", "job"} <= set(found):  # a request's span ends after its answer is sent
-        assert time.monotonic() < deadline, sorted(found)
-        time.sleep(0.01)
-        found = {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
+
+    def on_trace() -> dict[str, ReadableSpan]:
+        return {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
+
+    wait_for(lambda: {"POST /v1/factorizations", "job"} <= set(on_trace()), 60)  # ends after its answer is sent
+    found = on_trace()
     request, job = found["POST /v1/factorizations"], found["job"]
     assert f"{request.parent.span_id:016x}" == "b7ad6b7169203331"
     # Another span of the framework may stand between a request and what it does.

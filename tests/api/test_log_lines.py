@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 from typing import Any
 
 import pytest
+from json_log import json_lines
 
-from factorize.api.telemetry import JsonLines, about, bound, read_client_id, read_traceparent
+from factorize.api.telemetry import about, bound, read_client_id, read_traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -17,17 +16,8 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.fixture
 def written() -> Any:
     """All lines that the logger of this package writes as JSON."""
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("factorize")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
+    with json_lines() as lines:
+        yield lines
 
 
 def test_a_line_is_one_object_in_ascii_whatever_it_says(written: Any) -> None:

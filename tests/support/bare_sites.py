@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -60,17 +59,6 @@ def site_of(folder: Path, *extras: str) -> Path:
                 (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
     (folder / "factorize").symlink_to(ROOT / "factorize")
     return folder
-
-
-def megabytes(*extras: str) -> float:
-    """What the files of a plain install and the extras take on disk."""
-    return sum(_bytes(name) for name in closure(required(*extras))) / 1e6
-
-
-@cache
-def _bytes(name: str) -> int:
-    paths = (Path(str(file.locate())) for file in distribution(name).files or [])
-    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def run(site: Path, *argv: str) -> subprocess.CompletedProcess[str]:

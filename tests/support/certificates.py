@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -14,7 +15,7 @@ Signer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def certificate(folder: Path, name: str, signer: Signer | None = None) -> Signer:
-    """Write NAME.crt and NAME.key, signed by the signer or by itself; what signs others."""
+    """Write NAME.crt and NAME.key, of this machine, signed by the signer or by itself; what signs others."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -27,6 +28,7 @@ def certificate(folder: Path, name: str, signer: Signer | None = None) -> Signer
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .sign(signer[1] if signer else key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM

@@ -43,7 +43,7 @@ def now() -> int:
 def test_a_token_is_a_caller_with_the_scopes_of_its_claims(tokens: IssuerTokens) -> None:
     ends = now() + 60
     ada = tokens.caller(token(exp=ends))
-    assert ada.scopes == {Scope.READ}
+    assert ada.scopes == {Scope.READ} and ada.ends == ends
     assert ada.owner.startswith("oidc:") and "ada" not in ada.owner
     assert tokens.caller(token("ec", aud=["other", AUDIENCE], exp=ends)) == ada
     assert tokens.caller(token(sub="bob")).owner != ada.owner
@@ -136,24 +136,14 @@ FORGED = {
 
 
 @pytest.mark.parametrize("kind", FORGED)
-def test_forged_tokens_are_refused_and_not_repeated(tokens: IssuerTokens, kind: str) -> None:
+def test_forged_tokens_are_refused_and_not_repeated(served: IssuerServer, tokens: IssuerTokens, kind: str) -> None:
+    """And none of them has another address asked."""
     text = FORGED[kind]()
     with pytest.raises(AccessRefused) as refused:
         tokens.caller(text)
     assert refused.value.problem == "unauthorized"
     assert not any(piece in str(refused.value) for piece in text.split(".") if len(piece) > 8)
-
-
-def test_a_caller_ends_with_the_token(tokens: IssuerTokens) -> None:
-    ends = int(time.time()) + 200
-    assert tokens.caller(token(exp=ends)).ends == ends
-
-
-def test_no_token_has_another_address_asked(served: IssuerServer, tokens: IssuerTokens) -> None:
-    for kind in FORGED:
-        with pytest.raises(AccessRefused):
-            tokens.caller(FORGED[kind]())
-    assert set(served.asked) == {"/jwks?v=1"}
+    assert set(served.asked) <= {"/jwks?v=1"}
 
 
 # The key set

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from factorize.api.access import holdings as module
-from factorize.api.access.caller import UNLIMITED, Caller, KeyQuotas, QuotaExhausted, Scope
+from factorize.api.access.caller import Caller, KeyQuotas, QuotaExhausted, Scope
 from factorize.api.access.holdings import Holdings
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
 from factorize.api.jobs.job import Job, JobOrder
@@ -45,14 +45,6 @@ class Desk:
 @pytest.fixture
 def desk(ledger: Ledger) -> Desk:
     return Desk(ledger)
-
-
-def test_limits_that_a_key_has_not_are_the_services() -> None:
-    own = KeyQuotas(open_jobs=3, core_seconds_per_day=0)
-    assert own.or_else(KeyQuotas(open_jobs=1, core_seconds_per_day=2, kept_bytes=5)) == KeyQuotas(
-        open_jobs=3, core_seconds_per_day=0, kept_bytes=5
-    )
-    assert UNLIMITED.or_else(UNLIMITED) == UNLIMITED
 
 
 def test_open_jobs_are_those_of_a_name_and_a_refused_job_is_not_begun(desk: Desk) -> None:

@@ -12,31 +12,13 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
 
-from factorize.api.questions.comparison import read_request
 from factorize.api.settings import Settings
-from factorize.errors import InvalidSpec
 from factorize.solvers import compare
 from factorize.spec import parse_spec
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 12}}
 OWN = {"workload": {"kind": "matrix", "rows": [[1, 0, 0], [1, 2, 0], [1, 2, 3]]}}
-ROW = {
-    "mechanism",
-    "parameters",
-    "normalization",
-    "loss",
-    "relative_gap",
-    "sensitivity",
-    "noise_vectors",
-    "flops",
-    "redraws",
-    "seconds",
-}
-
-
-@pytest.fixture
-def factorize(tmp_path: Path) -> CommandLine:
-    return CommandLine(tmp_path)
+ROW = "mechanism parameters normalization loss relative_gap sensitivity noise_vectors flops redraws seconds"
 
 
 def losses(table: dict[str, Any]) -> list[tuple[str, float]]:
@@ -49,21 +31,21 @@ def expected() -> list[tuple[str, float]]:
 
 
 def test_the_command_line_gives_the_table_of_a_matrix_that_is_not_stored(
-    factorize: CommandLine, tmp_path: Path, expected: list[tuple[str, float]]
+    within: CommandLine, tmp_path: Path, expected: list[tuple[str, float]]
 ) -> None:
     picture = tmp_path / "table.png"
-    done = factorize("compare", json.dumps(OWN), "--buffers", 2, "--output", "json", "--plot", picture)
+    done = within("compare", json.dumps(OWN), "--buffers", 2, "--output", "json", "--plot", picture)
     assert done.code == 0, done.err
     table = done.json()
     assert losses(table) == expected
-    assert all(row.keys() >= ROW for row in table["rows"])
+    assert all(row.keys() >= set(ROW.split()) for row in table["rows"])
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert list((tmp_path / ".local").rglob("*.safetensors")) == []  # nothing is stored
+    assert list(tmp_path.rglob("*.safetensors")) == []  # nothing is stored
 
 
-def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> None:
+def test_the_text_has_a_line_for_each_row_and_reason(within: CommandLine) -> None:
     options = ("--epsilon", 1, "--delta", 1e-6, "--dataset-size", 1200, "--batch-size", 100)
-    text = factorize("compare", json.dumps(SPEC), *options).out
+    text = within("compare", json.dumps(SPEC), *options).out
     assert any(line.split()[:2] == ["identity", "poisson"] for line in text.splitlines())
     assert "under balls in bins" in text or "balls_in_bins (random allocation" in text
     assert "Secret: " in text and "next: factorize solve" in text
@@ -84,8 +66,8 @@ def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> 
         (("--plot", "x.txt"), ".png"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(factorize: CommandLine, options: Any, word: str) -> None:
-    assert word in factorize("compare", json.dumps(SPEC), *options).error(2)
+def test_options_that_do_not_fit_are_refused(within: CommandLine, options: Any, word: str) -> None:
+    assert word in within("compare", json.dumps(SPEC), *options).error(2)
 
 
 def test_http_gives_the_table_of_a_matrix_of_ones_own(
@@ -151,18 +133,10 @@ def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:
         ({"spec": SPEC, "colour": 1}, "/colour"),
         ({"spec": SPEC, "epsilon": 1.0}, ""),
         ({"spec": SPEC, "buffers": 1.5}, "/buffers"),
+        ({"spec": {"workload": {"kind": "prefix", "n": 0}}}, "/spec/workload/n"),
         ("[]", ""),
     ],
 )
 def test_a_bad_request_is_a_problem_at_its_field(live_service: LiveService, body: Any, pointer: str) -> None:
     problem = live_service.send("POST", "/v1/compare", body).problem(422, "invalid-spec")
     assert problem["errors"][0]["pointer"] == pointer
-
-
-def test_a_bad_spec_is_named_inside_the_request(live_service: LiveService) -> None:
-    bad = {"spec": {"workload": {"kind": "prefix", "n": 0}}}
-    problem = live_service.send("POST", "/v1/compare", bad).problem(422, "invalid-spec")
-    assert any(entry["pointer"] == "/spec/workload/n" for entry in problem["errors"]), problem
-    live_service.send("POST", "/v1/compare", "{").problem(400, "malformed-json")
-    with pytest.raises(InvalidSpec):
-        read_request({"spec": {"workload": {"kind": "colour"}}})

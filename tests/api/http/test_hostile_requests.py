@@ -162,10 +162,6 @@ def test_other_ids_are_not_found_and_not_repeated(live_service: LiveService, pla
     assert name not in answer.body.decode() or name == "abc"
 
 
-def test_deleting_by_another_id_is_not_found(live_service: LiveService) -> None:
-    live_service.send("DELETE", "/v1/factorizations/..%2f..").problem(404, "not-found")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [

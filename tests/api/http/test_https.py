@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from certificates import certificate
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from servers import SLOW_SOLVER, LiveService, serving
 
 from factorize.api.access.key_register import KeyRequest
@@ -24,27 +25,11 @@ from factorize.api.settings import Settings
 from factorize.client.service import Service
 from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
 
-PASSPHRASE = b"secret"
-
 
 def certified(folder: Path) -> tuple[Path, Path]:
     """Write a certificate of this machine, signed by its own key, and that key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "factorize")])
-    now = datetime.now(UTC)
-    built = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    )
-    certificate, private = folder / "service.pem", folder / "service.key"
-    certificate.write_bytes(built.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSPHRASE))
-    (folder / "locked.key").write_bytes(locked)
-    return certificate, private
+    certificate(folder, "service")
+    return folder / "service.crt", folder / "service.key"
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +106,8 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
     monkeypatch.setattr("factorize.api.http.server.CERTIFICATE_TICKS", 1)
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(), second.mkdir()
-    (certificate, private), (other, other_private) = certified(first), certified(second)
-    settings = Settings(store=str(tmp_path / "store"), https_certificate=str(certificate), https_key=str(private))
+    (shown_first, private), (other, other_private) = certified(first), certified(second)
+    settings = Settings(store=str(tmp_path / "store"), https_certificate=str(shown_first), https_key=str(private))
     with serving(settings, solver=SLOW_SOLVER) as live:
         host, port = live.host.rsplit(":", 1)
 
@@ -130,10 +115,10 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
             return ssl.get_server_certificate((host, int(port)), timeout=600)
 
         before = shown()
-        os.replace(other, certificate)  # without its key: nothing that can be used
+        os.replace(other, shown_first)  # without its key: nothing that can be used
         time.sleep(0.5)
         assert shown() == before
-        renewed = certificate.read_text()
+        renewed = shown_first.read_text()
         os.replace(other_private, private)
         end = time.monotonic() + 600
         while shown() == before:
@@ -142,9 +127,11 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
 
 
 def test_files_that_cannot_be_used_are_named(files: tuple[Path, Path], tmp_path: Path) -> None:
-    certificate, private = files
-    other = certified(tmp_path)[1]
-    for wrong in (other, private.with_name("locked.key"), certificate):
-        settings = Settings(store=str(tmp_path / "store"), https_certificate=str(certificate), https_key=str(wrong))
+    own, private = files
+    locked = tmp_path / "locked.key"
+    key = load_pem_private_key(private.read_bytes(), None)
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    for wrong in (certified(tmp_path)[1], locked, own):
+        settings = Settings(store=str(tmp_path / "store"), https_certificate=str(own), https_key=str(wrong))
         with pytest.raises(InvalidParameter, match="https_certificate and https_key cannot be used"):
             server(settings)

@@ -9,7 +9,7 @@ import pytest
 from servers import LiveService
 
 from factorize.api.pictures import cell_grid
-from factorize.api.pictures.cell_grid import CellGrid, work_per_entry
+from factorize.api.pictures.cell_grid import CellGrid
 from factorize.api.results import RowBlocks
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.format.names import MatrixName
@@ -104,18 +104,6 @@ def test_of_what_is_too_much_the_ends_of_each_cell_are_looked_at(monkeypatch: py
         CellGrid(made.rows, (0, 40), (5, 4))
 
 
-def test_rows_of_an_inverse_without_structure_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense = solve(parse_spec({"workload": {"kind": "prefix", "n": 40}, "mechanism": {"kind": "dense"}}))
-    assert work_per_entry(dense, "C") == 1
-    assert work_per_entry(dense, "C_inv") >= 20
-    toeplitz = solve(parse_spec({"workload": {"kind": "prefix", "n": 40}, "mechanism": {"kind": "square_root"}}))
-    assert work_per_entry(toeplitz, "C_inv") == 1
-    monkeypatch.setattr(cell_grid, "MOST_WORK", 40.0 * 40 * 2)
-    assert CellGrid(RowBlocks(dense, "C", 0, 40), (0, 40), (8, 8)).exact
-    with pytest.raises(TooLarge, match="fewer cells down"):
-        CellGrid(RowBlocks(dense, "C_inv", 0, 40), (0, 40), (8, 8))
-
-
 def test_a_strategy_without_end_is_shown_up_to_a_row() -> None:
     spec = {"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": {"kind": "nu_toeplitz", "nu": 0.1}}
     made = grid(spec, "C", 6, (0, 9), (6, 9))
@@ -145,8 +133,3 @@ def test_errors_of_a_strategy_without_end_are_refused(live_service: LiveService)
     live_service.get(f"/v1/factorizations/{name}/errors").problem(422, "unsupported-problem")
     answer = live_service.get(f"/v1/factorizations/{name}/matrices/C/cells?rows=0:8&columns=0:8")
     assert answer.headers["x-factorize-shape"] == "8,8"
-
-
-def test_pictures_of_what_nobody_has_are_not_found(live_service: LiveService) -> None:
-    for rest in ("errors", "matrices/C/cells"):
-        live_service.get(f"/v1/factorizations/{'0' * 64}/{rest}").problem(404, "not-found")

@@ -18,21 +18,16 @@ QUADRATIC = {"kind": "quadratic", "eigenvalues": [1, 0.1], "learning_rate": 0.1,
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
 
 
-@pytest.fixture
-def factorize(tmp_path: Path) -> CommandLine:
-    return CommandLine(tmp_path)
-
-
-def test_the_command_line_answers_like_the_library(factorize: CommandLine, tmp_path: Path) -> None:
-    assert factorize("predict", json.dumps(MEAN), "--output", "json").json() == ask(MEAN).document()
-    text = factorize("predict", "-", stdin=json.dumps(MEAN)).out
+def test_the_command_line_answers_like_the_library(within: CommandLine, tmp_path: Path) -> None:
+    assert within("predict", json.dumps(MEAN), "--output", "json").json() == ask(MEAN).document()
+    text = within("predict", "-", stdin=json.dumps(MEAN)).out
     assert "basis: exact" in text and "theorem 2.1" in text and "0.00679678526" in text
     file = tmp_path / "c.safetensors"
-    assert factorize("solve", json.dumps(SPEC), "--to", file).code == 0
-    answer = factorize("predict", json.dumps(QUADRATIC), "--factorization", file, "--output", "json").json()
+    assert within("solve", json.dumps(SPEC), "--to", file).code == 0
+    answer = within("predict", json.dumps(QUADRATIC), "--factorization", file, "--output", "json").json()
     assert answer == ask(QUADRATIC, load(file)).document()
-    assert "give one" in factorize("predict", json.dumps(QUADRATIC)).error(2)
-    assert "/learning_rate" in factorize("predict", json.dumps({**MEAN, "learning_rate": "1"})).error(2)
+    assert "give one" in within("predict", json.dumps(QUADRATIC)).error(2)
+    assert "/learning_rate" in within("predict", json.dumps({**MEAN, "learning_rate": "1"})).error(2)
 
 
 def test_http_answers_like_the_library(live_service: LiveService) -> None:
@@ -61,10 +56,15 @@ def test_a_bad_question_is_a_problem_at_its_field(live_service: LiveService, bod
     assert problem["errors"][0]["pointer"] == pointer
 
 
-def test_other_bad_requests(live_service: LiveService) -> None:
-    predict = "/v1/predict"
-    live_service.send("POST", predict, "{").problem(400, "malformed-json")
-    live_service.send("POST", predict, {"question": QUADRATIC}).problem(422, "invalid-parameter")
-    live_service.send("POST", predict, {"question": MEAN, "factorization": "0" * 64}).problem(404, "not-found")
-    live_service.send("POST", predict, {"question": MEAN, "factorization": "x"}).problem(422, "invalid-parameter")
-    live_service.send("POST", "/v1/plan", {}).problem(404, "not-found")
+@pytest.mark.parametrize(
+    ("body", "status", "slug"),
+    [
+        ({"question": QUADRATIC}, 422, "invalid-parameter"),
+        ({"question": MEAN, "factorization": "0" * 64}, 404, "not-found"),
+        ({"question": MEAN, "factorization": "x"}, 422, "invalid-parameter"),
+    ],
+)
+def test_a_factorization_that_is_needed_or_unknown(
+    live_service: LiveService, body: Any, status: int, slug: str
+) -> None:
+    live_service.send("POST", "/v1/predict", body).problem(status, slug)

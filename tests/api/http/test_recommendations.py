@@ -67,11 +67,6 @@ def test_what_is_wrong_is_a_problem_at_its_field(
     assert problem["errors"][0]["pointer"] == pointer
 
 
-def test_a_body_that_is_no_object_is_refused(live_service: LiveService) -> None:
-    live_service.send("POST", "/v1/recommend", "[]").problem(422, "invalid-spec")
-    live_service.send("POST", "/v1/recommend", "{").problem(400, "malformed-json")
-
-
 def test_a_request_may_name_every_workload_of_a_job(live_service: LiveService) -> None:
     schemas = live_service.get("/openapi.json").json()["components"]["schemas"]
     offered = [

@@ -120,6 +120,8 @@ def test_canonicalize_solves_nothing(live_service: LiveService) -> None:
     document = answer.json()
     assert set(document) == {"spec", "spec_digest", "known", "estimate", "notes"}
     assert "333 vectors" in document["notes"][0] and "/v1/recommend" in document["notes"][0]
+    for quiet in ({"workload": {"kind": "prefix", "n": 127}}, {**document["spec"], "mechanism": {"kind": "dense"}}):
+        assert live_service.send("POST", "/v1/canonicalize", quiet).json()["notes"] == [], "few, or by name"
     assert document["spec"]["mechanism"] == {"kind": "dense"}
     assert document["known"] is False
     assert set(document["estimate"]) == {"seconds", "bytes", "until_done"}
@@ -214,7 +216,16 @@ def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) ->
     assert live_service.get(f"{place}?matrices=B,C_inv").json() == full
     assert live_service.get(place).json() == base
     assert live_service.get(f"{place}?matrices=C").json() == base
-    live_service.get(f"{place}?matrices=D").problem(422, "invalid-parameter")
+    for names in ("D", "C;B", "C,", "c"):
+        live_service.get(f"{place}?matrices={names}").problem(422, "invalid-parameter")
+
+
+def test_more_matrices_than_memory_are_refused(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "dense"}}
+    base = live_service.solve(spec)
+    monkeypatch.setattr(live_service.service.engine, "room", (0, 1))
+    assert "Stream the rows" in live_service.post(spec, query="?matrices=C_inv,B").problem(422, "too-large")["detail"]
+    assert live_service.post(spec, query="?matrices=C").json() == base
 
 
 def test_a_user_matrix_is_solved_inline_or_uploaded(live_service: LiveService) -> None:

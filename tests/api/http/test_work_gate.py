@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,9 @@ class Workers:
             await self.done.wait()
 
 
-def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())  # type: ignore[arg-type]
-
-    run.__name__ = test.__name__
-    return run
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 async def turns() -> None:
@@ -56,7 +52,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-@in_a_loop
+@pytest.mark.anyio
 async def test_places_are_taken_in_turn_and_given_back() -> None:
     kind = WORK_KINDS["comparison"]
     workers = Workers(WorkGate(1000, 1000))
@@ -75,7 +71,7 @@ async def test_places_are_taken_in_turn_and_given_back() -> None:
     assert workers.gate.refused == {"comparison": 1}
 
 
-@in_a_loop
+@pytest.mark.anyio
 async def test_one_key_cannot_hold_all_places() -> None:
     workers = Workers(WorkGate(100, 2))
     tasks = workers.start("rows", "key:a", 2)
@@ -87,17 +83,7 @@ async def test_one_key_cannot_hold_all_places() -> None:
     workers.gate.check("question", "key:a")
 
 
-@in_a_loop
-async def test_the_service_has_a_limit_over_all_kinds() -> None:
-    workers = Workers(WorkGate(3, 10))
-    tasks = [*workers.start("rows", "key:a", 2), *workers.start("spec", "key:b", 1)]
-    await turns()
-    refused(workers.gate, "question", "key:c")
-    workers.done.set()
-    await asyncio.gather(*tasks)
-
-
-@in_a_loop
+@pytest.mark.anyio
 async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
     workers = Workers(WorkGate(100, 100))
     first, second, third = workers.start("comparison", "key:a", 3)

@@ -181,15 +181,13 @@ def test_an_outage_of_the_ledger_is_said_once_and_so_is_its_end(place, monkeypat
     assert not any(record.exc_info for record in said)
 
 
-def test_a_stored_result_counts_whatever_the_child_says(place):
+def test_what_is_stored_counts_whatever_the_child_says(place):
     (place.store / digest(0)).write_text(RESULT)
-    place.engine().submit(order(fail="I stored it and then I stumbled"))
+    engine = place.engine()
+    engine.submit(order(fail="I stored it and then I stumbled"))
     assert place.ended(digest(0)).digest == RESULT
-
-
-def test_a_child_that_says_done_and_stored_nothing_is_failed(place):
-    place.engine().submit(order(store=False))
-    job = place.ended(digest(0))
+    engine.submit(order(1, store=False))
+    job = place.ended(digest(1))
     assert job.state == "failed" and job.error is not None and job.error["type"] == "not_stored"
 
 
@@ -313,17 +311,6 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     assert asyncio.run(collect(engine, digest(0), numbers[-1])) == []
     assert asyncio.run(collect(engine, digest(7))) == []
     assert asyncio.run(collect(engine, digest(0), 10**6)) == [jobs[-1]]  # numbers of a ledger that was lost
-
-
-def test_wait_returns_the_end_or_the_present_state(place):
-    engine = place.engine()
-    engine.submit(order(gate="go"))
-    waiting = asyncio.run(engine.wait(digest(0), 0.05))
-    assert waiting is not None and not waiting.finished
-    place.open("go")
-    ended = asyncio.run(engine.wait(digest(0), 600))
-    assert ended is not None and ended.state == "done"
-    assert asyncio.run(engine.wait(digest(5), 1)) is None
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05, 0.3], ids=["at once", "soon", "later"])

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,26 +47,6 @@ def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> Job:
     return job
 
 
-def test_a_claim_keeps_the_whole_order(ledger):
-    job, mine = ledger.claim(order(), owner="me")
-    assert mine and job == ledger.get(A)
-    assert (job.spec, job.workload, job.memory_mb, job.seconds_limit) == (order().spec, "prefix", 100, 60.0)
-    assert (job.threads, job.owner) == (2, "me")
-    assert (job.state, job.attempts, job.seq, job.progress, job.error) == ("queued", 0, 1, None, None)
-    assert job.submitted == job.updated and job.submitted.endswith("Z")
-
-
-def test_an_unknown_job_is_none(ledger):
-    assert ledger.get(A) is None
-    assert ledger.finish(A, RESULT) is None and ledger.cancel(A) is None
-
-
-def test_one_winner_among_threads(ledger):
-    with ThreadPoolExecutor(20) as pool:
-        wins = list(pool.map(lambda _: ledger.claim(order())[1], range(60)))
-    assert wins.count(True) == 1
-
-
 RACE = """
 import sys
 sys.path.insert(0, {root!r})
@@ -89,7 +68,12 @@ def test_one_winner_among_processes_that_also_race_to_create_the_database(databa
 
 
 def test_the_life_of_a_job(ledger):
-    job = claim(ledger)
+    assert ledger.get(A) is None and ledger.finish(A, RESULT) is None and ledger.cancel(A) is None
+    job = claim(ledger, owner="me")
+    assert job == ledger.get(A) and ledger.claim(order())[1] is False
+    assert (job.spec, job.workload, job.memory_mb, job.seconds_limit) == (order().spec, "prefix", 100, 60.0)
+    assert (job.threads, job.owner, job.state, job.attempts, job.seq) == (2, "me", "queued", 0, 1)
+    assert job.submitted == job.updated and job.submitted.endswith("Z")
     started = ledger.start(job)
     assert started is not None and (started.state, started.attempts, started.seq) == ("running", 1, 2)
     progress = {"iteration": 5, "relative_gap": 0.25, "class_gap": None, "seconds": 0.5}
@@ -98,6 +82,8 @@ def test_the_life_of_a_job(ledger):
     done = ledger.finish(A, RESULT)
     assert done is not None and (done.state, done.digest, done.seq, done.error) == ("done", RESULT, 4, None)
     assert done.finished and done.updated > done.submitted
+    again, mine = ledger.claim(order(), stale=True)
+    assert mine and again.state == "queued" and again.digest is None, "its result is lost"
 
 
 @pytest.mark.parametrize("terminal", sorted(TERMINAL))
@@ -134,16 +120,6 @@ def test_a_failed_or_cancelled_job_is_claimed_again_and_starts_anew(ledger, term
     assert ledger.fail(first, {"type": "crashed", "message": "late"}) is None
     assert ledger.update_progress(first, {"iteration": 2}) is None
     assert ledger.get(A) == again
-
-
-def test_an_open_or_done_job_is_not_claimed_again_unless_its_result_is_lost(ledger):
-    claim(ledger)
-    assert ledger.claim(order())[1] is False
-    assert ledger.claim(order(), stale=True)[1] is False
-    ledger.finish(A, RESULT)
-    assert ledger.claim(order())[1] is False
-    again, mine = ledger.claim(order(), stale=True)
-    assert mine and again.state == "queued" and again.digest is None
 
 
 def test_adoption_has_one_winner_and_silences_the_old_owner(ledger):
@@ -198,15 +174,6 @@ def test_a_start_after_a_death_has_a_name_of_its_own(ledger):
     assert [ledger.start(first), ledger.died(first), ledger.update_progress(first, {"iteration": 1})] == [None] * 3
     second = ledger.start(again)
     assert second is not None and (second.attempts, second.task) == (2, again.task)
-
-
-def test_a_released_job_keeps_its_attempts_for_real_failures(ledger):
-    queued = ledger.release(claim(ledger, owner="me"))
-    assert queued is not None and (queued.attempts, queued.owner) == (0, "")
-    started = ledger.start(queued)
-    assert started is not None and started.attempts == 1
-    released = ledger.release(started)
-    assert released is not None and (released.attempts, released.state) == (0, "queued")
 
 
 def test_pages_have_no_gap_and_no_repetition_while_jobs_arrive(ledger):
@@ -271,19 +238,17 @@ def test_every_change_of_a_running_job_is_numbered_without_gaps_among_threads(le
     assert sorted(numbers) == list(range(2, 42))
 
 
-def test_an_sqlite_database_is_private(sqlite_ledger, tmp_path):
+PRAGMAS = ("journal_mode", "synchronous", "busy_timeout")
+
+
+def test_an_sqlite_database_is_private_and_durable_on_every_connection(sqlite_ledger, tmp_path):
     path = tmp_path / "service" / "jobs.sqlite"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_durable_settings_hold_on_every_connection(sqlite_ledger):
     with sqlite_ledger.engine.connect() as one, sqlite_ledger.engine.connect() as two:
         for connection in (one, two):
-            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
-            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30000
+            found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in PRAGMAS]
+            assert found == ["wal", 2, 30000]  # 2 is FULL
 
 
 def test_a_connection_in_use_at_the_end_is_closed_when_it_is_given_back(sqlite_ledger):

@@ -47,41 +47,10 @@ def toeplitz(n: int, **parts: Any) -> Factorization:
     return make(ToeplitzMatrix(square_root(n), n), dual={"weights": np.ones(n)}, **parts)
 
 
-def test_small_matrices_are_shown_entry_by_entry() -> None:
-    grid = whole_matrix(toeplitz(5), "C")
-    expected = np.array([[square_root(5)[i - j] if i >= j else math.nan for j in range(5)] for i in range(5)])
-    np.testing.assert_array_equal(grid.values(), expected)
-    assert grid.exact and grid.note == ""
-
-
-@pytest.mark.parametrize("name", ["C", "C_inv", "B"])
-def test_cells_hold_the_entry_of_largest_magnitude(name: Any) -> None:
-    factorization = toeplitz(50)
-    whole = factorization.rows(name, 0, 50)
-    shown = whole_matrix(factorization, name, most=8).values()
-    edges = 50 * np.arange(9) // 8
-    for i in range(8):
-        for j in range(8):
-            cell = whole[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
-            largest = cell.flat[np.abs(cell).argmax()]
-            assert (math.isnan(shown[i, j]) and j > i and largest == 0) or shown[i, j] == largest
-
-
 def test_large_matrices_are_sampled_by_rows_and_say_so() -> None:
     grid = whole_matrix(toeplitz(100_000), "C")
     assert grid.cells == (167, 512) and not grid.exact and "rows sampled" in grid.note
     assert grid.values()[-1, -1] == 1.0
-
-
-def test_errors_are_those_of_the_decoder_at_the_certified_sensitivity() -> None:
-    factorization = toeplitz(16)
-    curve = error_curve(factorization)
-    decoder = np.tril(np.ones((16, 16))) @ np.linalg.inv(factorization.strategy.dense())
-    norm = np.sqrt((square_root(16) ** 2).sum())
-    np.testing.assert_allclose(curve.ours, norm * np.linalg.norm(decoder, axis=1), rtol=1e-12)
-    np.testing.assert_allclose(curve.independent, np.sqrt(np.arange(1, 17)), rtol=1e-12)
-    np.testing.assert_allclose(np.sqrt(np.mean(curve.ours**2)), factorization.certificate.loss.rmse, rtol=1e-12)
-    assert curve.queries.tolist() == list(range(1, 17))
 
 
 def test_many_queries_are_sampled_evenly_with_both_ends() -> None:

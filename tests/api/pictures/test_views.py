@@ -26,11 +26,6 @@ def test_every_view_is_drawn(view: str, results: list[Factorization], tmp_path: 
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_heatmaps_have_a_row_for_each_result(results: list[Factorization]) -> None:
-    figure = picture("matrices", results, ["B", "C", "C_inv"])
-    assert len([axes for axes in figure.axes if axes.get_images()]) == 6
-
-
 def test_coefficients_are_the_last_row_of_the_noising_matrix() -> None:
     taps = last_step(solved(8, {"kind": "nu_toeplitz", "nu": 0.1}))
     np.testing.assert_allclose(taps[:4], [1.0, -0.45, -0.10125, -0.0455625], rtol=1e-14)
