@@ -111,25 +111,6 @@ def test_every_link_leads_somewhere() -> None:
             assert (ROOT / mentioned).exists(), f"{source.name} mentions {mentioned}"
 
 
-def anchors(text: str) -> set[str]:
-    """The fragments of a page's headings as GitHub makes them: lower case, without punctuation, numbered if repeated."""
-    found: dict[str, int] = {}
-    for title in re.findall(
-        r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
-    ):
-        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
-        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-        found[slug] = found.get(slug, -1) + 1
-    return {f"{slug}-{i}" if i else slug for slug, most in found.items() for i in range(most + 1)}
-
-
-def test_every_anchor_of_a_link_is_a_heading() -> None:
-    for source in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target, fragment in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", source.read_text()):
-            there = source.parent / target if target else source
-            assert fragment in anchors(there.read_text()), f"{source.name} links to {target}#{fragment}"
-
-
 def test_the_readme_keeps_its_promises() -> None:
     makefile = page("Makefile")
     for target in ("demo", "test"):

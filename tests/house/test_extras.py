@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from bare_sites import PROJECT, closure, megabytes, name_of, required, run, site_of
+from bare_sites import PROJECT, closure, required, run, site_of
 from house import PACKAGES, files
 from specs import spec_text
 
 from factorize.errors import EXTRAS, MissingExtra, extras_named
 
-LOADED = "import sys, json; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
 SOLVED = """
 import sys
 from factorize import parse_spec
@@ -32,26 +31,12 @@ found = comparing.compare(asked)
 print(len(found.rows), [refused.reason for refused in found.refused if refused.mechanism == "semidefinite"])
 """
 COMMAND = "from factorize.api.cli import main; main(sys.argv[1:])"
-TIMED = """
-import time
-began = time.perf_counter()
-import factorize
-print(f"{time.perf_counter() - began:.3f}")
-"""
 _IMPORT = re.compile(r"^\s*(?:from|import) (\w+)(?:[\w.]* import .*)?(?: as \w+)?$", re.MULTILINE)
-ALL_THAT_SERVE_BROUGHT = """cvxpy distributed fastapi llvmlite matplotlib numba prometheus-client psutil
-pydantic-settings pyjwt rich scipy scs setuptools sqlalchemy threadpoolctl typer uvicorn""".split()
 
 
 @pytest.fixture(scope="module")
 def cli_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site_of(tmp_path_factory.mktemp("cli"), "cli")
-
-
-def test_serve_brings_what_it_always_brought() -> None:
-    assert {name_of(entry) for entry in required("serve")} >= {*ALL_THAT_SERVE_BROUGHT, "numpy", "pydantic"}
-    fixed = {"cvxpy", "scs", "numpy", "scipy", "fastapi", "uvicorn", "pydantic", "pytest"}
-    assert {name_of(entry) for entry in required("serve", "test")} >= fixed
 
 
 def test_extras_bring_no_more_than_their_name() -> None:
@@ -72,18 +57,6 @@ def test_every_package_that_we_import_is_brought_by_the_extra_that_errors_name()
         assert extra in PROJECT["optional-dependencies"], extra
         name = {"jwt": "pyjwt", "flint": "python-flint"}.get(package, package.replace("_", "-"))
         assert name in brought.get(extra, {name}), (package, extra)
-
-
-def test_size_and_import_time(cli_site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = {extra: megabytes(*filter(None, [extra])) for extra in ("", "solve", "cli", "conic", "cluster", "serve")}
-    done = run(cli_site, TIMED + LOADED)
-    assert done.returncode == 0, done.stderr
-    seconds, loaded = done.stdout.splitlines()
-    assert not {"numpy", "scipy", "pydantic", "numba", "typer"} & set(json.loads(loaded))
-    listed = ", ".join(f"{extra or 'plain'} {size:.0f}" for extra, size in sizes.items())
-    with capsys.disabled():
-        print(f"\nimport factorize: {seconds} s; MB on disk: {listed}")
-    assert sizes[""] < sizes["solve"] < sizes["cli"] < sizes["cluster"] < sizes["serve"]
 
 
 def test_the_command_line_needs_neither_the_service_nor_a_cluster(cli_site: Path, tmp_path: Path) -> None:

@@ -98,11 +98,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_base_is_small() -> None:
+def test_the_base_is_small_and_nothing_else_is_on_the_path(bare_site: Path) -> None:
     assert [name_of(entry) for entry in required()] == ["numpy", "pydantic", "safetensors"]
-
-
-def test_nothing_else_is_on_the_path(bare_site: Path) -> None:
     assert "No module named 'scipy'" in run(bare_site, "import scipy").stderr
 
 

@@ -75,24 +75,3 @@ def test_ours_and_a_users_packages_stand_side_by_side(site: Path) -> None:
         "try:\n    import solvers.register\nexcept ModuleNotFoundError: print('theirs')\n"
     )
     assert python(code, str(site), cwd=site).split() == ["8", "theirs"]
-
-
-def test_a_bare_environment_imports_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    interpreter = tmp_path / "venv" / "bin" / "python"
-    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    found = subprocess.run([interpreter, "-c", purelib], capture_output=True, text=True, check=True)
-    zipfile.ZipFile(wheel).extractall(found.stdout.strip())
-    for name in ("api", "solvers"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('the user\\'s')\n")
-    done = subprocess.run(
-        [interpreter, "-c", "import factorize, factorize.errors; print(factorize.__version__)"],
-        cwd=tmp_path, env={"PYTHONPATH": "."}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0 and re.match(r"\d+\.\d+", done.stdout), done.stderr
-
-
-def test_commands_run_from_a_checkout() -> None:
-    command = [sys.executable, "-m", "factorize.api.cli", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "Usage: factorize" in done.stdout, done.stderr
