@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from servers import LiveService
@@ -16,19 +15,6 @@ from factorize.api.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs/http.md"
 SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "identity"}}
-
-
-@pytest.fixture(scope="module")
-def document(live_service: LiveService) -> dict[str, Any]:
-    answer = live_service.get("/openapi.json")
-    assert answer.status == 200
-    return answer.json()
-
-
-def test_the_schema_of_a_spec_knows_every_kind(document: dict[str, Any]) -> None:
-    schemas = document["components"]["schemas"]
-    assert schemas["Spec"]["additionalProperties"] is False
-    assert {"Prefix", "Momentum", "FixedEpochs", "LambdaTau", "NuToeplitz"} <= set(schemas)
 
 
 def test_every_answer_has_the_protecting_headers(live_service: LiveService) -> None:
@@ -67,19 +53,6 @@ def test_every_problem_has_a_page_of_its_own(live_service: LiveService) -> None:
         assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
         assert kind.meaning in answer.body.decode()
     live_service.get("/problems/nothing").problem(404, "not-found")
-
-
-def test_every_expected_error_has_its_problem() -> None:
-    assert problem_of(errors.InvalidSpec([errors.Violation("/a", "b")])).slug == "invalid-spec"
-    assert problem_of(errors.InvalidWorkload("x")).slug == "invalid-parameter"
-    assert problem_of(errors.UnsupportedProblem("x")).slug == "unsupported-problem"
-    assert problem_of(errors.TooLarge("x")).slug == "too-large"
-    assert problem_of(errors.NotFound("x")).slug == "not-found"
-    assert problem_of(errors.CorruptObject("x")).slug == "corrupt-object"
-    assert problem_of(errors.StoreUnavailable("x")).slug == "unavailable"
-    retried = problem_of(errors.StoreUnavailable("x")).response("0" * 16)
-    assert (retried.status_code, int(retried.headers["retry-after"]) > 0) == (503, True)
-    assert {kind.status for kind in KINDS.values() if kind.status >= 500} == {500, 503}
 
 
 def test_the_page_describes_every_route_and_problem() -> None:
