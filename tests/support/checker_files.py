@@ -55,16 +55,23 @@ def gram_in_fractions(array: np.ndarray) -> list[list[Fraction]]:
 
 
 def true_squares(array: np.ndarray, participation: dict[str, Any]) -> tuple[Fraction, Fraction]:
-    """Largest signed and largest absolute Gram sum over every pattern, in fractions."""
-    gram = gram_in_fractions(array)
-    signed = absolute = Fraction(0)
+    """Largest signed and largest absolute Gram sum over every pattern, in integers of the smallest unit."""
+    ratios = [[float(entry).as_integer_ratio() for entry in row] for row in array]
+    unit = max(denominator for row in ratios for _, denominator in row)
+    columns = list(zip(*([p * (unit // q) for p, q in row] for row in ratios), strict=True))
+    gram = [[sum(a * b for a, b in zip(c, d, strict=True)) for d in columns] for c in columns]
+    signed = absolute = 0
     for pattern in patterns_of(participation, len(array)):
-        absolute = max(absolute, sum((abs(gram[i][j]) for i in pattern for j in pattern), start=Fraction(0)))
-        for signs in itertools.product((1, -1), repeat=len(pattern) - 1):
-            u = dict(zip(pattern, (1, *signs), strict=True))
-            value = sum((u[i] * u[j] * gram[i][j] for i in pattern for j in pattern), start=Fraction(0))
-            signed = max(signed, value)
-    return signed, absolute
+        block = [[gram[i][j] for j in pattern] for i in pattern]
+        sizes = sum(abs(entry) for row in block for entry in row)
+        absolute = max(absolute, sizes)
+        if min(map(min, block)) >= 0:
+            signed = max(signed, sizes)
+            continue
+        for rest in itertools.product((1, -1), repeat=len(pattern) - 1):
+            u = (1, *rest)
+            signed = max(signed, sum(u[i] * u[j] * x for i, row in enumerate(block) for j, x in enumerate(row)))
+    return Fraction(signed, unit**2), Fraction(absolute, unit**2)
 
 
 def strategy_of(rng: np.random.Generator, n: int, structure: str) -> Matrix:

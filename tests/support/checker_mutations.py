@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from checker_files import claim, participation_of, parts, patterns_of, random_result, sealed, true_squares
+from checker_files import claim, participation_of, parts, random_result, sealed, true_squares
 
 from factorize.checker.sensitivity import square_root_up
 from factorize.factorization import Factorization
@@ -56,25 +56,6 @@ def dense(structure: str, tensors: dict[str, np.ndarray], n: int) -> np.ndarray:
     return out
 
 
-def largest_square(array: np.ndarray, given: dict[str, Any]) -> Fraction:
-    """The squared sensitivity for scalar contributions, over every pattern and sign, in integers."""
-    n = len(array)
-    ratios = [[float(x).as_integer_ratio() for x in row] for row in array]
-    unit = max(q for row in ratios for _, q in row)
-    whole = [[p * (unit // q) for p, q in row] for row in ratios]
-    gram = [[sum(whole[t][i] * whole[t][j] for t in range(n)) for j in range(n)] for i in range(n)]
-    best = 0
-    for pattern in patterns_of(given, n):
-        block = [[gram[i][j] for j in pattern] for i in pattern]
-        signs = itertools.product((1, -1), repeat=len(pattern) - 1)
-        if min(min(row) for row in block) >= 0:
-            signs = iter([(1,) * (len(pattern) - 1)])
-        for rest in signs:
-            u = (1, *rest)
-            best = max(best, sum(u[i] * u[j] * x for i, row in enumerate(block) for j, x in enumerate(row)))
-    return Fraction(best, unit * unit)
-
-
 def workload(spec: dict[str, Any]) -> np.ndarray:
     """A, for the three kinds in use here."""
     n = spec["workload"]["n"]
@@ -99,7 +80,7 @@ def why_wrong(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> str |
     if claims["sensitivity"]["participation"] != spec["participation"]:
         return "a claim for another participation"
     stated = float.fromhex(claims["sensitivity"]["hex"])
-    if Fraction(stated) ** 2 < largest_square(array, spec["participation"]):
+    if Fraction(stated) ** 2 < true_squares(array, spec["participation"])[0]:
         return "understated"
     a = workload(spec)
     if "B" in manifest["matrices"]:

@@ -587,6 +587,17 @@ def exchanged(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) ->
         matrices[new] = matrices.pop(old)
 
 
+def _split(data: bytes) -> tuple[str, bytes]:
+    """Return the text of a file's header and what follows."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    return data[8:end].decode(), data[end:]
+
+
+def _joined(text: str, body: bytes) -> bytes:
+    raw = text.encode("utf-8", "surrogatepass")
+    return len(raw).to_bytes(8, "little") + raw + body
+
+
 def header_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
     """A bit, or a byte, of the header or of its length."""
     data = bytearray(sealed(manifest, tensors))
@@ -598,9 +609,7 @@ def header_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) 
 
 def header_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
     """The header written in another way: spaces, keys twice, other numbers, other metadata, offsets that overlap."""
-    data = sealed(manifest, tensors)
-    end = 8 + int.from_bytes(data[:8], "little")
-    text, body = data[8:end].decode(), data[end:]
+    text, body = _split(sealed(manifest, tensors))
     name = _pick(rng, tensors)
     entry = json.dumps(json.loads(text)[name], separators=(",", ":"))
     quoted = json.dumps(name)
@@ -629,8 +638,7 @@ def header_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) 
         body += bytes(int(rng.integers(1, 17)))
     else:
         text = text.replace(quoted, _pick(rng, ('"\\u0043"', '"\\ud800"', '"C\\u0000"', '"__metadata__"')), 1)
-    raw = text.encode("utf-8", "surrogatepass")
-    return len(raw).to_bytes(8, "little") + raw + body
+    return _joined(text, body)
 
 
 def body_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
@@ -645,7 +653,7 @@ def body_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) ->
 
 def manifest_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes | None:
     """The manifest's text: keys twice, numbers in another way, spaces."""
-    data = sealed(manifest, tensors)
+    head, body = _split(sealed(manifest, tensors))
     text = canonical_json(manifest).decode("ascii")
     key = _pick(rng, manifest)
     other = json.dumps(_pick(rng, ("C", 1, None, manifest[key])))
@@ -660,11 +668,9 @@ def manifest_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors
             text.replace('"C"', '"\\u0043"', 1),
         ),
     )
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:end])
+    header = json.loads(head)
     header["__metadata__"]["manifest"] = changed
-    raw = json.dumps(header, separators=(",", ":")).encode()
-    return len(raw).to_bytes(8, "little") + raw + data[end:]
+    return _joined(json.dumps(header, separators=(",", ":")), body)
 
 
 CHANGES: dict[str, Change] = {
@@ -690,14 +696,5 @@ def changed(rng: np.random.Generator, original: Original) -> tuple[str, bytes]:
                 extra(rng, manifest, tensors)
             raw = CHANGES[name](rng, manifest, tensors)
             return name, sealed(manifest, tensors) if raw is None else raw
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            AttributeError,
-            IndexError,
-            StopIteration,
-            FactorizeError,
-        ):
+        except (LookupError, TypeError, ValueError, OverflowError, AttributeError, StopIteration, FactorizeError):
             continue  # a change that another one has made impossible
