@@ -228,18 +228,6 @@ class TestOptimizer:
                 else torch.equal(p.grad, expected)
             )
 
-    def test_means(self):
-        torch.manual_seed(4)
-        model = GradSampleModule(torch.nn.Linear(6, 3).bfloat16(), loss_reduction="mean")
-        c = scale(1.0, divisor=ROWS)
-        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=1)
-        model(torch.randn(ROWS, 6).bfloat16()).pow(2).sum(1).mean().backward()
-        samples = [g.clone() for g in optimizer.grad_samples]
-        optimizer.step()
-        drawn = NoiseGenerator(factors(), c, [p.float() for p in optimizer.params], seed=1).next()
-        for p, total, noise in zip(optimizer.params, by_hand(samples), drawn, strict=True):
-            assert torch.equal(p.grad, ((torch.from_numpy(total) + noise.double()) / ROWS).float().bfloat16())
-
     def test_gradients_are_used_once(self):
         optimizer, _ = self.trained(torch.bfloat16, 1.0)
         with pytest.raises(ValueError, match="haven't been cleared"):

@@ -10,7 +10,8 @@ import optax
 import pytest
 from handmade import handmade
 from jax import numpy as jnp
-from test_jax_private import CLIP, EPOCHS, SIZE, N, X, Y, factors, fixed, job, loss
+from private_cases import CLIP, EPOCHS, SIZE, N, factors
+from test_jax_private import X, Y, fixed, job, loss
 
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam

@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 import pytest
-from handmade import handmade
 from jax import numpy as jnp
 from jax_privacy import clipped_grad
+from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
 from factorize.adapters.jax_private import PrivateJax, make_private, summed_over_parts
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
-from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
-from factorize.structures.buffered import BufferedMatrix
 
 # Of jax_privacy's clipping, about optax.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
 
-EXAMPLES, SIZE, EPOCHS, CLIP = 44, 8, 3, 0.7
-BINS = EXAMPLES // SIZE
-N = EPOCHS * BINS
-SECRET = 0xC0FFEE << 90
 X = np.random.default_rng(0).normal(size=(EXAMPLES, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, EXAMPLES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinsNoise(Calibration):
-    """A calibration by hand that counts on balls in bins."""
-
-    bins: int
-    sampling: str = "balls_in_bins"
-
-
-def factors() -> Any:
-    u = np.random.default_rng(1).uniform(0.2, 0.6, (3, N, 2))
-    return handmade(BufferedMatrix(np.ones(N), *u), {"kind": "fixed_epochs", "epochs": EPOCHS}, value=2.5)
-
-
-def noise(**more: Any) -> BinsNoise:
-    target = PrivacyTarget(epsilon=4.0, delta=0.9e-5)
-    plain = calibrate(factors().sensitivity, target, clip_norm=CLIP, divisor=SIZE)
-    return BinsNoise(**{**vars(plain), "bins": BINS, **more})
 
 
 def job(**options: Any) -> PrivateJax:
@@ -60,7 +35,7 @@ def job(**options: Any) -> PrivateJax:
         "clip_norm": CLIP,
         "seed": SECRET,
         "sampling": "balls_in_bins",
-        "calibration": noise(),
+        "calibration": bins_noise(),
         "spec": factors(),
     }
     return make_private(**{**settings, **options})
@@ -183,8 +158,8 @@ class TestBallsInBins:
     @pytest.mark.parametrize(
         ("wrong", "error"),
         [
-            ({"calibration": noise(bins=BINS + 1)}, InvalidParameter),
-            ({"calibration": noise(delta=1e-5)}, InvalidParameter),
+            ({"calibration": bins_noise(bins=BINS + 1)}, InvalidParameter),
+            ({"calibration": bins_noise(delta=1e-5)}, InvalidParameter),
             ({"adjacency": "replace_one"}, UnsupportedAdjacency),
             ({"epochs": EPOCHS + 1}, InvalidParticipation),
             ({"seed": 11}, InvalidParameter),

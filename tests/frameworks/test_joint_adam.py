@@ -9,12 +9,12 @@ import pytest
 import torch
 from handmade import handmade
 from opacus import GradSampleModule
-from test_adaptive import flat, gradients
-from test_private import EPOCHS, SIZE, N, data, network
+from private_cases import EPOCHS, SIZE, N
+from test_private import data, flat, gradients, network, private
 
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
-from factorize.adapters.private import Private, make_private
+from factorize.adapters.private import Private
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
@@ -86,33 +86,31 @@ def test_a_restart_makes_the_same_steps() -> None:
         other.load_state_dict({k: v for k, v in optimizer.state_dict().items() if k != "second_noise"})
 
 
-def one_call(kind: Any = torch.optim.Adam, **options: Any) -> Private:
-    model = network()
-    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": CLIP}
-    asked = {"spec": FACTORS[0], "second": FACTORS[1], "adaptive": "joint", **settings, **options}
-    return make_private(model, kind(model.parameters(), lr=RATE), data(), **asked)
+def one_call(**options: Any) -> Private:
+    asked = {"spec": FACTORS[0], "second": FACTORS[1], "adaptive": "joint", "kind": torch.optim.Adam, "rate": RATE}
+    return private(**{**asked, **options})
 
 
 def test_one_call_trains_with_both_and_says_what_for() -> None:
-    private = one_call()
+    made_private = one_call()
     moments = calibrate_moments(*FACTORS, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=CLIP, divisor=SIZE)
-    assert private.statement.moments == moments
-    said = private.statement.document()
+    assert made_private.statement.moments == moments
+    said = made_private.statement.document()
     assert said["second_sigma_of_sums"] == moments.second.sigma_of_sums and said["digests"] == [
         each.digest for each in FACTORS
     ]
-    assert f"{moments.second.sigma_of_sums:.6g} by factorization {FACTORS[1].digest}" in str(private.statement)
+    assert f"{moments.second.sigma_of_sums:.6g} by factorization {FACTORS[1].digest}" in str(made_private.statement)
     model = GradSampleModule(network(), loss_reduction="mean")
     auditor = ParticipationAuditor.of(moments.first, N)
     by_hand = JointAdam(torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=11, auditor=auditor)
     expected = train(model, by_hand, range(N))
-    for (gradient, square), released in zip(expected, loop(private), strict=True):
+    for (gradient, square), released in zip(expected, loop(made_private), strict=True):
         assert torch.equal(released[0], gradient) and torch.equal(released[1], square)
     resumed = one_call()
-    resumed.model.load_state_dict(private.model.state_dict())
-    resumed.optimizer.load_state_dict(private.optimizer.state_dict())
+    resumed.model.load_state_dict(made_private.model.state_dict())
+    resumed.optimizer.load_state_dict(made_private.optimizer.state_dict())
     assert resumed.optimizer.second_noise.step == N == resumed.optimizer.auditor.step
-    torn = private.optimizer.state_dict()
+    torn = made_private.optimizer.state_dict()
     torn["second_noise"] = {**torn["second_noise"], "step": 1}
     with pytest.raises(InvalidParameter, match="at steps 15 and 1"):
         one_call().optimizer.load_state_dict(torn)

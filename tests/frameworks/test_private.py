@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from bin_cases import bin_of_each
 from handmade import handmade
 from opacus import GradSampleModule, PrivacyEngine
+from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
@@ -24,16 +24,12 @@ from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipa
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
-
-EXAMPLES, SIZE, EPOCHS = 44, 8, 3
-N = EPOCHS * (EXAMPLES // SIZE)
 
 
 def data() -> TensorDataset:
@@ -46,23 +42,17 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
 
 
-def factors(n: int = N, epochs: int = EPOCHS) -> Any:
-    rng = np.random.default_rng(1)
-    u = rng.uniform(0.2, 0.6, (3, n, 2))
-    return handmade(BufferedMatrix(np.ones(n), *u), {"kind": "fixed_epochs", "epochs": epochs}, value=2.5)
-
-
-def private(spec: Any = None, rate: float = 0.1, **options: Any) -> Private:
+def private(spec: Any = None, kind: Any = torch.optim.SGD, rate: float = 0.1, **options: Any) -> Private:
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": 0.7}
+    optimizer = kind(model.parameters(), lr=rate)
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": CLIP}
     return make_private(model, optimizer, data(), factors() if spec is None else spec, **{**settings, **options})
 
 
 def train(made: Private, epochs: int = EPOCHS) -> list[torch.Tensor]:
     """Train as a job does; return the released gradient of each step."""
     released = []
-    made.optimizer.attach_step_hook(lambda o: released.append(torch.cat([p.grad.flatten().clone() for p in o.params])))
+    made.optimizer.attach_step_hook(lambda o: released.append(flat(p.grad for p in o.params).float()))
     for _ in range(epochs):
         for x, y in made.loader:
             torch.nn.functional.cross_entropy(made.model(x), y).backward()
@@ -71,30 +61,42 @@ def train(made: Private, epochs: int = EPOCHS) -> list[torch.Tensor]:
     return released
 
 
-def clipped_mean(model: torch.nn.Module, indices: np.ndarray, clip: float, divisor: int) -> torch.Tensor:
-    """One example after the other, without Opacus."""
+def flat(tensors: Any) -> torch.Tensor:
+    return torch.cat([tensor.flatten().double() for tensor in tensors])
+
+
+def gradients(model: torch.nn.Module, indices: np.ndarray) -> torch.Tensor:
+    """One row for each example, without Opacus, shape (examples, entries)."""
     x, y = data().tensors
-    total = torch.zeros(sum(p.numel() for p in model.parameters()))
+    rows = []
     for i in indices:
         model.zero_grad()
         torch.nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-        total += gradient * min(1.0, clip / (float(gradient.norm()) + 1e-6))
-    return total / divisor
+        rows.append(flat(p.grad for p in model.parameters()))
+    return torch.stack(rows) if rows else torch.zeros(0, sum(p.numel() for p in model.parameters()))
 
 
-def releases_what_it_should(made: Private, n: int, seed: int) -> None:
-    """Every step: the clipped gradients of its examples over the divisor, which is no batch's size, and its noise."""
+def clipped_mean(model: torch.nn.Module, indices: np.ndarray, clip: float, divisor: int) -> torch.Tensor:
+    rows = gradients(model, indices)
+    return ((rows * (clip / (rows.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)).sum(0) / divisor).float()
+
+
+def releases_what_it_should(made: Private, n: int, seed: int, kind: Any = torch.optim.SGD, rate: float = 0.1) -> None:
+    """Every step: the clipped gradients of its examples over the divisor, which is no batch's size, and its noise.
+
+    By that alone the optimizer steps, as torch's own does.
+    """
     rows = NoiseGenerator(factors(n), made.statement.calibration, list(network().parameters()), seed=seed)
     model = network()
+    optimizer = kind(model.parameters(), lr=rate)
     for step, released in enumerate(train(made)):
-        gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)
-        drawn = torch.cat([part.flatten() for part in rows.next()])
-        assert torch.allclose(released, gradient + drawn / SIZE, atol=1e-5)
-        with torch.no_grad():
-            torch.nn.utils.vector_to_parameters(
-                torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
-            )
+        wanted = clipped_mean(model, made.loader.order[step], CLIP, SIZE) + flat(rows.next()).float() / SIZE
+        assert torch.allclose(released, wanted, atol=1e-5)
+        for p, part in zip(model.parameters(), released.split([p.numel() for p in model.parameters()]), strict=True):
+            p.grad = part.view_as(p).clone()
+        optimizer.step()
+    for mine, own in zip(made.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(mine, own, atol=1e-6)
 
 
 class TestWhatIsReleased:
@@ -105,6 +107,10 @@ class TestWhatIsReleased:
         made = private(factors(n), physical_batch_size=physical, remainder=remainder)
         releases_what_it_should(made, n, 11)
         assert made.optimizer.noise.step == n
+
+    @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+    def test_adaptive_optimizers_step_by_what_is_released(self, kind):
+        releases_what_it_should(private(kind=kind, rate=0.01), N, 11, kind, 0.01)
 
     def test_the_noise_is_calibrated_for_sums_and_the_divisor(self):
         made = private()
@@ -218,7 +224,14 @@ class TestRefusals:
             private(users=[1, 2])
 
     @pytest.mark.parametrize(
-        "wrong", [{"sampling": "shuffled"}, {"batch_size": None}, {"physical_batch_size": 0}, {"epsilon": -1.0}]
+        "wrong",
+        [
+            {"sampling": "shuffled"},
+            {"batch_size": None},
+            {"physical_batch_size": 0},
+            {"epsilon": -1.0},
+            {"adaptive": "scaled"},
+        ],
     )
     def test_settings_that_cannot_work(self, wrong):
         with pytest.raises(InvalidParameter):
@@ -323,13 +336,10 @@ class TestAuto:
     def test_banded_with_sampling(self):
         made = private("auto", solve=solve, sampling="cyclic_poisson", bands=3)
         assert made.statement.calibration.groups == 3
+        dp_sgd = private("auto", solve=solve, sampling="cyclic_poisson", bands=1)
+        assert dp_sgd.statement.calibration.groups == 1 and len(train(dp_sgd)) == N
         with pytest.raises(InvalidParameter, match="bands="):
             private("auto", solve=solve, sampling="cyclic_poisson")
-
-    def test_dp_sgd_is_one_band(self):
-        made = private("auto", solve=solve, sampling="cyclic_poisson", bands=1)
-        assert made.statement.calibration.groups == 1
-        assert len(train(made)) == N
 
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url="):
@@ -366,23 +376,6 @@ class TestAuto:
         assert torch.equal(x, data().tensors[0][made.loader.order[0]] * 2)
 
 
-SECRET = 0xC0FFEE << 90
-BINS = EXAMPLES // SIZE
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinsNoise(Calibration):
-    """A calibration by hand that counts on balls in bins."""
-
-    bins: int
-    sampling: str = "balls_in_bins"
-
-
-def bins_noise(delta: float = 0.9e-5, bins: int = BINS, **more: Any) -> BinsNoise:
-    plain = calibrate(factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, divisor=SIZE)
-    return BinsNoise(**{**vars(plain), "bins": bins, **more})
-
-
 def binned(calibration: Calibration | None = None, **options: Any) -> Private:
     settings = {"sampling": "balls_in_bins", "seed": SECRET, "calibration": calibration or bins_noise()}
     return private(**{**settings, **options})
@@ -414,6 +407,7 @@ class TestBallsInBins:
         assert 0 < extra <= 1e-5 / 1024 and made.statement.delta == 0.9e-5 + extra
         assert made.statement.document()["delta"] == 0.9e-5 + extra
         assert binned(overflow="unlimited").statement.overflow_delta == 0
+        assert binned(users=list(range(EXAMPLES))).statement.unit == "user"
 
     def test_a_checkpoint_shows_no_bin_and_wants_its_key(self):
         made = binned()
@@ -521,9 +515,6 @@ class TestBallsInBins:
             assert torch.equal(one, two)
         with pytest.raises(ConditionNotMet, match="C = I"):
             private(sampling="random_allocation", seed=SECRET)
-
-    def test_users_with_one_example_each(self):
-        assert binned(users=list(range(EXAMPLES))).statement.unit == "user"
 
     def test_the_optimizer_wants_the_auditor_of_bins(self):
         for auditor in (None, ParticipationAuditor({"kind": "fixed_epochs", "epochs": EPOCHS}, N)):

@@ -160,14 +160,6 @@ class TestBits:
         for name in names_of(kind) if generator == "sfc64" else ["buffered"]:
             assert np.array_equal(ranks[0][f"{kind} {name} {generator}"][0], alone(name, generator)), name
 
-    def test_have_together_the_covariance_of_the_noising_matrix(self, ranks, kind):
-        for name in names_of(kind):
-            drawn, made = ranks[0][f"{kind} {name} sfc64"][0].astype(float), factors(name)
-            inverse = np.linalg.inv(made.strategy.rows(0, N))
-            expected = calibration(made).sigma_of_sums ** 2 * inverse @ inverse.T
-            spread = np.sqrt(np.outer(np.diag(expected), np.diag(expected)) / SIZE)  # of one estimated entry, to a root
-            assert np.abs(drawn @ drawn.T / SIZE - expected).max() <= (6 * spread).max(), name
-
     def test_each_rank_keeps_its_part_of_the_state(self, ranks, kind):
         kept = [each[f"{kind} buffered sfc64"][1] for each in ranks]
         whole_state = kept_here(noise_for("buffered", [torch.zeros(SIZE)]))
