@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from store_cases import factorization
 
 from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
-from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.publishing import matrices_key
 from factorize.storage.records import manifest_key
@@ -74,19 +72,6 @@ def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -
     assert catalog.form(matrices_key(form, ("C", "B"))) is None
     store.objects.delete(manifest_key(two["digest"]))
     assert listed(catalog) == [other["digest"]]
-
-
-def test_what_a_job_has_made_is_not_listed_beside_it(ledger: Ledger, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    catalog = Catalog(ledger.engine, store)
-    before, after = (factorization(n) for n in (3, 4))
-    store.put(before)
-    assert listed(catalog) == [before.digest]
-    for made in (before, after):
-        spec = json.dumps(made.manifest["spec"])
-        ledger.claim(JobOrder(made.manifest["spec_digest"], spec, "prefix", 1, 1.0, 1))
-    store.put(after)
-    assert listed(catalog) == []
 
 
 def test_a_page_says_that_it_is_not_whole_while_a_large_store_is_read(

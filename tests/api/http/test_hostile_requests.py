@@ -165,14 +165,9 @@ def test_other_ids_are_not_found_and_not_repeated(live_service: LiveService, pla
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PUT", "/v1/factorizations", "GET, POST"),
         ("PATCH", "/v1/factorizations/" + "0" * 64, "GET, HEAD, DELETE"),
-        ("POST", "/v1/blobs/" + "0" * 64, "GET, HEAD"),
-        ("DELETE", "/v1/blobs/" + "0" * 64, "GET, HEAD"),
-        ("GET", "/v1/canonicalize", "POST"),
         ("TRACE", "/healthz", "GET"),
         ("BREW", "/v1/matrices", "POST"),
-        ("OPTIONS", "/v1/factorizations", "GET, POST"),
     ],
 )
 def test_other_methods(live_service: LiveService, method: str, path: str, allowed: str) -> None:
