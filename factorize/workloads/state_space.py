@@ -30,6 +30,15 @@ class StateSpace:
         """Return follow, feed, read and through."""
         return (self.follow, self.feed, self.read, self.through)
 
+    def solve(self, outputs: np.ndarray) -> np.ndarray:
+        """Return inputs with these outputs, shape (n, any); 0 where an input is not passed through."""
+        inputs, state = np.zeros_like(outputs), np.zeros((self.feed.shape[1], outputs.shape[1]))
+        for i in np.arange(len(outputs)):
+            if self.through[i]:
+                inputs[i] = (outputs[i] - self.read[i] @ state) / self.through[i]
+            state = self.follow[i] @ state + np.multiply.outer(self.feed[i], inputs[i])
+        return inputs
+
     def then(self, after: StateSpace) -> StateSpace:
         """Return the product `after` times this map: this one is applied first."""
         n, q, r = len(self.through), self.feed.shape[1], after.feed.shape[1]

@@ -40,7 +40,7 @@ _LEAST_EPOCHS = 64  # of `bands` steps, for that start to be near the optimum
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
 _STEP_COST = 60.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
-_FEW_STEPS, MOST_STEPS = 50, 2000
+_FEW_STEPS, _MANY_STEPS = 50, 2000
 
 
 def supports(spec: Spec) -> str | None:
@@ -88,7 +88,7 @@ def estimate(spec: Spec) -> Estimate:
     """
     assert isinstance(spec.mechanism, Banded)
     n, b = float(spec.workload.n), float(spec.mechanism.bands)
-    steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, MOST_STEPS)
+    steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if is_start_alone(spec.workload.n, spec.mechanism.bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
@@ -119,17 +119,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
     landscape = Landscape(target, problem.n, bands)
-    best, steps = start(problem, landscape, report), 0
-    while True:
-
-        def told(step: int, left: float, before: int = steps) -> None:
-            report(before + step, None, left)
-
-        end = GramDescent(landscape, best).descend(problem.tolerance, told)
-        gained, best, steps = 1.0 - end.best.loss / best.loss, end.best, steps + end.steps
-        # What a step may still gain is measured by the steps before it, which know little of an ill-conditioned loss.
-        if end.outcome is not Outcome.CONVERGED or gained <= problem.tolerance or steps >= MOST_STEPS:
-            return Solution(strategy=landscape.strategy(best), outcome=end.outcome, iterations=steps)
+    descent = GramDescent(landscape, start(problem, landscape, report))
+    end = descent.descend(problem.tolerance, lambda step, gap: report(step, None, gap))
+    return Solution(strategy=landscape.strategy(end.best), outcome=end.outcome, iterations=end.steps)
 
 
 def is_start_alone(n: int, bands: int) -> bool:

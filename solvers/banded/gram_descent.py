@@ -1,12 +1,12 @@
-"""Descent on the loss of a banded Gram matrix, until what a step may still gain says that it is done.
+"""Descent on the loss of a banded Gram matrix, until the bound over the class is near.
 
 Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of the second derivative
 (preconditioner.py). A step needs one evaluation (kernels.py), O(n bands^2) for any
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
 
-The bound over the class (checker/bounds/in_band.py) lags behind the loss by up to some hundred n times what a step
-may still gain, measured, which is what ends the search.
+The bound over the class (checker/bounds/in_band.py) is below the loss by |G X T^-1|^2 to second order, G + G^T being W
+within the band and off its diagonal. Products with random signs estimate this norm, and end the search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.solution import Outcome
 from factorize.solvers.banded.kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
@@ -33,7 +32,10 @@ _SHRINK = 0.4  # after a step out of the positive definite matrices
 _SHORTEST = 1e-6
 _ROUNDING = 1e-14
 _INVISIBLE = 1e-18  # of the loss: what a step may still gain is far below its rounding
-_SAFETY = 1000  # times n: parts of the tolerance that a step may still gain at the end
+_PERIOD, _SLOW = 50, 0.1  # steps in which the gap has to fall to this part, or the memory misleads
+_SAFETY = 20  # parts of the tolerance that the estimated gap may be at the end
+_PROBES = 8
+_MEASURED, _NEAR = 16, 10.0  # steps between two measurements of the gap, but where it is about so near to the end
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Landscape:
         self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
         self._scratch = [np.empty(shape) for shape in ((n, width), (n, states), (states, n))]
         self._lines = np.empty((3, width + states))
+        self._probes = target.solve(np.random.default_rng(0).choice((-1.0, 1.0), (n, _PROBES)))
+        squares = through**2
+        both = squares + squares[np.minimum(np.arange(n) + np.arange(1, bands)[:, None], n - 1)]
+        self._shares = np.divide(squares, both, out=np.zeros_like(both), where=both > 0)
 
     def __call__(self, offsets: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
@@ -94,6 +100,13 @@ class Landscape:
             return None
         gradient = -2.0 * w_offsets[: self.bands - 1]
         return GramPoint(offsets, loss, gradient, rows, (w, w_offsets, s, s_offsets))
+
+    def gap(self, point: GramPoint) -> float:
+        """Return about the distance of the bound over the class, relative to the loss."""
+        moved = _off_diagonal(point.offsets, point.offsets, self._probes) + self._probes
+        below = point.gradient / 2 * self._shares
+        moved = _off_diagonal(below, point.gradient / 2 - below, moved)
+        return float(np.vdot(moved, moved)) / (_PROBES * point.loss)
 
     def strategy(self, point: GramPoint) -> BandedMatrix:
         """Return C at a point."""
@@ -137,6 +150,15 @@ def _split(both: Array) -> tuple[Array, Array]:
     return both[:, b - 1].copy(), offsets
 
 
+def _off_diagonal(below: Array, above: Array, vectors: Array) -> Array:
+    """Return a band times vectors, shape (n, any); entries (j + d, j) and (j, j + d) are at [d - 1, j]."""
+    from scipy.sparse import dia_array
+
+    n = len(vectors)
+    left, right = (dia_array((part, -np.arange(1, len(part) + 1)), shape=(n, n)) for part in (below, above))
+    return np.asarray(left @ vectors + right.T @ vectors)
+
+
 class GramDescent:
     """Steps towards the optimum.
 
@@ -147,29 +169,43 @@ class GramDescent:
 
     def __init__(self, landscape: Landscape, first: GramPoint) -> None:
         self.landscape, self._at = landscape, first
-        self._memory = Memory(_PAIRS)
-        self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
-        self._renew()
-        self._direction = np.zeros_like(first.offsets)
+        self._closest = self._mark = np.inf
+        self._lag, self._since, self._enough = 0.0, 0, 0.0
+        self._forget()
 
     def descend(self, tolerance: float, report: Callable[[int, float], None]) -> End[GramPoint]:
-        """Descend until what a step may still gain is far below the tolerance.
+        """Descend until the bound over the class is nearer than the tolerance.
 
         Args:
             tolerance: relative.
-            report: told after each step what it may still gain, relative to the loss.
+            report: told after each step about how far it is, relative to the loss.
         """
         if self.landscape.bands == 1:
             return End(self._at, 0.0, Outcome.CLOSED_FORM, 0)
-        enough = tolerance / (_SAFETY * min(self.landscape.n, LARGEST_IN_BAND))
-        end = run(self, self._at, enough=enough, most=_MOST_STEPS, report=report)
+        self._enough = tolerance / _SAFETY
+        end = run(self, self._at, enough=self._enough, most=_MOST_STEPS, report=report)
         return replace(end, best=self._at)  # the loss falls with every step, what is left does not
 
     def gap(self, at: GramPoint) -> float:
-        """Return what a step may still gain, relative to the loss; the direction stays."""
+        """Return about the distance of the bound over the class, relative to the loss; the direction stays.
+
+        Between two measurements it is in proportion to what a step may still gain.
+        """
         self._at = at
         self._direction = self._memory.direction(at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
-        return max(float(np.vdot(at.gradient, self._direction)) / 2 / at.loss, 0.0)
+        gain = float(np.vdot(at.gradient, self._direction)) / 2 / at.loss
+        self._since += 1
+        if self._since < _MEASURED and self._lag * gain > _NEAR * self._enough:
+            return self._lag * gain
+        gap = self.landscape.gap(at)
+        self._since, self._lag = 0, gap / gain if gain > 0 else np.inf
+        self._closest = min(self._closest, gap)
+        return gap
+
+    def _forget(self) -> None:
+        self._memory = Memory(_PAIRS)
+        self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
+        self._renew()
 
     def _renew(self) -> None:
         if self.landscape.bands > 1:
@@ -177,7 +213,21 @@ class GramDescent:
             self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
 
     def step(self, at: GramPoint, number: int) -> GramPoint | None:
-        """Go along the direction as far as the loss falls as it should; None if rounding hides any progress."""
+        """Take a step, without the memory where it misleads; None if rounding hides any progress."""
+        if number % _PERIOD == 0:
+            if self._closest > _SLOW * self._mark:
+                self._forget()
+                self.gap(at)
+            self._mark = self._closest
+        following = self._along(at, number)
+        if following is None:
+            self._forget()
+            self.gap(at)
+            following = self._along(at, number)
+        return following
+
+    def _along(self, at: GramPoint, number: int) -> GramPoint | None:
+        """Go along the direction as far as the loss falls as it should."""
         decrease, length = float(np.vdot(at.gradient, self._direction)) / 2, 1.0
         while length > _SHORTEST and decrease > _INVISIBLE * at.loss:
             trial = self.landscape(at.offsets - length * self._direction)

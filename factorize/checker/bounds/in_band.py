@@ -4,8 +4,9 @@ For T = W A, any F and every Y of the class with unit diagonal, tr(T^T T Y^-1) +
 Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute entries
 in the band, and tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and
 F = X^-1 T^T, the entries of F F^T in the band are zero off the diagonal, and T F = T X^-1 T^T is positive semidefinite:
-both inequalities are equalities. A C near the best leaves small entries off the diagonal. For E, which is less these
-entries, F + E X T^-1 / 2 has none to first order. Nothing that F is made from needs to be exact.
+both inequalities are equalities. A C near the best leaves small entries off the diagonal. For G + G^T = E, which is
+less these entries, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is symmetric, nearly
+where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
 """
 
 from __future__ import annotations
@@ -55,14 +56,18 @@ def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -
 
 
 def _correction(weighted: WeightedTarget, target: np.ndarray, diagonals: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Return E X T^-1 / 2, shape (n, m), with 0 for steps that move nothing."""
+    """Return G X T^-1, shape (n, m), with 0 for steps that move nothing."""
     from scipy.linalg.blas import dtrsm
     from scipy.sparse import dia_array
 
     n = diagonals.shape[1]
     strategy = dia_array((diagonals, -np.arange(len(diagonals))), shape=(n, n))
-    below = dia_array((-0.5 * entries[1:], -np.arange(1, len(entries))), shape=(n, n))
-    product = strategy.T @ (strategy @ (below + below.T))
+    distances = np.arange(1, len(entries))
+    squares = target.diagonal() ** 2
+    both = squares + squares[np.minimum(np.arange(n) + distances[:, None], n - 1)]
+    above = entries[1:] * squares / np.maximum(both, TINY)
+    below, right = (dia_array((part, -distances), shape=(n, n)) for part in (above - entries[1:], -above))
+    product = strategy.T @ (strategy @ (below + right.T))
     if (inverse := weighted.inverse) is not None:
         return np.asarray((inverse.T @ product).T.toarray())
     still = np.flatnonzero(target.diagonal() == 0)

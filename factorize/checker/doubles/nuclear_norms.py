@@ -57,14 +57,14 @@ class WeightedTarget(NamedTuple):
 
     @property
     def inverse(self) -> Any:
-        """(W A)^-1, nearly, as a sparse matrix, with 0 for a step that moves nothing; None where A is no chain."""
+        """(W A)^-1, nearly and sparse; None where A is no chain of steps that all move, or rows refer to others."""
         from scipy.sparse import dia_array
 
-        if self.workload.chain is None or self.weighing.tau is not None:
+        chain = self.workload.chain
+        if chain is None or not chain[1].all() or self.weighing.tau is not None:
             return None
-        follow, feed = self.workload.chain
-        inverse = np.divide(1.0, feed, out=np.zeros_like(feed), where=feed != 0)
-        bands = np.array([inverse, np.roll(-follow * inverse, -1)]) / self.scales
+        follow, feed = chain
+        bands = np.array([1.0 / feed, np.roll(-follow / feed, -1)]) / self.scales
         return dia_array((bands, [0, -1]), shape=(len(feed), len(feed)))
 
 

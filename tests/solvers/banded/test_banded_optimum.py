@@ -107,7 +107,7 @@ def test_agrees_with_the_conic_program(workload: Document, objective: Document, 
 @given(st.integers(2, 24), st.integers(2, 6), st.integers(0, 10_000))
 def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rates = [float(rate) for rate in np.exp(rng.normal(size=n))]
+    rates = [float(rate) for rate in 10 ** rng.uniform(-4, 0, size=n)]
     spec = bandwise({"kind": "schedule", "n": n, "learning_rates": rates}, min(bands, n))
     _, certificate = searched(spec)
     assert certificate.converged
