@@ -149,14 +149,6 @@ class SolverService:
             self.audit.close()
         self.ledger.close()
 
-    def __enter__(self) -> Self:
-        """Start; use as `with SolverService(settings) as service`."""
-        return self.start()
-
-    def __exit__(self, *exception: object) -> None:
-        """Close."""
-        self.close()
-
     def keys(self, actor: str = "factorize") -> KeyRegister:
         """Return the keys of the ledger, for somebody who is in the audit log as `actor`."""
         return KeyRegister(self.ledger.engine, actor, lambda: self.store.objects)
