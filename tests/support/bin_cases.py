@@ -18,6 +18,15 @@ PAIRS = [
     ([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2.0, 1.834130e-6, 1.148634e-6, 1.898e-6),
 ]
 
+# C = I and one epoch (random allocation): bins, sigma, epsilon, and an interval of delta by convolution.
+INTERVALS = [
+    (10, 0.8, 1.0, 1.79630e-2, 1.79832e-2),
+    (100, 0.6, 2.0, 3.81642e-4, 3.82814e-4),
+    (256, 0.3912, 8.0, 1.06590e-5, 1.06630e-5),
+    (256, 0.6969, 2.0, 1.0419e-6, 1.0470e-6),
+    (256, 0.8872, 2.0, 1.4840e-10, 1.4972e-10),
+]
+
 # Four epochs of 16 steps, in closed form.
 ROOT = document_of(64, "square_root", 4)
 

@@ -16,7 +16,9 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from factorize.accounting import BinsLaw, bin_gram
 from factorize.accounting.star_estimate import log_single_bin
-from factorize.errors import InvalidParameter, TooLarge
+from factorize.checker.sampling import bins as checker_bins
+from factorize.checker.strategy import Strategy
+from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.structures.banded import BandedMatrix
@@ -40,17 +42,23 @@ def exact_gram(whole: np.ndarray, bins: int) -> list[list[Fraction]]:
 
 @pytest.mark.parametrize("path", [path for path in GOLDEN if path not in ENDLESS], ids=lambda path: path.stem)
 @pytest.mark.parametrize("bins", [1, 4, 7])
-def test_gram_is_that_of_the_summed_columns_from_above(path: Path, bins: int) -> None:
+def test_both_grams_are_those_of_the_summed_columns_from_above(path: Path, bins: int) -> None:
+    """That of the accountant, and that by which the checker tests claims."""
     matrix = load(path).strategy
-    found = bin_gram(matrix, bins)
+    found, proved = (
+        bin_gram(matrix, bins),
+        checker_bins.gram(Strategy(matrix.structure, matrix.tensors(), matrix.n), bins),
+    )
     assert (found.bins, found.steps, found.epochs) == (bins, matrix.n, math.ceil(matrix.n / bins))
     stored = matrix.structure in ("dense", "toeplitz", "banded_toeplitz", "banded", "tree")
     whole = matrix.dense() if stored else np.linalg.inv(matrix.inverse_rows(0, matrix.n))
     expected = exact_gram(whole, bins)
-    for row, true in zip(found.gram, expected, strict=True):
-        for above, value in zip(row, true, strict=True):
-            least = value if stored else value * (1 - Fraction(1, 10**12))
-            assert least <= Fraction(float(above)) <= value * (1 + Fraction(1, 10**8)) + Fraction(1, 10**15)
+    for enclosed, close in ((found.gram, 10**8), (proved.high, 10**11)):
+        for row, true in zip(enclosed, expected, strict=True):
+            for above, value in zip(row, true, strict=True):
+                least = value if stored else value * (1 - Fraction(1, 10**12))
+                assert least <= Fraction(float(above)) <= value * (1 + Fraction(1, close)) + Fraction(1, 10**15)
+    assert (proved.near <= proved.high).all() and (proved.high - proved.near <= 1e-12 * proved.high.max()).all()
 
 
 def test_bins_that_do_not_fit_are_refused() -> None:
@@ -161,3 +169,20 @@ def test_plain_sums_of_a_signed_strategy_understate() -> None:
     plain = signed.dense().reshape(4, 2, 2).sum(axis=1)
     assert (bin_gram(signed, 2).gram.diagonal() >= 2 * (plain.T @ plain).diagonal()).all()
     assert bin_gram(signed, 2).signed
+
+
+@pytest.mark.parametrize("bins", [0, -1, True, 2.0])
+def test_the_checker_refuses_a_number_of_bins_that_is_none(bins: int) -> None:
+    with pytest.raises(InvalidParameter, match="integer of at least 1"):
+        checker_bins.gram(Strategy("toeplitz", {"coefficients": np.ones(6)}, 6), bins)
+
+
+def test_the_checker_refuses_what_is_too_large() -> None:
+    with pytest.raises(TooLarge, match="limited to 4096 bins"):
+        checker_bins.gram(Strategy("toeplitz", {"coefficients": np.ones(6)}, 6), 5000)
+    with pytest.raises(InvalidStrategy, match="beyond the range"):
+        checker_bins.gram(Strategy("toeplitz", {"coefficients": np.full(6, 1e200)}, 6), 2)
+    long = np.zeros((1, 1 << 20))
+    long[0] = 1.0
+    with pytest.raises(TooLarge, match="products, above"):
+        checker_bins.gram(Strategy("banded", {"bands": long}, 1 << 20), 4000)

@@ -7,10 +7,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from bin_cases import INTERVALS
 from flint import arb
 from scipy.stats import kstest
 from star_claims import best_order, drawn
-from test_checker_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
+from test_checker_star import KNOWN, ROUNDED, Known
 
 from factorize.accounting.gram_matrix import shared_part
 from factorize.accounting.payoff import log_call_ceiling, raised
@@ -41,7 +42,7 @@ def test_weights_have_the_mean_of_quadrature_and_stay_below_their_bound(known: K
     assert within(found, known.addition, known.addition) and 0 <= found.min() <= found.max() <= float(weights.bound)
 
 
-@pytest.mark.parametrize("bins, sigma, epsilon, low, high", RANDOM_ALLOCATION[:3])
+@pytest.mark.parametrize("bins, sigma, epsilon, low, high", INTERVALS[:3])
 def test_random_allocation_is_within_the_interval_of_convolution(
     bins: int, sigma: float, epsilon: float, low: float, high: float
 ) -> None:
@@ -58,14 +59,6 @@ def test_a_false_claim_loses_and_a_true_one_wins() -> None:
         outcome = bets.bet(weights, delta, 0.05 / (float(weights.bound) - delta), (7, 8), 20)
         assert outcome.accepted == wins and (outcome.log_wealth > 0) == wins
         assert outcome.mean == pytest.approx(known.removal, rel=0.05)
-
-
-def test_wealth_is_the_same_whatever_is_said_of_chunks() -> None:
-    known = KNOWN[1]
-    weights = bets.removal(np.array(known.kernel), 1.0, known.epsilon, 6)
-    one, two = (bets.bet(weights, known.removal * 1.02, 100.0, (9, 9), chunks) for chunks in (1, 2))
-    again = bets.bet(weights, known.removal * 1.02, 100.0, (9, 9), 2)
-    assert again == two and one.samples * 2 == two.samples
 
 
 def philox(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 from checker_files import parts, sealed
-from safetensors.numpy import save
 from specs import solved
 
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
-from factorize.errors import CorruptObject, FactorizeError
+from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
 
 N = 8
@@ -122,17 +119,6 @@ def test_a_gap_without_a_bound() -> None:
     assert len(failed) == 1 and "claims to have converged" in failed[0]
     manifest["certificate"]["converged"] = False
     assert check_factor_file(sealed(manifest, tensors)).supported
-
-
-def test_a_tensor_that_is_named_twice() -> None:
-    """Of two entries with one name, which may be rows of one reader and columns of another."""
-    data = save({"C": np.arange(6.0).reshape(2, 3)})
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    entries = (json.dumps(header["C"] | {"shape": shape}) for shape in ([3, 2], [2, 3]))
-    twice = "{" + ", ".join(f'"C": {entry}' for entry in entries) + "}"
-    with pytest.raises(CorruptObject, match="given twice"):
-        check_factor_file(len(twice).to_bytes(8, "little") + twice.encode() + data[8 + length :])
 
 
 def test_an_encoder_whose_bound_is_sold_as_exact() -> None:

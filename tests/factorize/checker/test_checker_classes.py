@@ -129,16 +129,6 @@ def test_a_bound_that_the_class_does_not_have(kind: str) -> None:
         assert report.supported == holds and proved(report) == holds, (claim, report.failed)
 
 
-def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
-    result = solved(
-        WORKLOADS["prefix"], {"kind": "banded", "bands": BANDS}, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-6
-    )
-    manifest, tensors = parts(result)
-    assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
-    manifest["certificate"]["class_lower_bound"]["objective"] *= 1 - 1e-5
-    assert any("converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
-
-
 @pytest.mark.parametrize(
     ("workload", "objective"),
     [
@@ -236,23 +226,3 @@ class TestByHand:
         ):
             with np.errstate(all="ignore"), pytest.raises(NotEnclosed, match=reason):
                 self.bound(column, asked[1], **changes)
-
-
-class TestBanded:
-    @staticmethod
-    def bound(bands: int, participation: dict[str, Any], **changes: Any) -> float:
-        spec = {
-            "participation": participation,
-            "objective": {"kind": "mean"},
-            "mechanism": {"kind": "banded", "bands": bands},
-            "workload": {"kind": "identity", "n": N},
-        } | changes
-        diagonals = np.array([np.ones(N), [0.05] * (N - 1) + [0.0]])
-        strategy = Strategy("banded", {"bands": diagonals}, N)
-        return Utility(spec, strategy, {}, {}).class_bound.objective
-
-    def test_bands_that_do_not_fit(self) -> None:
-        assert self.bound(2, {"kind": "min_sep", "min_sep": 2}) > 0
-        for bands, separation, objective in ((1, 2, "mean"), (3, 2, "mean"), (2, 2, "max")):
-            with pytest.raises(NotEnclosed, match="can overlap, or the objective"):
-                self.bound(bands, {"kind": "min_sep", "min_sep": separation}, objective={"kind": objective})

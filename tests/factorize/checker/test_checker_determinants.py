@@ -7,22 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import exact_rows, parts, sealed
+from checker_files import exact_rows
 from specs import spec_of
-from whole_bounds import by_vectors
 
-from factorize import parse_spec, solvers
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import determinants
 from factorize.checker.bounds.evidence import sum_above
-from factorize.checker.check import check_factor_file
-from factorize.checker.strategy import Strategy
-from factorize.checker.utility import Utility
-from factorize.encoding import tensor_digest
-from factorize.errors import CertificateError
-from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
-from factorize.structures.toeplitz import ToeplitzMatrix
 
 COSINE = {"kind": "cosine_to_last"}
 
@@ -104,13 +94,6 @@ def test_the_cost_of_evidence_is_taken_from_above() -> None:
     assert float(np.sum(weights)) < sum(map(Fraction, weights)) <= sum_above(weights) < 1 + Fraction(1, 2**51)
 
 
-def test_learning_rates_of_another_length_are_refused() -> None:
-    spec = document("momentum", "mean", 4)
-    spec["workload"]["learning_rates"] = [1.0, 2.0, 3.0]
-    with pytest.raises(CertificateError, match="3 learning rates for n=4"):
-        determinants.lower_bound(spec, {"weights": np.ones(4)})
-
-
 def test_lengths_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(determinants, "LARGEST", 4)
     assert determinants.lower_bound(document("momentum", "mean", 4), {"weights": np.ones(4)}) is not None
@@ -119,42 +102,52 @@ def test_lengths_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -
         determinants.lower_bound(document("momentum", "mean", 4), {"weights": np.ones(4)})
 
 
-@pytest.mark.parametrize("name", ["momentum", "nesterov", "srg", "mu2 x"])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_files_with_long_recursions(name: str, objective: str) -> None:
-    """The same bound as by whole matrices; a claim above what the evidence proves fails, and so does spoilt evidence."""
-    n = 48
-    spec = document(name, objective, n)
-    evidence = evidence_of(np.random.default_rng(1), n, 0.1)
-    if objective != "max":
-        del evidence["row_weights"]
-    strategy = ToeplitzMatrix(0.5 ** np.arange(4.0), n)
-    made = Factorization.from_solution(
-        parse_spec(spec), Solution(strategy, Outcome.CLOSED_FORM, 0, evidence), solver={"mechanism": "identity"}
-    )
-    assert made.certificate.lower_bound is not None
-    one = Utility(spec, Strategy("dense", {"": strategy.dense()}, n), made.dual, {})
-    whole, long = by_vectors(one), determinants.lower_bound(spec, made.dual)
-    assert long is not None
-    assert float(whole) * (1 - 1e-11) <= float(long) <= float(whole) * (1 + 1e-11)
-    report = check_factor_file(sealed(*parts(made)))
-    assert report.supported, report.failed
-    assert any("no strategy matrix has an objective below" in text for text in report.checked)
-    assert any("every loss enclosed" in text for text in report.checked)
-    manifest, tensors = parts(made)
-    manifest["certificate"]["lower_bound"]["objective"] = float(long) * (1 + 1.01e-9)
-    manifest["certificate"]["relative_gap"] = made.certificate.loss.objective / float(long) / (1 + 1.01e-9) - 1
-    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
-    manifest, tensors = parts(made)
-    tensors["dual.weights"][-1] *= 1e6
-    manifest["dual"]["sha256"] = tensor_digest([tensors[tensor] for tensor in manifest["dual"]["tensors"]])
-    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+M = 6
+RATES = [1.0, 0.5, 0.75, 2.0, 0.25, 1.5]
+WEIGHTS = np.array([4.0, 1.0, 0.5, 2.0, 3.0, 0.25])
+ROWS = np.array([1.0, 3.0, 0.5, 0.25, 2.0, 1.5])
 
 
-def test_a_solved_momentum_workload_is_proved_at_a_length_of_both_kinds() -> None:
-    spec = {"workload": {"kind": "momentum", "n": 256, "momentum": 0.9}, "tolerance": 1e-6}
-    made = solvers.solve(parse_spec(spec))
-    one = Utility(made.spec.document(), Strategy("dense", {"": made.strategy.dense()}, 256), made.dual, {})
-    whole, long = by_vectors(one), determinants.lower_bound(made.spec.document(), made.dual)
-    assert long is not None
-    assert float(whole) * (1 - 1e-11) <= float(long) <= made.certificate.loss.objective
+def asked(workload: str | dict[str, Any], objective: Any = None, participation: Any = None) -> Any:
+    return spec_of(workload, "dense", participation, objective, n=M).canonical()
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize(
+    ("rates", "columns", "rows"),
+    [
+        (RATES, WEIGHTS, None),
+        ([0.0, *RATES[1:]], WEIGHTS, None),
+        ([*RATES[:2], 0.0, 0.0, *RATES[4:]], WEIGHTS, None),
+        ([*RATES[:-1], 0.0], WEIGHTS * (np.arange(M) != 2), None),
+        (RATES, WEIGHTS, ROWS * (np.arange(M) % 3 > 0)),
+        ([1.0, 0.0, 0.0, 1.0, 0.0, 1.0], WEIGHTS * (np.arange(M) > 0), ROWS * (np.arange(M) < 3)),
+        (RATES, WEIGHTS * 1e-260, ROWS * 1e250),
+        (RATES, np.array([1e-200, *WEIGHTS[1:]]), None),
+    ],
+)
+def test_rates_and_weights_may_vanish(
+    rates: list[float], columns: np.ndarray, rows: np.ndarray | None, tau: int
+) -> None:
+    """With rows of weight 0, with columns that are all 0, and over restarts."""
+    objective: dict[str, Any] = {"kind": "lambda_tau", "tau": tau} if rows is None else {"kind": "max"}
+    spec = asked({"kind": "schedule", "learning_rates": rates}, objective)
+    dual = {"weights": columns} | ({} if rows is None else {"row_weights": rows})
+    dense = spec.workload.dense()
+    weighed = spec.objective.weigh(dense) if rows is None else np.sqrt(rows / rows.sum())[:, None] * dense
+    singular = np.linalg.svd(weighed * np.sqrt(columns / columns.sum()), compute_uv=False)
+    true = singular.sum() ** 2
+    found = determinants.lower_bound(spec.document(), dual)
+    assert found is not None and true * (1 - 1e-10) <= float(found) <= true * (1 - 1e-14)
+
+
+def test_other_problems_have_no_bound_of_this_kind() -> None:
+    given, epochs = {"weights": WEIGHTS}, {"kind": "fixed_epochs", "epochs": 2}
+    prefix = {"kind": "prefix"}
+    assert determinants.lower_bound(asked(prefix).document(), given) is not None
+    for spec, dual in (
+        (asked(prefix, participation=epochs), given),
+        (asked(prefix), {}),
+        (asked(prefix, {"kind": "max"}), given),
+    ):
+        assert determinants.lower_bound(spec.document(), dual) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from checker_files import parts, sealed
 
 from factorize import parse_spec, solvers
-from factorize.checker.check import check_endless, check_factor_file
-from factorize.checker.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report
+from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_limit
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation
+from factorize.errors import CorruptObject, InvalidParticipation
 
 BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
 ONCE: dict[str, Any] = {"kind": "single"}
@@ -70,65 +68,3 @@ def test_claims_without_end() -> None:
     manifest["matrices"]["C"]["shape"] = [8, 8]
     with pytest.raises(CorruptObject, match="asks for .None, None."):
         check_factor_file(sealed(manifest, tensors))
-
-
-def endless(kind: str = "nu_toeplitz", **mechanism: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A manifest without end and the tensors of C, of (1 - x)^-(1/2) damped, or of a BLT."""
-    stated = {"value": 2.0, "hex": (2.0).hex(), "kind": "upper_bound", "participation": ONCE}
-    certificate = {
-        "sensitivity": stated,
-        "loss": {"rmse": None, "objective": None},
-        "lower_bound": None,
-        "class_lower_bound": None,
-        "relative_gap": None,
-        "converged": True,
-    }
-    spec = {"workload": {"kind": "prefix"}, "participation": ONCE, "mechanism": {"kind": kind, **mechanism}}
-    spec["tolerance"] = 1e-9
-    return {"spec": spec, "certificate": certificate}, {"nu": np.array([0.5])} if kind == "nu_toeplitz" else dict(BLT)
-
-
-def told(manifest: dict[str, Any], tensors: dict[str, np.ndarray], shape: Any = (None, None)) -> Report:
-    report = Report(stated=(SENSITIVITY, LOSS, MECHANISM, STRATEGY, CONVERGED))
-    structure = "nu_toeplitz" if "nu" in tensors else "blt"
-    check_endless(report, {"shape": list(shape), "structure": structure}, tensors, manifest)
-    return report
-
-
-def test_every_claim_without_end_has_its_word() -> None:
-    report = told(*endless(nu=0.5))
-    assert report.supported and {one["status"] for one in report.claims} == {"proved"}
-    assert [text.split(":")[0] for text in report.not_checked[-2:]] == [
-        "the residual",
-        "who solved it, with what and for how long",
-    ]
-    assert any(text.startswith("no bound is claimed") for text in report.checked)
-    manifest, tensors = endless(nu=0.5)
-    for shape, workload in (((8, 8), "prefix"), ((None, None), "decay"), ((8, 8), "decay")):
-        manifest["spec"]["workload"]["kind"] = workload
-        with pytest.raises(CertificateError, match="rows without end"):
-            told(manifest, tensors, shape)
-
-
-def test_claims_without_end_that_cannot_be() -> None:
-    def false(change: Callable[[dict[str, Any]], object], *mechanism: str, **given: Any) -> set[str]:
-        manifest, tensors = endless(*mechanism, **(given or {"nu": 0.5}))
-        change(manifest["certificate"])
-        report = told(manifest, tensors)
-        assert report.failed
-        return {name for name in report.stated if report.status(name) == "false"}
-
-    assert false(lambda c: c["loss"].update(rmse=1.0)) == {LOSS}
-    assert false(lambda c: c["loss"].update(rmse=1.0, objective=1.0)) == {LOSS}
-    assert false(lambda c: c["sensitivity"].update(value=1.0, hex=(1.0).hex())) == {SENSITIVITY}
-    for name in ("lower_bound", "class_lower_bound", "relative_gap"):
-        with pytest.raises(CertificateError, match="a bound is claimed"):
-            false(lambda c, name=name: c.update({name: 1.0}))
-    manifest, tensors = endless(nu=0.25)  # of which C, with 1/2, is none
-    report = told(manifest, tensors)
-    assert report.status(MECHANISM) == "false" and report.status(CONVERGED) == "not_looked_at"
-
-
-def test_what_is_optimised_without_end_has_not_converged() -> None:
-    report = told(*endless("blt", buffers=1))
-    assert report.status(MECHANISM) == "proved" and report.status(CONVERGED) == "not_looked_at"

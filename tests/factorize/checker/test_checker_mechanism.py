@@ -90,13 +90,6 @@ MEMBERS = {  # by the bits, C is of both
 }  # fmt: skip
 
 
-def test_a_spec_that_says_blt_with_a_dense_c() -> None:
-    """The reviewer's file: nothing in it has to do with the mechanism that it names."""
-    result = random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 6)
-    report = named(result, {"kind": "blt", "buffers": 2, "normalization": "none"})
-    assert not report.supported and report.status(MECHANISM) == "false"
-
-
 @pytest.mark.parametrize(
     ("name", "mechanism"),
     [

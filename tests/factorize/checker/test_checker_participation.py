@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from factorize.checker.participation import KINDS, allowed
+from factorize.checker.participation import allowed
 from factorize.errors import InvalidParticipation
 
 MISSING = object()
-SINGLE = {"kind": "single"}
 
 
 def epochs(number: Any) -> dict[str, Any]:
@@ -43,14 +42,3 @@ def test_patterns_that_are_not() -> None:
         with pytest.raises(InvalidParticipation) as reason:
             allowed(given, None)
         assert str(reason.value) == f"participation {str(given)[:80]} has no finite sensitivity without end"
-
-
-def test_patterns_that_are_allowed() -> None:
-    assert allowed(SINGLE, 12) == (12, 1, False)
-    assert allowed(epochs(1), 12) == (12, 1, True) and allowed(epochs(3), 12) == (4, 3, True)
-    assert allowed(min_sep(5), 12) == (5, 3, False) and allowed(min_sep(4), 12) == (4, 3, False)
-    assert allowed(min_sep(5, 2), 12) == (5, 2, False) and allowed(min_sep(5, 9), 12) == (5, 3, False)
-    assert allowed(min_sep(12, 1), 12) == (12, 1, False) and allowed(min_sep(1), 1) == (1, 1, False)
-    assert allowed(SINGLE, None) == (1, 1, False)
-    assert allowed(min_sep(1, 1), None) == (1, 1, False) and allowed(min_sep(7, 3), None) == (7, 3, False)
-    assert sorted(KINDS) == ["fixed_epochs", "min_sep", "single"]

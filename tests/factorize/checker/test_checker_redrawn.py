@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_factor_file
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.errors import TooLarge
-from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.structures.redrawn import RedrawnMatrix
 
 N = 24
@@ -61,32 +58,6 @@ class TestSensitivity:
             total = sum(sign * c[:, step] for step, sign in zip(found.pattern, found.signs, strict=True))
             near = float((total**2).sum())
             assert float(found.lower) == pytest.approx(near, rel=1e-7) and near <= float(found.upper) * (1 + 1e-12)
-
-
-class TestFiles:
-    @staticmethod
-    def file(tmp_path, change=None, *, whole=True) -> bytes:
-        spec = spec_of(N, {"kind": "buffered_linear", "buffers": 3, "redraws": 2}, EPOCHS)
-        solution = Solution(cases.likely(N), Outcome.ITERATION_LIMIT, 1)
-        made = Factorization.from_solution(spec, solution, solver={"mechanism": "buffered_linear"})
-        if change is not None:
-            from factorize.format.manifest import manifest_digest
-
-            stated = made.manifest["certificate"]["sensitivity"]
-            stated["value"] = float(change(stated["value"]))
-            stated["hex"] = stated["value"].hex()
-            made.manifest["digest"] = manifest_digest(made.manifest)
-        (made.with_matrices(["C_inv", "B"]) if whole else made).save(tmp_path / "f.safetensors")
-        return (tmp_path / "f.safetensors").read_bytes()
-
-    def test_every_claim_of_a_file_holds(self, tmp_path):
-        report = check_factor_file(self.file(tmp_path))
-        assert report.supported, report.failed
-        assert any("exact" in sentence for sentence in report.checked)
-
-    def test_a_billionth_less_is_caught(self, tmp_path):
-        report = check_factor_file(self.file(tmp_path, lambda value: value * (1 - 1e-9)))
-        assert not report.supported and "sensitivity" in report.failed[0]
 
 
 class TestRefusals:

@@ -259,16 +259,3 @@ def test_square_roots_are_the_first_double_on_their_side(value: Fraction, shift:
     assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
     assert value == 0 or Fraction(math.nextafter(up, 0.0)) ** 2 < value
     assert Fraction(math.nextafter(down, math.inf)) ** 2 > value
-
-
-def test_square_roots_of_squares() -> None:
-    for root in (0.75, 3.0, 2.0**500, 2.0**-500):
-        assert square_root_up(Fraction(root) ** 2) == square_root_down(Fraction(root) ** 2) == root
-    assert square_root_up(Fraction(0)) == square_root_up(Fraction(-1)) == square_root_down(Fraction(0)) == 0.0
-
-
-def test_exact_is_attained_within_a_billionth() -> None:
-    def exact(gap: Fraction) -> bool:
-        return Bracket(1 - gap, Fraction(1), "", (), ()).exact
-
-    assert exact(Fraction(0)) and exact(Fraction(199, 10**11)) and not exact(Fraction(201, 10**11))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from bin_cases import INTERVALS, PAIRS
 from flint import arb
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -33,21 +34,8 @@ class Known(NamedTuple):
     closed: float
 
 
-KNOWN = [
-    Known([[2, 0.7], [0.7, 1.5]], 2, 4.982612e-2, 4.212292e-2, 5.885e-2),
-    Known([[0.5, 0.3], [0.3, 0.4]], 2, 2.629068e-4, 2.292074e-4, 2.854e-4),
-    Known([[4, 1], [1, 4]], 5, 1.505225e-2, 6.380777e-3, 1.122e-2),
-    Known([[2, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]], 2, 3.397075e-2, 2.675055e-2, 4.502e-2),
-    Known([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2, 1.834130e-6, 1.148634e-6, 1.898e-6),
-]
+KNOWN = [Known(*pair) for pair in PAIRS]
 ROUNDED = 1.01  # the sigma below have four digits, and delta moves by 60 times as many parts
-RANDOM_ALLOCATION = [  # C = I, one epoch: bins, sigma, epsilon, and an interval of delta computed by convolution
-    (10, 0.8, 1.0, 1.79630e-2, 1.79832e-2),
-    (100, 0.6, 2.0, 3.81642e-4, 3.82814e-4),
-    (256, 0.3912, 8.0, 1.06590e-5, 1.06630e-5),
-    (256, 0.6969, 2.0, 1.0419e-6, 1.0470e-6),
-    (256, 0.8872, 2.0, 1.4840e-10, 1.4972e-10),
-]
 
 
 def exact(kernel: list[list[float]]) -> Gram:
@@ -88,7 +76,7 @@ def test_the_moment_is_above_the_true_one_by_enumeration(known: Known, order: in
     assert float(star.log_moment(kernel, order)) >= math.log(direct) - 1e-13
 
 
-@pytest.mark.parametrize("bins, sigma, epsilon, low, high", RANDOM_ALLOCATION)
+@pytest.mark.parametrize("bins, sigma, epsilon, low, high", INTERVALS)
 def test_random_allocation_is_between_the_bounds(
     bins: int, sigma: float, epsilon: float, low: float, high: float
 ) -> None:

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import parts, sealed
-from specs import solved, spec_of
+from specs import spec_of
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_factor_file
 from factorize.checker.losses import covariances, variances
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
@@ -75,31 +73,6 @@ def test_recursions_and_whole_matrices_enclose_the_same(name: str, factors: bool
     rates = {"kind": "schedule", "n": N, "learning_rates": {"kind": "cosine_to_last"}}
     for workload in (rates, {"kind": "identity", "n": N}, {"kind": "mu2", "n": N, "output": "x"}):
         compared(structure, tensors, workload, objective)
-
-
-LONG: list[dict[str, Any]] = [
-    {"mechanism": {"kind": "tree", "decoder": "honaker_full"}},
-    {"mechanism": {"kind": "tree", "decoder": "online", "restart_every": 9}, "objective": {"kind": "max"}},
-    {"mechanism": {"kind": "blt", "buffers": 2}, "tolerance": 1e-2},
-    {"mechanism": {"kind": "banded_square_root", "bands": 4, "normalization": "columns"}},
-]
-
-
-@pytest.mark.parametrize("document", LONG, ids=lambda d: d["mechanism"]["kind"])
-def test_files_whose_losses_are_followed(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = {"kind": "prefix", "n": N}
-    if document["mechanism"]["kind"] == "blt":
-        document = {**document, "objective": {"kind": "lambda_tau", "tau": 7}}
-    result = solved(workload, **document)
-    monkeypatch.setattr("factorize.checker.doubles.whole.LARGEST", 8)
-    for name in (None, *result.manifest["certificate"]["loss"]):
-        for factor in (1 - 1e-8, 1 + 1e-8):
-            manifest, tensors = parts(result)
-            if name:
-                manifest["certificate"]["loss"][name] *= factor
-            report = check_factor_file(sealed(manifest, tensors))
-            assert any("every loss enclosed" in text for text in report.checked)
-            assert any(f"loss.{name}" in text for text in report.failed) == bool(name), report.failed
 
 
 def test_inverses_that_grow_too_much() -> None:

@@ -30,7 +30,6 @@ from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
-from factorize.checker.structures import buffered
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -104,61 +103,6 @@ def test_rotating_buffers_are_enclosed() -> None:
     values, far = Strategy("state_space", turning(n), n).near_columns(np.arange(n))
     dense = BufferedMatrix(*turning(n).values()).dense()
     assert far.max() < 1e-11 and np.allclose(values, dense, rtol=0, atol=1e-12)
-
-
-DECAYS = {
-    "falling": ([0.9, 0.5, 0.0], [0.25, 0.5, 0.1]),
-    "first coefficient above 1": ([0.9, 0.5], [0.75, 0.5]),
-    "two bands": ([0.0], [0.5]),
-    "none": ([0.9], [0.0]),
-}
-
-
-@pytest.mark.parametrize("given", DECAYS.values(), ids=DECAYS)
-@pytest.mark.parametrize("scaled", [False, True])
-def test_decays_by_every_pattern(given: tuple[list[float], list[float]], scaled: bool) -> None:
-    """The entries of C need more bits than a double has, so they are compared as fractions."""
-    n, (theta, omega) = 6, given
-    terms = [[Fraction(w) * Fraction(d) ** t for t in range(n)] for d, w in zip(theta, omega, strict=True)]
-    column = [Fraction(1), *(sum((term[t] for term in terms), Fraction(0)) for t in range(n - 1))]
-    scale = [Fraction(1, j + 1 if scaled and j < 2 else 1) for j in range(n)]
-    gram = [[Fraction(0)] * n for _ in range(n)]
-    for i, j in itertools.product(range(n), range(n)):
-        shared = sum((column[t - i] * column[t - j] for t in range(max(i, j), n)), Fraction(0))
-        gram[i][j] = shared * scale[i] * scale[j]
-    parts_ = {"theta": np.array(theta), "omega": np.array(omega)}
-    exact = Strategy("blt", parts_, n)
-    if scaled:
-        exact = Strategy("scaled", parts_ | {"column_scale": np.array([float(s) for s in scale])}, n)
-    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
-        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
-        bracket = squared_sensitivity(exact, participation)
-        signed = max(
-            sum(
-                (u[i] * u[j] * gram[p][q] for (i, p), (j, q) in itertools.product(enumerate(pattern), repeat=2)),
-                Fraction(0),
-            )
-            for pattern in patterns_of(participation, n)
-            for u in itertools.product((1, -1), repeat=len(pattern))
-        )
-        slack = 1 + Fraction(1, 2**80)
-        assert bracket.lower <= signed * slack and signed <= bracket.upper * slack
-        assert bracket.exact or "Gram" in bracket.rule or "majorant" in bracket.rule
-
-
-def test_long_decays() -> None:
-    n = 100_000
-    exact = Strategy("blt", {"theta": np.array([0.9999, 0.9]), "omega": np.array([0.25, 0.5])}, n)
-    many = squared_sensitivity(exact, {"kind": "min_sep", "min_sep": 100})
-    assert many.exact and "leading" in many.rule
-
-
-def test_buffers_that_grow_are_refused() -> None:
-    n = 1500
-    ones = np.ones((n, 2))
-    parts_ = {"diagonal": np.ones(n), "transition": np.full((n, 2, 2), 0.75), "input": ones, "output": ones}
-    with pytest.raises(NotEnclosed, match="grow"):
-        squared_sensitivity(Strategy("state_space", parts_, n), {"kind": "single"})
 
 
 def test_long_structured_matrices() -> None:
@@ -256,11 +200,6 @@ def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
     prefix, mean = {"kind": "prefix", "n": n}, {"kind": "mean"}
     found = [variances.losses(Strategy("buffered", given, n), prefix, mean, 1 << 24) for given in (parts, moved)]
     assert found[0] is not None and found[0] == found[1]
-    # Bits would be lost, so nothing is moved.
-    tiny = parts | {"input": np.full((n, 2), 2.0**-1070), "output": np.full((n, 2), 1.7 * 2.0**-1060)}
-    inputs, outputs = (tiny[name].reshape(n, 2, 1) for name in ("input", "output"))
-    given_ = buffered.Buffers(np.ones(n), np.ones((n, 2, 1, 1)), inputs, outputs)
-    assert given_.balanced() is given_
 
 
 def test_a_series_whose_inverse_grows_is_refused() -> None:
