@@ -9,7 +9,7 @@ import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, tensor_name
-from factorize.format.shapes import check_tensors
+from factorize.format.shapes import check_strategy, check_tensors
 from factorize.format.tensors import check_triangular, fading, wrapped_structure
 
 N, M = 4, 2
@@ -232,10 +232,6 @@ class TestEndless:
         check("blt", {"theta": np.array([0.5]), "omega": np.array([1.5 - 2.0**-40])}, None)
         check("blt", {"theta": np.array([0.5]), "omega": np.array([1.5])})
 
-    def test_tensors_beside(self) -> None:
-        with pytest.raises(CorruptObject, match="a blt matrix of n=None has the tensors"):
-            check("blt", {**valid("blt"), "x": np.ones(1)}, None)
-
 
 class TestScaled:
     def scaled(self, structure: str, scale: np.ndarray | None = None) -> Parts:
@@ -255,12 +251,6 @@ class TestScaled:
     def test_what_may_not(self, structure: str) -> None:
         with pytest.raises(CorruptObject, match="are those of no structure that can be scaled; scaled wraps dense, "):
             check("scaled", self.scaled(structure))
-
-    def test_the_values_inside(self) -> None:
-        spoilt = self.scaled("dense")
-        spoilt[""][0, 0] = 0
-        with pytest.raises(InvalidStrategy, match="diagonal entry 0"):
-            check("scaled", spoilt)
 
     @pytest.mark.parametrize("end", [1e60, 1e-60])
     def test_factors(self, end: float) -> None:
@@ -312,6 +302,13 @@ class TestDerived:
 def test_fading_is_decided_exactly() -> None:
     assert fading(np.array([1.0, -0.5, 0.0, -0.5])) and fading(np.ones(1))
     assert not fading(np.array([1.0, -0.5, -0.5, -1e-300])) and not fading(np.array([1.0, 1e-300]))
+
+
+def test_what_is_no_strategy() -> None:
+    for structure, n, message in (("wavelet", 4, "'wavelet' is none of banded"), ("nu_toeplitz", 4, "is none of banded"),
+                                  ("dense", 0, "n=0 is below 1"), ("dense", None, "is none of blt")):  # fmt: skip
+        with pytest.raises(CorruptObject, match=message):
+            check_strategy(structure, {}, n)
 
 
 def test_names_of_tensors() -> None:
