@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize.errors import InvalidWorkload
@@ -54,38 +52,6 @@ EXAMPLES: list[dict[str, Any]] = [
 
 def test_every_kind_has_an_example() -> None:
     assert {example["kind"] for example in EXAMPLES} == set(KINDS)
-
-
-def simulate(fields: dict[str, Any], gradients: np.ndarray) -> np.ndarray:
-    """x_0 - x_{i+1} of the optimizer, written as its textbook loop."""
-    kind, n = fields["kind"], len(gradients)
-    rates = workload(**fields).rates() if kind in ("momentum", "weight_decay") else np.ones(n)
-    if kind == "schedule":
-        rates = np.array(workload(**fields).document()["learning_rates"])
-    mu, rate = fields.get("momentum", 0.0), fields.get("rate", 0.0)
-    x, m, moved = 0.0, 0.0, []
-    for i, g in enumerate(gradients):
-        if kind == "weight_decay" and fields["mode"] == "coupled":
-            g = g + rate * x
-        m = mu * m + g
-        step = g + mu * m if fields.get("nesterov") else m
-        shrink = 1 - rates[i] * rate if kind == "weight_decay" and fields["mode"] == "decoupled" else 1.0
-        x = shrink * x - rates[i] * step
-        moved.append(-x)
-    return np.array(moved)
-
-
-@pytest.mark.parametrize(
-    "fields", [f for f in EXAMPLES if f["kind"] in ("prefix", "momentum", "schedule", "weight_decay")], ids=str
-)
-def test_optimizers_against_their_loops(fields: dict[str, Any]) -> None:
-    given_workload = workload(**fields)
-    if fields["kind"] == "schedule":
-        fields = fields | {"learning_rates": given_workload.canonical().document()["learning_rates"]}
-    gradients = np.random.default_rng(0).normal(size=given_workload.n)
-    expected = simulate(fields, gradients)
-    np.testing.assert_allclose(given_workload.apply(gradients[:, None])[:, 0], expected, rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(given_workload.dense() @ gradients, expected, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("fields", EXAMPLES, ids=str)
@@ -171,13 +137,6 @@ def test_adam_against_its_loop(beta: float) -> None:
     np.testing.assert_allclose(iterate @ gradients, np.cumsum(averages), rtol=1e-10, atol=1e-12)
 
 
-def test_weights_of_adam_come_to_rest() -> None:
-    """1 + beta d has a fixed point in doubles; from there on nothing is computed."""
-    sums = workload(kind="adam", n=10**6, beta=0.9).sums()
-    assert sums[[0, 1, 2]].tolist() == [1.0, 1.9, 1.0 + 0.9 * 1.9]
-    assert sums[-1] == 1.0 + 0.9 * sums[-1] == pytest.approx(10.0, rel=1e-15)
-
-
 def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
     maps = vectors["B.mu2.n4"]
     np.testing.assert_allclose(workload(kind="mu2", n=4, output="w").dense(), maps["w_map"], rtol=1e-12)
@@ -190,15 +149,6 @@ def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
 def test_recursive_estimates_with_changing_factors(vectors: dict[str, Any]) -> None:
     case = vectors["B.srg_L.n3"]
     np.testing.assert_allclose(Decay(np.array(case["c"])).apply(np.eye(3)), case["L"], rtol=1e-12)
-
-
-@given(st.integers(1, 30), st.floats(0, 0.99), st.floats(0, 1))
-def test_srg_coefficients_are_a_product_of_series(n: int, momentum: float, decay: float) -> None:
-    powers = [np.array([base**t for t in range(n)]) for base in (1.0, momentum, decay)]
-    expected = np.convolve(np.convolve(powers[0], powers[1])[:n], powers[2])[:n]
-    np.testing.assert_allclose(
-        workload(kind="srg", n=n, momentum=momentum, decay=decay).coefficients, expected, rtol=1e-12
-    )
 
 
 def test_named_schedules() -> None:
