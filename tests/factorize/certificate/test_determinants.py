@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import pytest
 from specs import spec_of
 
-from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
-from factorize.checker.utility import lower_bound
-
-
-@pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda objective: objective["kind"])
-@pytest.mark.parametrize("workload", ["momentum", "prefix"])
-def test_none_is_stated_beyond_what_the_checker_proves(workload: str, objective: dict[str, Any]) -> None:
-    """Prefix sums, of one state, have theirs at any length."""
-    n = LARGEST + 1
-    fields = {"kind": workload} | ({"momentum": 0.9} if workload == "momentum" else {})
-    spec = spec_of(fields, objective=objective, n=n).document()
-    evidence = {"weights": np.ones(n), "row_weights": np.ones(n)}
-    if workload == "momentum":
-        with pytest.raises(NotEnclosed, match="16384"):
-            lower_bound(spec, evidence, {})
-    else:
-        assert lower_bound(spec, evidence, {}).objective > 0
 
 
 def test_no_evidence_is_searched_that_proves_no_bound() -> None:

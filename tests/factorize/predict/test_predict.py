@@ -85,18 +85,6 @@ def test_a_quadratic_is_what_the_iterates_do() -> None:
     assert answer.series["loss"] == pytest.approx(loss.tolist(), rel=1e-12)
 
 
-@pytest.mark.parametrize("mechanism", [{"kind": "square_root"}, {"kind": "banded_inverse_square_root", "bands": 4}])
-def test_toeplitz_noise_is_filtered_to_the_same_numbers(
-    mechanism: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    factorization = solved(200, mechanism)
-    question = {"kind": "quadratic", "eigenvalues": [1.0, 0.01], "learning_rate": 0.3, "momentum": 0.5, "sigma": 1.0}
-    slow = ask(question, Noising(factorization.rows("C_inv", 0, 200)))
-    monkeypatch.delattr("factorize.predict.moments.ExactRun._swept")
-    fast = ask(question, factorization)
-    assert fast.series["loss"] == pytest.approx(slow.series["loss"], rel=1e-9)
-
-
 def test_linear_regression_agrees_with_the_published_spectrum() -> None:
     vector = VECTORS["G.linreg.spectrum_1_over_k"]
     eta = vector["eta"]
