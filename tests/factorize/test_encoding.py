@@ -53,11 +53,6 @@ def test_refuses_other_encodings(raw: bytes) -> None:
         read_json(raw)
 
 
-def test_a_byte_order_mark_is_named() -> None:
-    with pytest.raises(MalformedJson, match="byte-order mark"):
-        read_json(b"\xef\xbb\xbf{}")
-
-
 def test_refuses_a_text_that_is_too_long() -> None:
     with pytest.raises(MalformedJson, match="1048576"):
         read_json(b'{"k": ' + b" " * (1 << 20) + b"1}")

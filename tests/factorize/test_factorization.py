@@ -13,7 +13,6 @@ import pytest
 from safetensors import safe_open
 from specs import spec_of
 
-from factorize.encoding import json_digest, sha256
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors, load
 from factorize.factorization import Factorization
@@ -41,44 +40,6 @@ def square_root(n: int = 6) -> Factorization:
 @pytest.fixture
 def made(vectors: dict[str, Any]) -> Factorization:
     return optimum(vectors)
-
-
-def test_manifest_has_the_contracts_fields(made: Factorization) -> None:
-    manifest = made.manifest
-    assert set(manifest) == {
-        "schema",
-        "spec",
-        "spec_digest",
-        "digest",
-        "certificate",
-        "matrices",
-        "dual",
-        "solver",
-    }
-    assert manifest["spec_digest"] == json_digest(manifest["spec"])
-    assert set(manifest["certificate"]) == {
-        "sensitivity",
-        "loss",
-        "lower_bound",
-        "class_lower_bound",
-        "relative_gap",
-        "residual",
-        "converged",
-        "warnings",
-    }
-    raw = made.rows("C", 0, 4).astype("<f8").tobytes()
-    assert manifest["matrices"] == {
-        "C": {
-            "structure": "dense",
-            "shape": [4, 4],
-            "dtype": "float64",
-            "tensors": ["C"],
-            "sha256": sha256(raw),
-            "bytes": 128,
-        }
-    }
-    assert manifest["dual"]["tensors"] == ["dual.weights"]
-    assert manifest["solver"]["iterations"] == 7
 
 
 def test_a_file_opens_with_the_plain_library(made: Factorization, tmp_path: Path) -> None:

@@ -41,11 +41,6 @@ def test_noise_sums_of_the_square_root(vectors: dict[str, Any]) -> None:
     assert np.sum(weighed**2) == pytest.approx(vectors["M.noise_sums.sqrt.T6.tau2"]["lambda_obj"], rel=1e-12)
 
 
-def test_tau_one_is_independent_noise() -> None:
-    prefix = np.tril(np.ones((5, 5)))
-    np.testing.assert_allclose(LambdaTau(kind="lambda_tau", tau=1).weigh(prefix), np.eye(5))
-
-
 def test_the_other_objectives() -> None:
     errors = np.array([1.0, 4.0, 3.0])
     assert Mean().of_row_errors(errors) == pytest.approx(8 / 3)

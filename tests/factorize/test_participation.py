@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from factorize import parse_spec
-from factorize.certificate.plain_sensitivity import best_selections
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy, UnsupportedProblem
+from factorize.errors import CertificateError, InvalidStrategy, UnsupportedProblem
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.solvers.banded.banded_optimum import refuse_overlaps
 from factorize.solvers.blt import solver as blt
@@ -82,23 +81,6 @@ def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: i
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
 
 
-@given(arrays(np.float64, st.integers(1, 9), elements=entries), st.integers(1, 6), st.integers(1, 4))
-def test_any_toeplitz_is_bounded(column: np.ndarray, separation: int, most: int) -> None:
-    separation = min(separation, len(column))
-    column[0] = abs(column[0]) + 0.1
-    matrix = ToeplitzMatrix(column, len(column))
-    stated = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
-    true = absolute_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
-    assert stated.value >= true * (1 - 1e-14) or stated.rule == "banded: best selection of columns"
-    assert stated.value >= sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most)) * (1 - 1e-15)
-
-
-@given(arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 5)), st.integers(1, 9), st.integers(1, 4))
-def test_best_selection_against_enumeration(values: np.ndarray, separation: int, most: int) -> None:
-    patterns = min_sep_patterns(len(values), separation, most)
-    assert best_selections(values, separation, most) == pytest.approx(max(values[list(p)].sum() for p in patterns))
-
-
 def sqrt_column(n: int) -> np.ndarray:
     return np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
 
@@ -142,32 +124,6 @@ def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) ->
     assert stated.kind == "upper_bound"
     assert stated.value == pytest.approx(case["abs_bound"], rel=1e-12)
     assert stated.value > case["elliptope_exact"]
-
-
-def test_signs_that_balance_are_exact() -> None:
-    """Columns 0 and 2 are (1, 0, -1/2, 0) and (0, 0, 1, 0): a contribution and its negative reach the absolute sum."""
-    matrix = DenseMatrix(np.array([[1, 0, 0, 0], [0, 1, 0, 0], [-0.5, 0, 1, 0], [0, 0, 0, 1.0]]))
-    found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=2))
-    assert (found.kind, found.rule) == ("exact", "Gram block sums")
-    assert found.value**2 == pytest.approx(1.25 + 1 + 2 * 0.5)
-
-
-def test_values_are_rounded_outwards() -> None:
-    # 0.1^2 + 0.2^2 has no exact double root; the stated value must not be below the true one.
-    from fractions import Fraction
-
-    matrix = DenseMatrix(np.array([[0.1, 0.0], [0.2, 0.1]]))
-    true_square = Fraction(0.1) ** 2 + Fraction(0.2) ** 2
-    value = sensitivity_of(matrix, Single()).value
-    assert Fraction(value) ** 2 >= true_square
-    assert Fraction(value) ** 2 <= true_square * (1 + Fraction(1, 10**14))
-
-
-def test_patterns_that_do_not_fit() -> None:
-    with pytest.raises(InvalidParticipation, match="not a multiple"):
-        FixedEpochs(kind="fixed_epochs", epochs=3).canonical(8)
-    with pytest.raises(InvalidParticipation, match="exceeds n"):
-        MinSep(kind="min_sep", min_sep=9).canonical(8)
 
 
 def test_a_sensitivity_states_its_participation() -> None:

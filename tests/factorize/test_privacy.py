@@ -188,46 +188,39 @@ def test_adjacency_names(name: Any, adjacency: Adjacency) -> None:
     assert Adjacency.parse(name) is adjacency
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["add_remove", "add/remove", "ADD_OR_REMOVE_ONE", dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE],
-)
-def test_add_remove_is_refused_with_the_reason(name: Any) -> None:
-    with pytest.raises(
-        UnsupportedAdjacency, match=r"moves later ones to other steps.*null record.*use zero_out"
-    ) as caught:
-        calibrate(Certified(), TARGET, adjacency=name)
-    assert caught.value.field == "adjacency"
-
-
-@pytest.mark.parametrize("name", ["", "substitute", None, 1])
-def test_an_unknown_adjacency_is_refused_with_the_choices(name: Any) -> None:
-    with pytest.raises(UnsupportedAdjacency, match=r"is not known; use zero_out .* or replace_one"):
-        calibrate(Certified(), TARGET, adjacency=name)
-
-
 # ---- refusals ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bare", [1.0, 1, True, None, "1.0", {"value": 1.0}, Adjacency.ZERO_OUT])
-def test_a_sensitivity_without_certificate_is_refused(bare: Any) -> None:
-    with pytest.raises(
-        InvalidParameter, match=r"bare .* without a certificate; pass certificate.sensitivity"
-    ) as caught:
-        calibrate(bare, TARGET)
-    assert caught.value.field == "sensitivity"
+ODD = [0, -1, math.nan, math.inf, "1"]
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    *(({"sensitivity": bare}, r"bare .* without a certificate; pass certificate.sensitivity", "sensitivity")
+      for bare in (1.0, 1, True, None, "1.0", {"value": 1.0}, Adjacency.ZERO_OUT)),
+    *(({"sensitivity": Certified(kind=kind)}, r"proves no privacy \(it must be exact or upper_bound", "sensitivity")
+      for kind in ("lower_bound", "estimate", "", None)),
+    *(({"sensitivity": Certified(participation=given)}, r"for participation (None|\{\}) proves no", "sensitivity")
+      for given in (None, {})),
+    *(({"sensitivity": Certified(value)}, "^sensitivity", "sensitivity") for value in ODD),
+    *(({"clip_norm": clip}, r"^clip_norm.*clipped to", "clip_norm") for clip in (*ODD, True)),
+    *(({"divisor": batch}, r"divisor=.* is not an integer >= 1.*or leave it out", "divisor")
+      for batch in (*ODD, 2.0, True)),
+    ({"sensitivity": Certified(1e300), "clip_norm": 1e30}, "sigma would exceed the largest double", "sigma"),
+    # A sigma of 5e-324 was handed out, and noise in float32 is then exactly zero.
+    *(({"sensitivity": Certified(value), "clip_norm": clip}, "neither zero nor infinite", field)
+      for value, clip, field in ((1.0, 1e-31, "clip_norm"), (1.0, 1e31, "clip_norm"), (1e-40, 1.0, "sigma"),
+                                 (1e40, 1.0, "sigma"))),
+    *(({"adjacency": name}, r"moves later ones to other steps.*null record.*use zero_out", "adjacency")
+      for name in ("add_remove", "add/remove", "ADD_OR_REMOVE_ONE", dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)),
+    *(({"adjacency": name}, r"is not known; use zero_out .* or replace_one", "adjacency")
+      for name in ("", "substitute", None, 1)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["lower_bound", "estimate", "", None])
-def test_a_sensitivity_of_a_kind_that_proves_nothing_is_refused(kind: str) -> None:
-    with pytest.raises(InvalidParameter, match=r"proves no privacy \(it must be exact or upper_bound"):
-        calibrate(Certified(kind=kind), TARGET)
-
-
-@pytest.mark.parametrize("participation", [None, {}])
-def test_a_sensitivity_without_participation_is_refused(participation: Any) -> None:
-    with pytest.raises(InvalidParameter, match=r"for participation (None|\{\}) proves no privacy"):
-        calibrate(Certified(participation=participation), TARGET)
+@pytest.mark.parametrize(("given", "words", "field"), REFUSED)
+def test_what_is_no_calibration_is_refused(given: dict[str, Any], words: str, field: str) -> None:
+    options = {"sensitivity": Certified(), **given}
+    with pytest.raises((InvalidParameter, UnsupportedAdjacency), match=words) as caught:
+        calibrate(options.pop("sensitivity"), TARGET, **options)
+    assert caught.value.field == field
 
 
 def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
@@ -235,47 +228,6 @@ def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
     document = calibrate(sensitivity, PrivacyTarget(mu=1.0)).document()
     assert 5.0 <= document["sigma_of_sums"] <= 5.0 * (1 + 1e-11)
     assert document["participation"]["kind"] == "single"
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "2"])
-def test_a_sensitivity_that_is_no_positive_number_is_refused(value: float) -> None:
-    with pytest.raises(InvalidParameter, match="^sensitivity"):
-        calibrate(Certified(value), TARGET)
-
-
-@pytest.mark.parametrize("clip", [0, -1, math.nan, math.inf, True, "1"])
-def test_a_clip_norm_out_of_range_is_refused(clip: float) -> None:
-    with pytest.raises(InvalidParameter, match=r"^clip_norm.*clipped to"):
-        calibrate(Certified(), TARGET, clip_norm=clip)
-
-
-@pytest.mark.parametrize("batch", [0, -3, 2.0, True, "8", math.nan])
-def test_a_divisor_that_is_no_positive_integer_is_refused(batch: int) -> None:
-    with pytest.raises(InvalidParameter, match=r"divisor=.* is not an integer >= 1.*or leave it out"):
-        calibrate(Certified(), TARGET, divisor=batch)
-
-
-def test_a_sigma_beyond_every_double_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="sigma would exceed the largest double"):
-        calibrate(Certified(1e300), TARGET, clip_norm=1e30)
-
-
-@pytest.mark.parametrize(
-    ("sensitivity", "clip_norm", "field"),
-    [
-        (1.0, 1e-31, "clip_norm"),
-        (1.0, 1e31, "clip_norm"),
-        (1e-40, 1.0, "sigma"),
-        (1e40, 1.0, "sigma"),
-    ],
-)
-def test_a_scale_that_float32_would_make_zero_or_infinite_is_refused(
-    sensitivity: float, clip_norm: float, field: str
-) -> None:
-    """A sigma of 5e-324 was handed out, and noise in float32 is then exactly zero."""
-    with pytest.raises(InvalidParameter, match="neither zero nor infinite") as caught:
-        calibrate(Certified(sensitivity), TARGET, clip_norm=clip_norm)
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

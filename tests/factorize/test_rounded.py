@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import claim, parts, sealed
+from checker_files import parts, sealed
 from command_line import CommandLine
 from servers import LiveService
 from specs import solved, spec_of
@@ -114,18 +114,6 @@ def test_adding_noise_has_a_claim_of_its_own(document: dict[str, Any], dtype: st
     assert any("adding noise" in text for text in report.checked)
 
 
-def test_claims_about_added_noise_that_do_not_hold() -> None:
-    made = cast(solved(SPECS[0]), "float32").with_matrices(["C", "B"])
-    manifest, tensors = parts(made)
-    manifest["matrices"]["B"]["encoder_sensitivity"] |= {"value": 1.0, "hex": (1.0).hex()}
-    claim(manifest, 1.0)
-    assert any("A G + B Z" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
-    manifest, tensors = parts(made)
-    del manifest["matrices"]["B"]["encoder_sensitivity"]
-    report = check_factor_file(sealed(manifest, tensors))
-    assert report.supported and any("not certified by this file" in text for text in report.not_checked)
-
-
 def rectangular(rows: list[list[float]]) -> Factorization:
     spec = spec_of({"kind": "matrix", "rows": rows}, "dense")
     strategy = DenseMatrix(np.tril(np.ones((3, 3))))
@@ -168,23 +156,6 @@ def test_the_command_line_stores_a_cast_beside_the_original(tmp_path: Path) -> N
         report = run("verify", target, "--output", "json").json()
         assert report["verified"] and any("adding noise" in text for text in report["checked"])
     assert "bfloat16" in run("solve", spec, "--dtype", "bfloat16").error(2)
-
-
-def test_parts_of_two_results_are_no_result(tmp_path: Path) -> None:
-    """C of one and B, claim or type of another, each under digests made right again."""
-    run, one = CommandLine(tmp_path), solved(SPECS[0]).with_matrices(["C", "B"])
-    other = solved(SPECS[0], "square_root").with_matrices(["C", "B"])
-    column = other.tensors()["B.coefficients"]
-    decoder = np.array([np.concatenate([column[i::-1], np.zeros(23 - i)]) for i in range(24)])
-    for place in ("C", "B", "claim"):
-        manifest, tensors = parts(one)
-        if place == "claim":
-            manifest["certificate"] = other.manifest["certificate"]
-        else:
-            tensors[place] = decoder if place == "B" else np.array(other.rows("C", 0, 24))
-        path = tmp_path / f"{place}.safetensors"
-        path.write_bytes(sealed(manifest, tensors))
-        assert run("verify", path).code == 4, place
 
 
 def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveService, tmp_path: Path) -> None:

@@ -150,7 +150,6 @@ REFUSED = [
     ('{"workload": {"kind": "prefix", "n": 4, "rate": 1}}', "/workload/rate"),
     ('{"workload": {"kind": "nothing", "n": 4}}', "/workload"),
     ('{"workload": {"n": 4}}', "/workload"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "seed": 1}', "/seed"),
     ('{"workload": {"kind": "momentum", "n": 4, "momentum": 1}}', "/workload/momentum"),
     ('{"workload": {"kind": "momentum", "n": 4, "momentum": true}}', "/workload/momentum"),
     ('{"workload": {"kind": "momentum", "n": 4, "momentum": "0.9"}}', "/workload/momentum"),
@@ -166,29 +165,23 @@ REFUSED = [
     ('{"workload": {"kind": "matrix", "rows": [[0, 0], [0, 0]]}}', "/workload"),
     ('{"workload": {"kind": "matrix", "sha256": "00", "shape": [1, 1]}}', "/workload/sha256"),
     ('{"workload": {"kind": "matrix"}}', "/workload"),
-    (
-        '{"workload": {"kind": "prefix", "n": 4}, "participation": {"kind": "fixed_epochs", "epochs": 3}}',
-        "/participation/epochs",
-    ),
-    (
-        '{"workload": {"kind": "prefix", "n": 4}, "participation": {"kind": "min_sep", "min_sep": 0}}',
-        "/participation/min_sep",
-    ),
-    (
-        '{"workload": {"kind": "prefix", "n": 4}, "participation": {"kind": "min_sep", "min_sep": 5}}',
-        "/participation/min_sep",
-    ),
-    ('{"workload": {"kind": "prefix", "n": 4}, "objective": {"kind": "lambda_tau", "tau": 0}}', "/objective/tau"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "objective": {"kind": "lambda_tau", "tau": 1.5}}', "/objective/tau"),
-    (
-        '{"workload": {"kind": "prefix", "n": 4}, "objective": {"kind": "weighted", "weights": [1]}}',
-        "/objective/weights",
-    ),
-    ('{"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "nu_toeplitz", "nu": 1}}', "/mechanism/nu"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "nu_toeplitz"}}', "/mechanism/nu"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "tolerance": 0}', "/tolerance"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "tolerance": 1}', "/tolerance"),
-    ('{"workload": {"kind": "prefix", "n": 4}, "optimize_for": {"kind": "prefix", "n": 5}}', "/optimize_for"),
+]
+REFUSED += [
+    (json.dumps({"workload": {"kind": "prefix", "n": 4}, part: given}), pointer)
+    for part, given, pointer in (
+        ("seed", 1, "/seed"),
+        ("participation", {"kind": "fixed_epochs", "epochs": 3}, "/participation/epochs"),
+        ("participation", {"kind": "min_sep", "min_sep": 0}, "/participation/min_sep"),
+        ("participation", {"kind": "min_sep", "min_sep": 5}, "/participation/min_sep"),
+        ("objective", {"kind": "lambda_tau", "tau": 0}, "/objective/tau"),
+        ("objective", {"kind": "lambda_tau", "tau": 1.5}, "/objective/tau"),
+        ("objective", {"kind": "weighted", "weights": [1]}, "/objective/weights"),
+        ("mechanism", {"kind": "nu_toeplitz", "nu": 1}, "/mechanism/nu"),
+        ("mechanism", {"kind": "nu_toeplitz"}, "/mechanism/nu"),
+        ("tolerance", 0, "/tolerance"),
+        ("tolerance", 1, "/tolerance"),
+        ("optimize_for", {"kind": "prefix", "n": 5}, "/optimize_for"),
+    )
 ]
 
 
