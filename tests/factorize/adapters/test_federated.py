@@ -209,6 +209,8 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
     with pytest.raises(InvalidParameter, match="another server has"):
         rounds_in(tmp_path, factors)
     rounds.stop()
+    with pytest.raises(InvalidParticipation, match="begin again"):
+        rounds.close()
     for change, told in (
         ({"model": MODEL[:1]}, "state of a model with arrays"),
         ({"model": [part.astype(np.float64) for part in MODEL]}, "state of a model with arrays"),
@@ -326,11 +328,3 @@ def test_a_model_of_other_shapes_releases_nothing(tmp_path: Path, factors: Facto
     with pytest.raises(InvalidParameter, match="other shapes"):
         rounds.close(MODEL[:1])
     assert rounds.step == 0 and len(rounds.close(MODEL)) == 2
-
-
-def test_the_lock_goes_with_the_process(tmp_path: Path, factors: Factorization) -> None:
-    rounds = rounds_in(tmp_path, factors)
-    rounds.stop()
-    with pytest.raises(InvalidParticipation, match="begin again"):
-        rounds.close()
-    assert rounds_in(tmp_path, factors).step == 0 and federated.SHRUNK < 1

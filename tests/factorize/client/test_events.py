@@ -95,10 +95,6 @@ def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
         assert again == last
 
 
-def test_the_events_of_nothing_are_not_found(live_service: LiveService) -> None:
-    live_service.get(f"/v1/factorizations/{'0' * 64}/events").problem(404, "not-found")
-
-
 def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

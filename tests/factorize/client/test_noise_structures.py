@@ -23,9 +23,7 @@ from factorize.client.recurrences.base import Recurrence
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.layouts import BUILDERS
-from factorize.structures.scaled import ColumnScaled
 
 D = 40_000
 SIGMA = 1.7
@@ -108,12 +106,6 @@ class TestBits:
         whole = draw(strategy, calibration, shape=size)
         assert np.array_equal(draw(strategy, calibration, shape=size, shard=shard), whole[:, slice(*shard)])
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_entries_do_not_depend_on_the_size_or_the_shape(self, name, calibration):
-        strategy = strategies(6)[name]
-        square = draw(strategy, calibration, shape=(4, 25))
-        assert np.array_equal(draw(strategy, calibration, shape=130)[:, :100], square.reshape(6, -1))
-
     @pytest.mark.parametrize("name", ["dense", "toeplitz", "scaled"])
     @pytest.mark.parametrize("memory", [0, 4 * 100 * 3, 1 << 20])
     def test_kept_drawn_again_and_made_ahead(self, name, memory, calibration):
@@ -142,18 +134,6 @@ class TestBits:
             with pytest.raises(InvalidParameter, match="contiguous float32"):
                 generator.next(wrong)
         assert generator.step == 1
-
-
-class TestPrecision:
-    """With x whitened again, C x / sigma - z is what finite precision adds; it is a function of the noise alone."""
-
-    @pytest.mark.parametrize(("precision", "limit"), [("float32", 4e-6), ("float64", 6e-7)])
-    def test_rounding_stays_small_over_many_steps(self, calibration, precision, limit):
-        n, size = 2000, 50
-        strategy = ColumnScaled(BltMatrix(np.array([0.999, 0.97, 0.7]), np.array([0.05, 0.1, 0.3]), n), np.ones(n))
-        made = NoiseGenerator(source_of(strategy), calibration, size, seed=11, precision=precision)
-        error = strategy.dense() @ np.array(list(made), dtype=np.float64) / made.sigma - z(11, n, size)
-        assert np.abs(error).max() < limit
 
 
 class TestCheckpoints:
@@ -257,16 +237,6 @@ class TestGenerators:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("shard", [(0, 0), (5, 3), (-1, 4), (0, 31)])
-    def test_shard(self, shard, calibration):
-        with pytest.raises(InvalidParameter, match="not a part of the 30 entries"):
-            NoiseGenerator(source_of(strategies()["blt"]), calibration, 30, seed=1, shard=shard)
-
-    @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1.5}, {"precision": "half"}, {"generator": "r"}])
-    def test_options(self, options, calibration):
-        with pytest.raises(InvalidParameter, match=next(iter(options))):
-            NoiseGenerator(source_of(strategies()["blt"]), calibration, 30, seed=1, **options)
-
     @pytest.mark.parametrize("rank", [-1, 3])
     def test_rank(self, rank):
         with pytest.raises(InvalidParameter, match="rank"):
@@ -276,13 +246,6 @@ class TestRefusals:
         for structure, parts in (("wavelet", {}), ("blt", {"theta": np.ones(1)}), ("scaled", {})):
             with pytest.raises(CorruptObject, match=structure):
                 noise_source(structure, parts, 4, "")
-
-    @pytest.mark.parametrize("name", STREAMS)
-    def test_step_n(self, name, calibration):
-        generator = NoiseGenerator(source_of(strategies()[name]), calibration, 3, seed=1)
-        generator.skip(N)
-        with pytest.raises(InvalidParameter, match=f"past n={N}"):
-            generator.next()
 
 
 def test_even_shards_cover_everything_once():

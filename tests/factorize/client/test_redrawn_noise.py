@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from redrawn_cases import likely
 
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator
 from factorize.client.noise_source import noise_source
-from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals
+from factorize.client.normals import BLOCK, ReplayableNormals
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.redrawn import RedrawnMatrix
 
@@ -62,20 +61,6 @@ def test_memory_is_the_state_and_blocks():
     made.skip(2 * LAG + 1)
     assert made._engine.state.shape == (3, 3 * BLOCK)
     assert sum(part.nbytes for part in made._engine._again) == 2 * 8 * BLOCK
-
-
-@pytest.mark.parametrize("kind", ["sfc64", "shake128"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_noise_is_rows_of_the_inverse_times_the_draws(kind, threads):
-    matrix, size = likely(N, redraws=3, lag=LAG), 2 * BLOCK + 30
-    normals = {"sfc64": ReplayableNormals, "shake128": CryptographicNormals}[kind](7, "digest")
-    z = np.empty((N, size))
-    for step in range(N):
-        for block in range(3):
-            normals.fill(z[step, block * BLOCK : (block + 1) * BLOCK], step, block)
-    expected = calibration().sigma_of_sums * matrix.inverse_rows(0, N) @ z
-    got = np.array(list(generator(matrix, size, generator=kind, threads=threads, precision="float64")))
-    np.testing.assert_allclose(got, expected, rtol=0, atol=2.0**-23 * np.abs(expected).max())
 
 
 def test_another_draw_in_place_of_the_earlier_one_changes_the_noise():
