@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from specs import document_of
 
 from factorize.accounting import BinGram
+from factorize.errors import InvalidParticipation
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.training.bins import BallsInBins
+from factorize.training.bins_audit import BinsAuditor
 
 # (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
 PAIRS = [
@@ -47,3 +51,13 @@ def bin_of_each(order: BallsInBins, epoch: int = 0) -> np.ndarray:
     for own in range(order.bins):
         found[order[epoch * order.bins + own]] = own
     return found
+
+
+def replay(auditor: BinsAuditor, batches: Iterable[Iterable[int]]) -> str | None:
+    """Return why the auditor stopped, None if it took all."""
+    try:
+        for batch in batches:
+            auditor.record(batch)
+    except InvalidParticipation as error:
+        return str(error)
+    return None

@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from bin_cases import bin_of_each
-from resumed_job import STEPS, Job, stopped_and_resumed
+from bin_cases import bin_of_each, replay
 
 from factorize import parse_spec
 from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.privacy import check_own
 from factorize.solvers import solve
 from factorize.training.bin_draws import overflow_probability
 from factorize.training.bins import TAU, BallsInBins
@@ -30,15 +26,6 @@ SPEC = {
     "participation": {"kind": "fixed_epochs", "epochs": 3},
     "mechanism": {"kind": "identity"},
 }
-
-
-def replay(auditor: BinsAuditor, batches: Iterable[np.ndarray]) -> str | None:
-    try:
-        for batch in batches:
-            auditor.record(batch)
-    except InvalidParticipation as error:
-        return str(error)
-    return None
 
 
 def test_draws_of_all_epochs_are_uniform_and_independent() -> None:
@@ -137,24 +124,3 @@ def test_an_auditor_goes_on_from_a_checkpoint(at: int) -> None:
     kept = BinsAuditor(40, 4, 3, key=KEY)
     with pytest.raises(InvalidParameter, match="sampling"):
         kept.load_state_dict(auditors(order)[1].state_dict())
-
-
-def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path: Path) -> None:
-    path = tmp_path / "factors.safetensors"
-    solve(parse_spec(SPEC)).save(path)
-
-    def job() -> Job:
-        return Job(path, random_allocation(40, 4, 3, KEY, physical_batch=5), "random_allocation")
-
-    assert stopped_and_resumed(job, 6).batches.step == STEPS
-
-
-def test_a_claim_is_for_one_factorization() -> None:
-    one, other = (
-        solve(parse_spec(SPEC)),
-        solve(parse_spec({**SPEC, "workload": {"kind": "momentum", "n": 12, "momentum": 0.9}})),
-    )
-    scale = calibrate_bins(one, sampling="random_allocation", epsilon=4.0, delta=1e-5)
-    check_own(scale, one)
-    with pytest.raises(InvalidParameter, match="calibrate this one"):
-        check_own(scale, other)

@@ -120,12 +120,6 @@ def test_dp_memf_over_three_epochs() -> None:
     holds_and_is_tight(trial, door(0).calibration, 2)
 
 
-def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 1) -> PrivateSums:
-    return PrivateSums(
-        FilteredNoise(noise, TARGET, D, steps=steps, clip_norm=1.0, divisor=samples, adjacency="replace_one", seed=seed)
-    )
-
-
 def gaussian(mu: float) -> Callable[[int, int], float]:
     return lambda world, seed: float(np.random.default_rng(seed).standard_normal() + mu * world)
 

@@ -8,18 +8,18 @@ import itertools
 import json
 import math
 import pickle
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from bin_cases import bin_of_each
+from bin_cases import bin_of_each, replay
 from hypothesis import given
 from hypothesis import strategies as st
 from resumed_job import POINTS, STEPS, Job, stopped_and_resumed
 from specs import solved
 
-from factorize import parse_spec
 from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
@@ -27,7 +27,6 @@ from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.privacy import Adjacency, Calibration, check_own
-from factorize.solvers import solve
 from factorize.training.audited import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,
@@ -39,9 +38,7 @@ from factorize.training.bin_draws import (
 )
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
-from factorize.training.ftrl import dp_ftrl
-from factorize.training.optimizers import Sgd
-from factorize.training.orders import balls_in_bins, fixed_order
+from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.private_sums import PrivateSums
 
 KEY = hashlib.sha256(b"the tests").digest()
@@ -129,10 +126,6 @@ class TestSecrecy:
 
     def test_default_keys_differ(self):
         assert balls_in_bins(9, 3, 1).commitment != balls_in_bins(9, 3, 1).commitment
-
-    def test_the_same_key_with_other_bins_is_another_draw(self):
-        six, three = draw_bins(KEY, 3000, 6), draw_bins(KEY, 3000, 3)
-        assert abs(np.mean(six % 3 == three) - 1 / 3) < 0.05
 
     @pytest.mark.parametrize(
         "key",
@@ -298,18 +291,20 @@ class TestCalibration:
             ParticipationAuditor.of(noise(), 12)
 
 
-def replay(auditor: BinsAuditor, batches) -> str | None:
-    """Return why the auditor stopped, None if it took all."""
-    try:
-        for batch in batches:
-            auditor.record(batch)
-    except InvalidParticipation as error:
-        return str(error)
-    return None
-
-
 def auditors(order: BallsInBins) -> list[BinsAuditor]:
     return [BinsAuditor.of(order), BinsAuditor(order.examples, order.bins, order.epochs, key=KEY)]
+
+
+ORDER = balls_in_bins(60, 5, 2, KEY)
+LEAST = min(len(batch) for batch in ORDER)
+_RNG = np.random.default_rng(0)
+NO_BINS = [
+    ([*balls_in_bins(60, 5, 1, KEY), *balls_in_bins(60, 5, 1, OTHER)], "drawn again in each epoch"),
+    ([part for _ in range(2) for part in np.array_split(_RNG.permutation(60), 5)], "shuffle=True"),
+    ([batch[:LEAST] for batch in ORDER], "truncated|drop_last"),  # as a loader with a fixed batch does
+    ([batch[: LEAST if t >= 5 else None] for t, batch in enumerate(ORDER)], "truncated|drop_last"),
+    ([np.flatnonzero(_RNG.random(60) < 0.2) for _ in range(10)], "twice in one epoch"),  # Poisson
+]
 
 
 class TestAuditor:
@@ -332,33 +327,11 @@ class TestAuditor:
             taken = replay(BinsAuditor(examples, bins, epochs), batches) is None
             assert taken == all(mine in classes for mine in chosen)
 
-    def test_bins_drawn_again_in_each_epoch(self):
-        batches = [*balls_in_bins(60, 5, 1, KEY), *balls_in_bins(60, 5, 1, OTHER)]
-        assert "drawn again in each epoch" in str(replay(BinsAuditor(60, 5, 2), batches))
-
-    def test_a_shuffling_loader(self):
-        rng = np.random.default_rng(0)
-        batches = [part for _ in range(2) for part in np.array_split(rng.permutation(60), 5)]
-        for auditor in auditors(balls_in_bins(60, 5, 2, KEY)):
-            assert "shuffle=True" in str(replay(auditor, batches))
-
-    @pytest.mark.parametrize("first", [True, False])
-    def test_truncation(self, first):
-        """To the smallest size, as a loader with a fixed batch does."""
-        order = balls_in_bins(60, 5, 2, KEY)
-        least = min(len(batch) for batch in order)
-        batches = [batch[:least] if first or t >= 5 else batch for t, batch in enumerate(order)]
-        for auditor in auditors(order):
-            reason = str(replay(auditor, batches))
-            assert "truncated" in reason or "drop_last" in reason
-
-    def test_drop_last(self):
-        assert "drop_last" in str(replay(BinsAuditor(62, 5, 2), fixed_order(62, 12, epochs=2, seed=1)))
-
-    def test_poisson(self):
-        rng = np.random.default_rng(0)
-        batches = [np.flatnonzero(rng.random(60) < 0.2) for _ in range(5)]
-        assert "twice in one epoch" in str(replay(BinsAuditor(60, 5, 1), batches))
+    @pytest.mark.parametrize(("batches", "reason"), NO_BINS, ids=lambda value: value if isinstance(value, str) else "")
+    def test_refuses_what_keeps_no_bin(self, batches, reason):
+        assert replay(BinsAuditor.of(ORDER), batches)
+        for auditor in (BinsAuditor(60, 5, 2), BinsAuditor(60, 5, 2, key=KEY)):
+            assert re.search(reason, str(replay(auditor, batches)))
 
     def test_a_dealt_permutation(self):
         dealt = fixed_order(4000, 100, epochs=2, seed=3)
@@ -438,18 +411,6 @@ class TestPrivateSums:
         def next(self) -> np.ndarray:
             return np.zeros(2)
 
-    def test_trains_over_bins_with_the_fixed_divisor(self):
-        order = balls_in_bins(40, 4, 3, KEY)
-        points = np.random.default_rng(0).normal(size=(40, 2)) / 10
-
-        def gradient(weights, batch):
-            return points[batch]
-
-        run = dp_ftrl(
-            gradient, np.zeros(2), order, PrivateSums(self.Silence(noise())), optimizer=Sgd(learning_rate=1.0)
-        )
-        assert np.allclose(run.weights, -3 * points.sum(axis=0) / 4)  # every example in every epoch, over divisor=4
-
     def test_a_calibration_that_counts_on_sampling_wants_its_order(self):
         for calibration, order in (
             (noise(), fixed_order(40, 10, epochs=3)),
@@ -461,13 +422,14 @@ class TestPrivateSums:
             assert caught.value.field == "calibration"
 
 
-def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path):
-    spec = {"workload": {"kind": "prefix", "n": STEPS}, "participation": {"kind": "fixed_epochs", "epochs": 3}}
+@pytest.mark.parametrize(("sampling", "mechanism"), [("balls_in_bins", "dense"), ("random_allocation", "identity")])
+def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path, sampling, mechanism):
+    draw = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}[sampling]
     path = tmp_path / "factors.safetensors"
-    solve(parse_spec(spec)).save(path)
+    solved(STEPS, mechanism, 3).save(path)
 
     def job() -> Job:
-        return Job(path, balls_in_bins(40, 4, 3, KEY, physical_batch=5), "balls_in_bins")
+        return Job(path, draw(40, 4, 3, KEY, physical_batch=5), sampling)
 
     whole, drawn = stopped_and_resumed(job, 5), job()
     released = np.sum([drawn.noise.next() for _ in range(STEPS)], axis=0)

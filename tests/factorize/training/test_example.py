@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import os
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -106,33 +104,6 @@ class TestGradient:
         for _ in range(50):
             weights, x, y = 9 * rng.standard_normal((4, 10)), rng.standard_cauchy((1, 4)), rng.integers(0, 10, 1)
             assert np.linalg.norm(example.clipped_gradient_sum(weights, x, y, 0.7)) <= 0.7 * (1 + 1e-12)
-
-
-class TestMnist:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        rng = np.random.default_rng(1)
-        for part, count in (("train", 50), ("t10k", 20)):
-            images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-            labels = rng.integers(0, 10, count).astype(np.uint8)
-            packed = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28) + images.tobytes()
-            (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(packed))
-            packed = struct.pack(">4BI", 0, 0, 8, 1, count) + labels.tobytes()
-            (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(packed)
-        return tmp_path
-
-    def test_reads_idx_files(self, example: ModuleType, folder: Path) -> None:
-        data = example.load_mnist(folder)
-        assert data.train_x.shape == (50, 785) and data.test_x.shape == (20, 785)
-        raw = gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())
-        assert np.array_equal(data.test_x[3, :784] * 255, np.frombuffer(raw, np.uint8)[16 + 3 * 784 :][:784])
-        assert set(data.train_y) | set(data.test_y) <= set(range(10))
-
-    def test_cut_file(self, example: ModuleType, folder: Path) -> None:
-        path = folder / "train-labels-idx1-ubyte"
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(SystemExit, match="cut"):
-            example.load_mnist(folder)
 
 
 def test_runs_as_a_program() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from specs import solved, spec_of
 from training_cases import nothing, unit_door
 
-from factorize.client import load
-from factorize.errors import CertificateError, InvalidParameter, InvalidParticipation
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
@@ -34,9 +31,8 @@ from factorize.training import (
     method_spec,
     ones,
 )
-from papers.algorithms import DIFFERENCED, INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
+from papers.algorithms import INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
 from papers.algorithms.differences import combined
-from papers.algorithms.filtered_noise import filtered_sensitivity
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}
@@ -83,30 +79,6 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     np.testing.assert_allclose(combined(one, 1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("inverse", [(1.0, -0.9), (1.0, -1.9, 0.9025), (1.0, 0.3, -0.7, 0.1), (1.0, -1.0), (1.0, 2.0)])
-def test_the_sensitivity_of_a_filter_covers_what_rounding_its_inverse_loses(inverse: tuple[float, ...]) -> None:
-    """The noise is that of the exact inverse; in doubles its column is off, by -4e-16 for some filters."""
-    for steps in (1, 7, 40):
-        column = [Fraction(1)]
-        for t in range(1, steps):
-            column.append(-sum(Fraction(w) * column[t - d] for d, w in enumerate(inverse[: t + 1]) if d))
-        stated = filtered_sensitivity(inverse, steps, SINGLE)
-        exact = sum(c * c for c in column)
-        assert 0 <= Fraction(stated.value) ** 2 / exact - 1 < 1e-11
-        assert stated.kind == ("exact" if set(inverse) <= {1.0, -1.0, 2.0} or steps == 1 else "upper_bound")
-
-
-def test_a_filter_whose_inverse_is_lost_to_rounding_is_refused() -> None:
-    with pytest.raises(CertificateError, match="rounding loses the inverse"):
-        filtered_sensitivity((1.0, -3.3, 2.1), 200, SINGLE)
-
-
-def test_a_difference_of_one_row_and_several_is_refused() -> None:
-    """Every example's contribution would hold the whole batch's gradient, and clipping would bound nobody's share."""
-    with pytest.raises(InvalidParameter, match="2 contributions of a batch and then 1"):
-        combined(Rows(np.ones((2, 3))), 1.0, Rows(np.ones((1, 3))), 0.5)
-
-
 @pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False]])
 def test_an_order_holds_positions(batch: list[Any]) -> None:
     with pytest.raises(InvalidParameter, match="integers >= 0"):
@@ -143,35 +115,10 @@ def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
     for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
         with pytest.raises(InvalidParameter, match="full batches"):
             fixed_order(10, size, batches=batches)
+    with pytest.raises(InvalidParameter, match="drop or pad"):
+        fixed_order(11, 4, remainder="keep")
     with pytest.raises(IndexError):
         order[6]
-
-
-@pytest.mark.parametrize(
-    ("order", "participation", "reason"),
-    [
-        (fixed_order(4, 2, epochs=2), SINGLE, "one example is in 2 steps"),
-        (Order([np.array([0]), np.array([1]), np.array([0])]), {"kind": "min_sep", "min_sep": 3}, "2 apart"),
-        (full_batch(3, 4), {"kind": "min_sep", "min_sep": 1, "max_participations": 3}, "in 4 steps, above 3"),
-        (
-            Order([np.array([i]) for i in (0, 1, 1, 0)]),
-            {"kind": "fixed_epochs", "epochs": 2},
-            "3 apart, no multiple of 2",
-        ),
-    ],
-)
-def test_an_order_outside_the_participation_is_refused(
-    order: Order, participation: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(InvalidParticipation, match=reason):
-        order.check(participation)
-
-
-def test_orders_within_the_participation_pass() -> None:
-    fixed_order(6, 2).check(SINGLE)
-    fixed_order(6, 2, epochs=2).check({"kind": "fixed_epochs", "epochs": 2})
-    fixed_order(6, 2, epochs=2).check({"kind": "min_sep", "min_sep": 3})
-    Order([np.array([0, 1]), np.array([2])]).check(SINGLE, steps=5)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
@@ -206,42 +153,6 @@ def test_an_order_longer_than_the_factorization_is_refused() -> None:
 def test_an_order_that_is_none_is_refused(batches: list[np.ndarray], epochs: int) -> None:
     with pytest.raises(InvalidParameter):
         Order(batches, epochs=epochs)
-
-
-# Noise
-
-
-def test_the_sensitivities_of_the_two_filters() -> None:
-    """C = I: sqrt(participations). C = S: its first column has n ones; two epochs of two steps add to (1, 1, 2, 2)."""
-    epochs = {"kind": "fixed_epochs", "epochs": 2}
-    assert filtered_sensitivity(INDEPENDENT, 9, SINGLE).value == 1.0
-    assert filtered_sensitivity(INDEPENDENT, 8, epochs).value == pytest.approx(2**0.5, rel=1e-12)
-    assert filtered_sensitivity(DIFFERENCED, 9, SINGLE).value == pytest.approx(3.0, rel=1e-12)
-    found = filtered_sensitivity(DIFFERENCED, 4, epochs)
-    assert found.value == pytest.approx(10**0.5, rel=1e-12)
-    assert found.kind == "exact"
-
-
-def test_differenced_noise_adds_up_to_independent_rows() -> None:
-    noise = FilteredNoise(DIFFERENCED, TARGET, 20_000, steps=4, seed=3)
-    sums = np.cumsum([noise.next() for _ in range(4)], axis=0) / noise.calibration.sigma_of_sums
-    assert np.abs(np.cov(sums) - np.eye(4)).max() < 0.08
-    with pytest.raises(InvalidParameter, match="past n=4"):
-        noise.next()
-
-
-def test_noise_repeats_with_its_seed_only() -> None:
-    def drawn(seed: int) -> np.ndarray:
-        return FilteredNoise(INDEPENDENT, TARGET, (2, 3), steps=1, seed=seed).next()
-
-    np.testing.assert_array_equal(drawn(5), drawn(5))
-    assert not np.array_equal(drawn(5), drawn(6))
-    assert drawn(5).shape == (2, 3)
-
-
-def test_a_filter_that_is_not_scaled_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="begin with 1"):
-        FilteredNoise((2.0, -1.0), TARGET, 1, steps=2, seed=0)
 
 
 # The door
@@ -288,21 +199,6 @@ def test_no_digit_of_a_sum_is_beyond_the_noise() -> None:
 def test_a_mean_is_divided_by_the_fixed_divisor_and_not_by_the_batch() -> None:
     sums = PlainSums(divisor=10, clip_norm=1.0)
     np.testing.assert_allclose(sums.release(Rows(np.array([[0.5, 0.0], [0.5, 0.0]]))), [0.1, 0.0])
-
-
-def test_noise_without_clipping_has_no_guarantee_but_can_be_studied() -> None:
-    noise = [FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3) for _ in range(2)]
-    sums = PlainSums(divisor=2, noise=noise[0])
-    np.testing.assert_allclose(sums.release(Rows(np.array([[30.0, 40.0]]))), np.array([15.0, 20.0]) + noise[1].next())
-    noise[1] = FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3)
-    run = dp_ftrl(
-        Quadratic(np.ones(2), np.ones(2)),
-        np.zeros(2),
-        full_batch(1, 1),
-        PlainSums(noise=noise[1]),
-        optimizer=Sgd(learning_rate=1.0),
-    )
-    assert run.calibration is None
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 2), (3, 2, 2)])
@@ -478,17 +374,6 @@ def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(meth
     assert np.abs(np.cov(rows) - expected).max() < 0.08 * expected.max()
     with pytest.raises(InvalidParameter, match="past n=12"):
         noise.next()
-
-
-def test_noise_from_a_file_is_noise_from_memory(tmp_path: Path) -> None:
-    factors = solve(parse_spec(method_spec("dp_mf", ones(6))))
-    factors.save(tmp_path / "factors.safetensors")
-    doors = [
-        FactorizationNoise(source, TARGET, 3, seed=1) for source in (factors, load(tmp_path / "factors.safetensors"))
-    ]
-    for _ in range(6):
-        np.testing.assert_array_equal(doors[0].next(), doors[1].next())
-    assert doors[0].calibration.sigma_of_sums == doors[1].calibration.sigma_of_sums
 
 
 def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None:
