@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import random
@@ -12,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from store_cases import failing, flip, overwrite
+from store_cases import flip, overwrite
 
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
+from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.storage import blobs as blobs_module
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.medium.directory import Directory
@@ -133,16 +132,6 @@ def test_what_goes_away_is_not_found(tmp_path):
     for ask in (blobs.open, blobs.verify):
         with pytest.raises(NotFound):
             ask(name)
-
-
-def test_an_error_of_the_disk_is_no_damage(tmp_path):
-    _, name, _ = stored(tmp_path, b"data")
-    for at in range(4):  # status, open, status, read
-        blobs = Blobs(Directory(tmp_path, failing(errno.EIO, at)))
-        with pytest.raises(StoreUnavailable):
-            content(blobs, name)
-        assert not blobs.damaged(name)
-        assert content(blobs, name) == b"data", "and the next try succeeds"
 
 
 def test_a_file_that_is_touched_is_hashed_again_and_read_on(tmp_path, small_chunks):

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from bucket_cases import WatchedBucket, failing, store_on
 from obstore.store import MemoryStore
-from store_cases import factorization, toeplitz
+from store_cases import factorization
 from test_store_crash import ACTIONS, ANSWER, PUT
 
 from factorize.encoding import sha256
@@ -133,17 +132,6 @@ def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch
 
 
 # Several machines
-
-
-def test_twenty_machines_put_one_spec_and_one_answer_stands(bucket):
-    store = open_store(bucket)
-    candidates = [factorization(4, strategy=toeplitz(4, decay=0.04 * (1 + k))) for k in range(20)]
-    others = [store_on(connect(bucket_of(bucket)), store.url) for _ in candidates]
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda pair: pair[0].put(pair[1]), zip(others, candidates, strict=True)))
-    assert {other.digest_of(candidates[0].spec_digest) for other in others} <= {c.digest for c in candidates}
-    assert len({other.digest_of(candidates[0].spec_digest) for other in others}) == 1
-    assert fsck(store).clean and keys(store, STAGING) == []
 
 
 def test_shared_holders_go_together_and_exclusive_ones_alone():
@@ -360,15 +348,6 @@ def test_other_urls_are_refused_without_repeating_a_secret(url):
     with pytest.raises(InvalidParameter) as caught:
         open_store(url)
     assert caught.value.field == "store" and "secret" not in str(caught.value)
-
-
-def test_objects_are_never_overwritten(bucket):
-    store = open_store(bucket)
-    for text, first in ((b"one", True), (b"two", False)):
-        with store.objects.stage() as staged:
-            staged.write(text)
-            assert store.objects.put("specs/x", staged) is first
-    assert store.objects.content("specs/x") == b"one"
 
 
 @pytest.mark.parametrize(

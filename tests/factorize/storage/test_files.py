@@ -98,24 +98,6 @@ def test_refreshing_does_not_reach_through_a_link(directory, tmp_path):
     assert (tmp_path / "a").stat().st_mtime > 1
 
 
-def test_a_move_is_durable_in_both_folders(tmp_path):
-    put(Directory(tmp_path), "a/b", b"data")
-    synced: list[Path] = []
-
-    class Watched(Files):
-        def sync_directory(self, path: Path) -> None:
-            synced.append(path)
-            super().sync_directory(path)
-
-        def rename(self, source: Path, target: Path) -> None:
-            synced.clear()
-            super().rename(source, target)
-
-    Directory(tmp_path, Watched()).move("a/b", "quarantine/a/b")
-    quarantine = tmp_path / "quarantine"
-    assert set(synced) == {tmp_path / "a", quarantine / "a", quarantine, tmp_path}, "the new folders, and both names"
-
-
 def test_what_disappears_while_it_is_listed_is_left_out(tmp_path):
     class Stale(Files):
         def list(self, path: Path) -> list[str]:

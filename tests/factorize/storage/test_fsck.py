@@ -18,7 +18,7 @@ from store_cases import factorization, flip, overwrite, path_of, toeplitz
 from factorize.errors import NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
-from factorize.storage.fsck import ERRORS, GRACE_SECONDS, fsck
+from factorize.storage.fsck import ERRORS, fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium.files import Files
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
@@ -243,14 +243,6 @@ def test_a_repair_says_what_it_did(store):
         "temporary": "removed", "unindexed": "rebuilt", "damaged": "quarantined",
         "missing": None,
     }  # fmt: skip
-
-
-def test_a_temporary_file_as_old_as_the_grace_to_the_second_stays(store, monkeypatch):
-    now = 2_000_000_000.0
-    monkeypatch.setattr(time, "time", lambda: now)
-    for age, action in ((GRACE_SECONDS, None), (GRACE_SECONDS + 1, "removed")):
-        put_temporary(store, age)
-        assert [finding.action for finding in fsck(store, repair=True).findings] == [action]
 
 
 def test_what_cannot_be_read_is_reported_and_left_alone(tmp_path, store):

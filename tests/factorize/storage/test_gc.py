@@ -192,20 +192,6 @@ def test_retention_deletes_by_age(store):
     assert not list(store.items()) and fsck(store).clean
 
 
-def test_what_is_as_old_as_the_grace_to_the_second_stays(store, monkeypatch):
-    name, now = store.put_matrix(np.array(LOWER)), 2_000_000_000.0
-    manifest = store.put(factorization(4))
-    left = f"{STAGING}/1-left"
-    path_of(store, left).write_bytes(b"left")
-    monkeypatch.setattr(time, "time", lambda: now)
-    age(store, blob_key(name), GRACE_SECONDS)
-    age(store, left, GRACE_SECONDS)
-    assert not gc(store, created_before=datetime.fromisoformat(manifest["created"])).removals
-    age(store, blob_key(name), GRACE_SECONDS + 1)
-    age(store, left, GRACE_SECONDS + 1)
-    assert [kind for kind, _ in removed(gc(store))] == ["unnamed-blob", "temporary"]
-
-
 def test_others_wait_only_for_what_has_come_since_the_sweep_began(tmp_path):
     """Reading the manifests of a large store takes minutes, in which puts go on."""
     store, late = open_store(tmp_path), factorization(5)
@@ -339,17 +325,6 @@ def test_a_manifest_that_goes_while_it_is_read_is_no_damage(store, monkeypatch):
 
     monkeypatch.setattr(store.index, "read", gone)
     assert gc(store, dry_run=True).damaged == ()
-
-
-def test_a_dry_run_answers_nothing_again(store):
-    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
-    for put in (first, second):
-        store.put(put)
-    before = everything(store)
-    document = gc(store, delete=[first.digest], dry_run=True).document()
-    assert everything(store) == before and store.digest_of(first.spec_digest) == first.digest
-    assert document["deleted"] == [first.digest] and document["dry_run"] and document["damaged"] == []
-    assert document["bytes"] == sum(removal["bytes"] for removal in document["removals"]) > 0
 
 
 def test_a_result_that_is_deleted_while_it_is_stored_again_is_an_error_to_try_again(store, monkeypatch):

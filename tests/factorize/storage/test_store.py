@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, put_checked
@@ -19,7 +16,6 @@ from factorize import factor_file
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.format.manifest import StoredFile, manifest_digest
-from factorize.spec import parse_spec
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index
@@ -376,65 +372,11 @@ def test_of_two_different_files_with_one_digest_the_first_stays(store, tmp_path)
     assert report.clean and [finding.kind for finding in report.findings] == ["orphan"]
 
 
-def test_specs_that_name_two_matrices_are_bound_twice(store):
-    given = {"kind": "matrix", "rows": LOWER}
-    asked = spec_of(given, "identity", optimize_for={"kind": "matrix", "rows": [[1.0, 0.0], [0.0, 3.0]]})
-    put = factorization(of=asked)
-    store.put(put)
-    bound = open_store(store.url).matrices.bind(parse_spec(asked.document()))
-    np.testing.assert_array_equal(bound.workload.array, LOWER)
-    np.testing.assert_array_equal(bound.optimize_for.array, [[1.0, 0.0], [0.0, 3.0]])
-    store.load(put.digest).verify()
-
-
 def test_files_are_read_only_and_none_stays_behind(store, tmp_path):
     store.put(factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity")))
     entries = list(store.objects.list())
     assert not any(path_of(store, entry.key).stat().st_mode & 0o222 for entry in entries)
     assert not any(entry.key.startswith("tmp/") for entry in entries)
-
-
-def test_processes_that_race_agree(tmp_path):
-    """Four processes put four different answers to the same two specs, at once."""
-    code = (
-        "import sys; sys.path[:0] = sys.argv[2:]\n"
-        "from store_cases import factorization, toeplitz\n"
-        "from factorize.storage.store import open_store\n"
-        "import os\n"
-        "puts = [factorization(n, strategy=toeplitz(n, decay=d)) for n in (3, 4) for d in (0.1, 0.2, 0.3, 0.4)]\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "store = open_store(sys.argv[1])\n"
-        "for put in puts: store.put(put)\n"
-        "print(*(store.digest_of(put.spec_digest) for put in puts[::4]))\n"
-    )
-    here = Path(__file__).parent
-    ROOT = here.parents[2]
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        str(tmp_path / "store"),
-        str(here),
-        str(ROOT / "tests" / "support"),
-        str(ROOT),
-    ]
-    running = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-        for _ in range(4)
-    ]
-    for process in running:
-        assert process.stdout.readline() == "ready\n"
-    for process in running:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    answers = {process.communicate(timeout=600)[0] for process in running}
-    assert all(process.returncode == 0 for process in running)
-    assert len(answers) == 1, "everybody is told the same two winners"
-    store = open_store(tmp_path / "store")
-    assert len(list(store.items())) == 8
-    report = fsck(store)
-    assert report.clean and {finding.kind for finding in report.findings} == {"orphan"}
-    assert answers == {" ".join(store.digest_of(spec_of(n, "identity").digest) for n in (3, 4)) + "\n"}
 
 
 def test_a_store_that_may_only_be_read_is_read(store, monkeypatch):
