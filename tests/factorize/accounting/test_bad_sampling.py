@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 from specs import solved
 
 from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.loss_laws import PoissonLaw
-from factorize.errors import InvalidParticipation, UnsupportedAdjacency
+from factorize.errors import UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.training.bins_audit import BinsAuditor
-from factorize.training.orders import balls_in_bins
 
 TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
-KEY = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
@@ -52,25 +46,6 @@ def test_add_and_remove_are_refused_and_say_where_they_are_zero_out(
 ) -> None:
     with pytest.raises(UnsupportedAdjacency, match="divisor is a fixed public number, the relation is zero_out"):
         calibrate_sampling(base, TARGET, sampling=sampling, adjacency=adjacency)
-
-
-def test_a_divisor_that_depends_on_the_data_is_refused_by_the_auditor() -> None:
-    order = balls_in_bins(60, 4, 2, KEY)
-    auditor = BinsAuditor.of(order)
-    with pytest.raises(InvalidParticipation, match="shows the size"):
-        for batch in order:
-            auditor.record(batch, divisor=len(batch))
-
-
-def test_truncated_batches_and_padding_that_drops_are_refused_by_the_auditor() -> None:
-    order = balls_in_bins(60, 4, 2, KEY)
-    largest = max(range(4), key=lambda step: len(order[step]))
-    auditor = BinsAuditor.of(order)
-    with pytest.raises(InvalidParticipation, match="examples of the bin are missing.*capacity"):
-        for step in range(4):
-            auditor.record(order[step][:-1] if step == largest else order[step])
-    with pytest.raises(InvalidParticipation, match="use a larger capacity"):
-        balls_in_bins(60, 4, 2, KEY, physical_batch=1, capacity=len(order[largest]) - 1)
 
 
 def test_one_bin_is_no_sampling(base: Factorization) -> None:
@@ -113,15 +88,3 @@ def test_sampling_never_costs_noise(base: Factorization) -> None:
         held = calibrate_sampling(base, target, sampling="balls_in_bins", method="deterministic")
         plain = calibrate(held.sensitivity, target)
         assert held.sigma_of_sums <= plain.sigma_of_sums * (1 + 1e-6)
-
-
-def test_poisson_sampling_is_accounted_for_zero_out() -> None:
-    """One step, by quadrature: (1 - q) N(0, 1) + q N(1 / z, 1) against N(0, 1), the worse of both directions."""
-    q, z = 0.2, 0.8
-    x = np.linspace(-14, 14, 200_001)
-    weight, ratio = norm.pdf(x) * (x[1] - x[0]), 1 - q + q * np.exp(x / z - 0.5 / z**2)
-    for epsilon in (0.3, 1.0, 2.0):
-        t = math.exp(epsilon)
-        exact = max((weight * np.maximum(ratio - t, 0)).sum(), (weight * np.maximum(1 - t * ratio, 0)).sum())
-        found = PoissonLaw(1, 1, 1.0, q).delta(z, epsilon)
-        assert exact <= found * (1 + 1e-7) and found <= 1.02 * exact

@@ -22,12 +22,25 @@ from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessMatrix
+from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*/*.safetensors"))
 ENDLESS = [path for path in GOLDEN if "endless" in path.stem]
+_SIGNS = np.random.default_rng(2).standard_normal((12, 12))
+_SIGNS[np.diag_indices(12)] = 1.0
+_BANDS = np.array([np.append(np.diagonal(_SIGNS, -d), np.zeros(d)) for d in range(3)])
+SIGNED = [
+    DenseMatrix(np.tril(_SIGNS)),
+    ToeplitzMatrix(np.array([1.0, -0.5, 0.25, 0.0, -1.0]), 12),
+    BandedMatrix(_BANDS),
+    ColumnScaled(BandedMatrix(_BANDS), 2.0 ** np.arange(-6, 6)),
+]
+MATRICES = [pytest.param(load(path).strategy, id=path.stem) for path in GOLDEN if path not in ENDLESS]
+MATRICES += [pytest.param(matrix, id=f"signed {matrix.structure}") for matrix in SIGNED]
 
 
 def exact_gram(whole: np.ndarray, bins: int) -> list[list[Fraction]]:
@@ -40,17 +53,16 @@ def exact_gram(whole: np.ndarray, bins: int) -> list[list[Fraction]]:
     return [[sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0)) for b in columns] for a in columns]
 
 
-@pytest.mark.parametrize("path", [path for path in GOLDEN if path not in ENDLESS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("bins", [1, 4, 7])
-def test_both_grams_are_those_of_the_summed_columns_from_above(path: Path, bins: int) -> None:
+def test_both_grams_are_those_of_the_summed_columns_from_above(matrix: Matrix, bins: int) -> None:
     """That of the accountant, and that by which the checker tests claims."""
-    matrix = load(path).strategy
     found, proved = (
         bin_gram(matrix, bins),
         checker_bins.gram(Strategy(matrix.structure, matrix.tensors(), matrix.n), bins),
     )
     assert (found.bins, found.steps, found.epochs) == (bins, matrix.n, math.ceil(matrix.n / bins))
-    stored = matrix.structure in ("dense", "toeplitz", "banded_toeplitz", "banded", "tree")
+    stored = matrix in SIGNED or matrix.structure in ("dense", "toeplitz", "banded_toeplitz", "banded", "tree")
     whole = matrix.dense() if stored else np.linalg.inv(matrix.inverse_rows(0, matrix.n))
     expected = exact_gram(whole, bins)
     for enclosed, close in ((found.gram, 10**8), (proved.high, 10**11)):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import CommandLine
 from scipy.special import ndtr, roots_hermitenorm
 from specs import solved
 
@@ -24,7 +23,6 @@ from factorize.checker.sampling.losses import losses_of_blocks
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
-from factorize.training.orders import balls_in_bins, random_allocation
 
 TARGET = {"epsilon": 2.0, "delta": 1e-5}
 calibrate_allocation = partial(calibrate_bins, sampling="random_allocation")
@@ -192,27 +190,3 @@ def test_what_a_given_noise_is_worth_and_what_composes(plain: Factorization) -> 
     assert 2.0 - 1e-2 <= run.get_epsilon_for_delta(1e-5) < 2.2
     one = calibrate_allocation(plain, **TARGET, bins=1)  # every step: the Gaussian mechanism
     assert one.claim.pq.rule == one.claim.qp.rule == "gaussian" and one.noise_multiplier * one.mu == pytest.approx(1)
-
-
-def test_with_one_epoch_it_is_below_a_tested_claim_of_balls_in_bins_and_near_it() -> None:
-    once = solved({"kind": "prefix", "n": 16}, "identity", 1)
-    target = {"epsilon": 0.1, "delta": 1e-6}
-    held, tested = calibrate_allocation(once, **target), calibrate_bins(once, **target)
-    assert tested.method == "verified" and held.method == "deterministic"
-    assert 0.97 * tested.sigma_of_sums < held.sigma_of_sums < tested.sigma_of_sums
-
-
-def test_its_order_is_covered_and_that_of_kept_bins_is_not(plain: Factorization) -> None:
-    held, key = calibrate_allocation(plain, **TARGET), bytes(range(32))
-    random_allocation(640, 16, 4, key).check_calibration(held, 64)
-    with pytest.raises(InvalidParameter, match="random_allocation"):
-        balls_in_bins(640, 16, 4, key).check_calibration(held, 64)
-
-
-def test_the_command_line_calibrates_and_verifies(plain: Factorization, tmp_path: Path) -> None:
-    plain.save(path := tmp_path / "identity.safetensors")
-    options = ("--epsilon", 2, "--delta", 1e-5, "--sampling", "random_allocation", "--output", "json")
-    answer = (command := CommandLine(tmp_path))("calibrate", path, *options)
-    assert answer.code == 0, answer.err
-    (told := tmp_path / "answer.json").write_text(answer.out)
-    assert command("verify", path, "--calibration", told).code == 0

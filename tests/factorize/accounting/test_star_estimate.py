@@ -47,18 +47,3 @@ def test_sigma_is_the_published_one(taps: int, epsilon: float, delta: float, sig
 def test_sigma_of_two_buffers_is_the_published_one() -> None:
     blt = BltMatrix(np.array([0.74489, 0.991695]), np.array([0.29538, 0.12265]), 2048)
     assert StarEstimate(bin_gram(blt, 256)).sigma(8.0, 1e-5) == pytest.approx(1.87735, rel=6e-3)
-
-
-def test_tuples_have_the_star_law() -> None:
-    matrix, samples = np.array(PAIRS[3][0]), 200_000
-    estimate = StarEstimate(of_matrix(matrix), samples=samples)
-    tuples, _ = estimate._tuples(matrix, 3)
-    grid = np.stack(np.meshgrid(*[range(3)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
-    law = np.exp(1.5 * (matrix[grid[:, 0], grid[:, 1]] + matrix[grid[:, 0], grid[:, 2]]))
-    counts = np.bincount(tuples @ [9, 3, 1], minlength=27)
-    expected = law / law.sum() * samples
-    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
-    sums = [1.5 * sum(matrix[tuples[:, i], tuples[:, j]] for j in range(3) if j != i) for i in range(3)]
-    chances = np.exp(np.mean(sums, axis=0) - np.log(np.mean(np.exp(sums), axis=0)))
-    found = estimate.forward(1.0, 2.0, 3).chances
-    assert found is not None and found == pytest.approx(chances, rel=1e-4)
