@@ -52,6 +52,7 @@ def test_one_bin_is_no_sampling(base: Factorization) -> None:
     held = calibrate_sampling(base, TARGET, sampling="balls_in_bins", bins=1).document()
     assert held["epsilon_without_secrecy"] == pytest.approx(4.0, rel=1e-6)
     whole = float(np.linalg.norm(np.abs(base.strategy.finite().dense()).sum(axis=1)))
+    assert held["sensitivity"] == pytest.approx(whole, rel=1e-9)
     assert held["sigma_of_sums"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-5) * whole, rel=1e-3)
 
 

@@ -50,7 +50,7 @@ def test_every_example_has_one_step_in_each_epoch() -> None:
 def test_capacity_is_charged_for_every_epoch() -> None:
     order = random_allocation(1000, 8, 5, KEY, physical_batch=10)
     assert order.capacity is not None and 0 < order.tau <= TAU
-    assert order.tau == pytest.approx(5 * overflow_probability(1000, 8, order.capacity), rel=1e-9)
+    assert order.tau == pytest.approx(5 * overflow_probability(1000, 8, order.capacity), rel=1e-9, abs=0)
     assert max(len(batch) for batch in order) <= order.capacity
     assert {order.micro_batches(step).mask.shape for step in range(40)} == {(order.capacity // 10, 10)}
     with pytest.raises(InvalidParticipation, match="holds more than capacity"):

@@ -223,7 +223,7 @@ class TestRoom:
         )
         order = balls_in_bins(60_000, 256, 1, KEY, physical_batch=32)
         assert order.capacity == capacity and order.tau == overflow_probability(60_000, 256, capacity)
-        assert order.extra_delta(8.0) == pytest.approx((1 + math.exp(8)) * order.tau)
+        assert order.extra_delta(8.0) == pytest.approx((1 + math.exp(8)) * order.tau, rel=1e-12, abs=0)
 
     def test_parts_are_equal_in_every_step_and_hold_the_batch(self):
         order = balls_in_bins(100, 7, 2, KEY, physical_batch=6)
