@@ -60,17 +60,6 @@ def test_published_tuned_values(vectors, n):
     assert solved(n, nu_toeplitz(0)).certificate.loss.mean_squared == pytest.approx(expected["loss_nu0"], rel=1e-9)
 
 
-def test_the_square_root_and_its_losses(vectors):
-    expected = vectors["A.losses.sqrt.n4"]
-    found = solved(4, "square_root")
-    assert found.strategy.coefficients().tolist() == expected["C_first_col"]
-    assert found.certificate.sensitivity.value == pytest.approx(expected["sens"], rel=1e-12)
-    for name in ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate"):
-        assert getattr(found.certificate.loss, name) == pytest.approx(expected[name], rel=1e-9)
-    restarted = solved(4, "square_root", objective={"kind": "lambda_tau", "tau": 2})
-    assert restarted.certificate.loss.objective == pytest.approx(expected["lambda_tau2"], rel=1e-9)
-
-
 def test_the_square_root_of_sixty_four_steps(reference_values):
     expected = reference_values["P4-prefix-n64"]
     assert solved(64, "square_root").certificate.loss.total_squared == pytest.approx(
@@ -109,12 +98,6 @@ def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, work
     tuned = loss("tune")
     others = [loss(nu) for nu in [0, *np.geomspace(1e-9, 0.9, 9)]]
     assert tuned <= min(others) * (1 + 1e-9)
-
-
-def test_a_tuned_mechanism_may_be_plain():
-    """On the identity workload correlated noise only costs; the largest damping offered is the best."""
-    found = solved({"kind": "identity", "n": 16}, nu_toeplitz("tune"))
-    assert found.strategy.coefficients()[1] == pytest.approx(0.05, rel=1e-3)
 
 
 def test_tiny_damping_is_not_rounded_away():
@@ -160,13 +143,6 @@ def test_the_square_root_of_momentum(vectors):
     assert found.rows("C_inv", 5, 6)[0, ::-1] == pytest.approx(expected["inverse"], rel=1e-11)
     inverse = solved(momentum, banded_root(3, inverse=True))
     assert inverse.rows("C_inv", 5, 6)[0, :2:-1] == pytest.approx(expected["inverse"][:3], rel=1e-11)
-
-
-@pytest.mark.parametrize("inverse", [False, True])
-def test_all_bands_are_the_whole_square_root(inverse):
-    whole = solved(40, "square_root")
-    found = solved(40, banded_root(40, inverse=inverse))
-    assert found.rows("C", 0, 40) == pytest.approx(whole.rows("C", 0, 40), rel=1e-13)
 
 
 def test_signed_bands_are_never_called_exact_without_a_rule():

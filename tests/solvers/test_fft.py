@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from specs import document_of, solved, spec_of
+from specs import document_of, solved
 
 from factorize.errors import NotPositiveDefinite, TooLarge, UnsupportedProblem
 from factorize.solvers.formulas.fft import covariance, square_equivalent
@@ -100,10 +100,3 @@ def test_refusals():
     column = np.exp(-(((np.arange(200) - 100) / 12) ** 2) / 2)  # smooth, so that few frequencies carry it
     with pytest.raises(NotPositiveDefinite, match="singular"):
         square_equivalent(column, optimal=False)
-
-
-def test_the_decoder_has_a_default_and_its_own_digest():
-    plain = spec_of(4, "fft")
-    named = spec_of(4, {"kind": "fft", "decoder": "circulant"})
-    other = spec_of(4, {"kind": "fft", "decoder": "optimal"})
-    assert plain.digest == named.digest != other.digest

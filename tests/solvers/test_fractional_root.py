@@ -29,14 +29,6 @@ def test_coefficients_by_hand() -> None:
     assert found.strategy.structure == "inverse_banded_toeplitz"
 
 
-@pytest.mark.parametrize("workload", [{"kind": "prefix", "n": 24}, MOMENTUM])
-def test_one_half_is_the_square_root(workload: dict[str, Any]) -> None:
-    root = solved(workload, {"kind": "banded_inverse_square_root", "bands": 5}, TWO_EPOCHS)
-    found = solved(workload, bifr(5, 0.5), TWO_EPOCHS)
-    assert found.rows("C", 0, 24) == pytest.approx(root.rows("C", 0, 24), rel=1e-12)
-    assert found.certificate.sensitivity.value == pytest.approx(root.certificate.sensitivity.value, rel=1e-12)
-
-
 def test_two_bands_are_lambda_cgd_and_damped_differences() -> None:
     for participation in ({"kind": "single"}, TWO_EPOCHS, MIN_SEP):
         losses = {
@@ -98,11 +90,6 @@ def test_no_other_power_is_better_than_the_best(
 def test_correlated_noise_only_costs_on_the_identity() -> None:
     found = solved({"kind": "identity", "n": 16}, {"kind": "lambda_cgd", "correlation": "tune"})
     assert found.certificate.loss.objective == pytest.approx(1.0, rel=1e-12)
-
-
-def test_one_step() -> None:
-    for mechanism in (bifr(1, "tune"), {"kind": "lambda_cgd", "correlation": "tune"}):
-        assert solved(1, mechanism).certificate.loss.objective == pytest.approx(1.0, rel=1e-12)
 
 
 def test_what_is_refused() -> None:

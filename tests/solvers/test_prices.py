@@ -11,7 +11,6 @@ import pytest
 from factorize import solvers
 from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.spec import parse_spec
-from factorize.workloads.base import OUTLINE_STEPS
 
 LONGEST = 10**8
 MOST_BYTES = 64 << 20  # of the 800 MB that a single array of so many steps takes
@@ -76,28 +75,3 @@ def test_the_longest_run_is_priced_without_an_array_of_its_length(given: dict[st
                     "objective": objective,
                 }
                 assert priced(spec) < MOST_BYTES, spec
-
-
-@pytest.mark.parametrize("given", WORKLOADS, ids=lambda given: "-".join(map(str, given.values())))
-def test_an_outline_has_the_forms_and_states_of_the_whole(given: dict[str, Any]) -> None:
-    whole = parse_spec({"workload": workload_of(given, OUTLINE_STEPS + 100)}).workload
-    outline = whole.outline()
-    assert outline.n == OUTLINE_STEPS
-    assert outline.time_invariant == whole.time_invariant
-    for form in ("bidiagonal_inverse", "first_order", "momentum_form", "cascade_form", "nesterov_form", "recursions"):
-        assert (getattr(outline, form)() is None) == (getattr(whole, form)() is None), form
-    states = [
-        None if found is None else sum(part.feed.shape[1] for part in found)
-        for found in (outline.recursions(), whole.recursions())
-    ]
-    assert states[0] == states[1]
-
-
-def test_rates_that_are_listed_are_all_asked() -> None:
-    """The last of them may be zero, which takes the banded inverse away."""
-    n = OUTLINE_STEPS + 100
-    whole = parse_spec(
-        {"workload": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine_to_last", "final": 0.0}}}
-    ).workload
-    assert whole.outline() is whole
-    assert whole.bidiagonal_inverse() is None

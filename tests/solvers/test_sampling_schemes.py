@@ -55,6 +55,8 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
     assert held.sensitivity.value == factors.sensitivity.value and held.document()["bins"] == 16
     assert factors.noise(held, 3, seed=1).next().shape == (3,)
     assert factors.calibrate(TARGET) == calibrate(factors.sensitivity, TARGET)
+    with pytest.raises(InvalidParameter, match="two targets; give one"):
+        factors.calibrate(TARGET, epsilon=1.0)
     with pytest.raises(InvalidParameter, match="of no use without sampling"):
         factors.calibrate(TARGET, dataset_size=100)
     with pytest.raises(InvalidParameter, match=r"batch_size=10.*of no use to fixed.*as divisor"):

@@ -45,17 +45,3 @@ def test_a_useless_answer_is_a_typed_error(monkeypatch, answer):
 def test_above_the_limit():
     with pytest.raises(UnsupportedProblem, match="n <= 64, got n=65; use 'dense'"):
         solved(65, "semidefinite", tolerance=1e-6)
-
-
-def test_many_rows_are_few_rows():
-    """Only T^T T enters, so a tall matrix costs no more than a square one."""
-    rows = np.random.default_rng(0).random((300, 6))
-    assert semidefinite._few_rows(rows).shape == (6, 6)
-    tall = solved({"kind": "matrix", "rows": rows.tolist()}, "semidefinite", tolerance=1e-5)
-    dense = solved({"kind": "matrix", "rows": rows.tolist()}, "dense", tolerance=1e-6)
-    assert tall.certificate.loss.objective == pytest.approx(dense.certificate.loss.objective, rel=1e-5)
-
-
-def test_min_sep_is_refused():
-    with pytest.raises(UnsupportedProblem, match="min_sep"):
-        solved(12, "semidefinite", {"kind": "min_sep", "min_sep": 4}, tolerance=1e-6)

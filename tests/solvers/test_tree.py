@@ -128,24 +128,6 @@ def test_every_participation_against_enumeration(decoder, restart):
             assert found.value**2 <= 1.4 * true  # 12 steps; s is 0 to 1.5 % above from some hundred on
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(
-    "workload",
-    [
-        {"kind": "prefix", "n": 21},
-        {"kind": "momentum", "n": 21, "momentum": 0.9},
-        {"kind": "mu2", "n": 21, "output": "x"},
-        {"kind": "identity", "n": 21},
-    ],
-)
-def test_error_recursion(workload, decoder):
-    asked = spec_of(workload).workload
-    for restart in (21, 6, 1):
-        matrix = matrix_of(21, decoder, restart)
-        decoded = np.linalg.solve(matrix.dense().T, asked.dense().T).T
-        assert np.allclose(matrix.decoder_errors(asked.state_space()), (decoded**2).sum(axis=1), rtol=1e-10)
-
-
 @pytest.mark.parametrize("n", [30, LARGEST_WHOLE_TREE + 40])
 def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     from safetensors.numpy import load_file

@@ -11,8 +11,7 @@ from specs import solved, spec_of
 
 from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
-from factorize.factor_file import load
+from factorize.errors import UnsupportedProblem
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.starts import minimise, progressions
@@ -73,14 +72,6 @@ class TestMatrix:
                 assert found.value == pytest.approx(true, rel=1e-13)
             else:
                 assert matrix.omega.sum() > 1
-
-    def test_diagonals(self):
-        assert BltMatrix(np.array([0.5]), np.array([0.0]), 8).bandwidth() == 1
-        assert BltMatrix(np.array([0.0]), np.array([0.5]), 8).bandwidth() == 2
-        assert BltMatrix(np.array([1e-200]), np.array([1e-200]), 8).bandwidth() == 8
-        assert BltMatrix(np.array([0.5]), np.array([0.5]), 8).bandwidth() == 8
-        with pytest.raises(InvalidStrategy, match="n=0"):
-            BltMatrix(np.array([0.5]), np.array([0.5]), 0)
 
 
 class TestOptimum:
@@ -174,34 +165,8 @@ class TestOptimum:
         assert found.certificate.loss.objective == pytest.approx(loss, rel=1e-8)
         assert found.certificate.sensitivity.kind == "exact"
 
-    def test_one_step(self):
-        found = blt(2, 1)
-        assert found.certificate.loss.objective == pytest.approx(1, rel=1e-12)
-
-    def test_cancelling(self):
-        def cancel(step):
-            if step.iteration == 3:
-                raise Cancelled("asked to")
-
-        with pytest.raises(Cancelled):
-            blt(2, 64, progress=cancel)
-
 
 class TestSpec:
-    def test_a_file_and_back(self, tmp_path):
-        found = blt(3, 40, normalization="columns")
-        plain_found = blt(3, 40)
-        for result, structure in ((found, "scaled"), (plain_found, "blt")):
-            result.save(tmp_path / "factors.safetensors")
-            again = load(tmp_path / "factors.safetensors")
-            assert again.strategy.structure == structure
-            assert again.manifest["matrices"]["C"]["tensors"][:2] == ["C.theta", "C.omega"]
-            assert again.verify().loss == result.certificate.loss
-        expanded = plain_found.with_matrices(["C_inv", "B"])
-        assert expanded.manifest["matrices"]["C_inv"]["structure"] == "toeplitz"
-        product = plain_found.strategy.dense() @ plain_found.rows("C_inv", 0, 40)
-        assert product == pytest.approx(np.eye(40), abs=1e-12)
-
     def test_optimised_for_prefix_sums_and_evaluated_on_a_long_schedule(self):
         schedule = {"kind": "schedule", "n": 20_000, "learning_rates": {"kind": "cosine_to_last", "final": 0.1}}
         found = blt(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})

@@ -9,7 +9,7 @@ import pytest
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
+from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.solvers import automatic
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.workloads.prefix import easier_ones
@@ -25,7 +25,6 @@ SPECS: dict[str, dict[str, Any]] = {
         "objective": {"kind": "weighted", "weights": [1.0 + i % 3 for i in range(192)]},
     },
 }
-MOMENTUM = {"workload": {"kind": "momentum", "n": 192, "momentum": 0.9}}
 
 
 def buffered(document: dict[str, Any], buffers: int, **more: Any) -> Spec:
@@ -132,28 +131,7 @@ def test_what_it_cannot_take_is_answered_by_the_nearest(
     assert "cannot be optimised for" in note and "the nearest that it can" in note
 
 
-def test_auto_names_another_where_it_cannot_stream() -> None:
-    assert solvers.choose(spec_of({"kind": "window", "n": 9000, "width": 3})).mechanism.kind == "toeplitz"
-
-
 @pytest.mark.parametrize("workload", [{"kind": "identity", "n": 64}, {"kind": "decay", "n": 64, "rate": 0.001}])
 @pytest.mark.parametrize("buffers", [1, 24])
 def test_a_workload_of_one_scale_needs_no_buffers(workload: dict[str, Any], buffers: int) -> None:
     assert gap({"workload": workload}, buffers) < 1e-6
-
-
-def test_what_the_callback_raises_ends_the_solve() -> None:
-    def cancel(step: object) -> None:
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
-
-
-@pytest.mark.parametrize("mechanism", [{"kind": "buffered_linear", "buffers": 2}, {"kind": "dense"}])
-def test_weights_of_a_tall_matrix_do_not_fit_another_workload(mechanism: dict[str, Any]) -> None:
-    tall = {"kind": "matrix", "rows": np.ones((16, 8)).tolist()}
-    weights = {"kind": "weighted", "weights": [1.0] * 16}
-    more = {"optimize_for": {"kind": "prefix", "n": 8}} if mechanism["kind"] == "dense" else {}
-    with pytest.raises(UnsupportedProblem):
-        solvers.choose(spec_of(tall, mechanism, None, weights, **more))

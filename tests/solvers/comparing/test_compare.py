@@ -65,28 +65,6 @@ def test_several_epochs_have_a_row_with_redraws(quick):
     assert row.redraws == 1.0  # none in the first epoch, two in the third
 
 
-def test_nu_is_tuned_once(monkeypatch):
-    """Also where tuning it for scaled columns would be refused; and its absence is told."""
-    from factorize.solvers.formulas import closed_form
-
-    both = [{"kind": "nu_toeplitz", "nu": "tune", "normalization": name} for name in ("none", "columns")]
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: both)
-    calls = []
-    original = closed_form.tune
-    monkeypatch.setattr(closed_form, "tune", lambda problem: calls.append(problem) or original(problem))
-    rows = rows_of(compare(spec_of(12)), "nu_toeplitz")
-    assert len(calls) == 1 and len(rows) == 2
-    entry = solvers.Entry(_fails, closed_form.supports, closed_form.estimate)
-    monkeypatch.setitem(solvers.SOLVERS, "nu_toeplitz", (entry,))
-    table = compare(spec_of(12))
-    reasons = {refused.normalization: refused.reason for refused in table.refused if refused.mechanism == "nu_toeplitz"}
-    assert reasons["none"] == "of the test" and "was not found" in reasons["columns"]
-
-
-def _fails(problem, progress):
-    raise SolveFailed("of the test")
-
-
 def test_the_bound_is_one_for_all_and_the_optimum_leads(table):
     assert table.rows[0].mechanism == "dense" and table.rows[0].relative_gap < 1e-8
     for row in table.rows:
@@ -188,10 +166,14 @@ def endless(monkeypatch) -> None:
     monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
 
 
-def test_what_takes_longer_than_its_estimate_is_stopped(quick, endless):
+def test_what_takes_longer_than_its_estimate_or_fails_is_refused(quick, endless, monkeypatch):
+    def fail(problem, progress):
+        raise SolveFailed("it has no optimum")
+
+    monkeypatch.setitem(solvers.SOLVERS, "tree", (replace(solvers.SOLVERS["tree"][0], solve=fail),))
     table = compare(spec_of(6), most_seconds=0.1)
     reasons = {refused.mechanism: refused.reason for refused in table.refused}
-    assert "was stopped after" in reasons["square_root"]
+    assert "was stopped after" in reasons["square_root"] and "it has no optimum" in reasons["tree"]
     assert "identity" in {row.mechanism for row in table.rows}
 
 

@@ -54,13 +54,6 @@ def test_optima_are_certified(name: str, k: int) -> None:
     assert found.loss.objective == pytest.approx(inverted(spec, solution.strategy), rel=1e-8)
 
 
-def in_every_epoch(places: list[int], k: int, n: int) -> list[float]:
-    rates = np.linspace(1.0, 0.3, n)
-    for place in places:
-        rates[place :: n // k] = 0.0
-    return [float(rate) for rate in rates]
-
-
 def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     spec = asked({"kind": "momentum", "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}, 4)
@@ -73,25 +66,3 @@ def test_large_ones_are_certified_in_linear_time() -> None:
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule.endswith("by log-determinants")
-
-
-def test_what_it_takes() -> None:
-    def taken(workload: dict[str, Any], k: int, n: int = 256, **parts: Any) -> bool:
-        return recursion_optimum.own(asked(workload, k, n=n, **parts))
-
-    assert taken({"kind": "momentum", "momentum": 0.9}, 8)
-    assert not taken({"kind": "momentum", "momentum": 0.9}, 8, n=64), "decompositions are as fast"
-    assert not taken({"kind": "momentum", "momentum": 0.9}, 128)
-    assert taken({"kind": "prefix"}, 128, n=512)
-    assert not taken({"kind": "window", "width": 8}, 8)
-    assert not taken({"kind": "prefix"}, 8, objective={"kind": "max"})
-    holes = {"kind": "momentum", "momentum": 0.9, "learning_rates": [1.0] * 100 + [0.0] * 8 + [1.0] * 148}
-    assert not taken(holes, 8), "singular"
-    assert taken(holes, 1)
-    periodic = {"kind": "momentum", "momentum": 0.9, "learning_rates": in_every_epoch([3, 9], 8, 256)}
-    assert taken(periodic, 8)
-    assert not taken(periodic | {"nesterov": True}, 8), "singular"
-    assert not taken(periodic, 16), "not in every epoch"
-    last = {"kind": "momentum", "momentum": 0.9, "learning_rates": in_every_epoch([31], 8, 256)}
-    assert not taken(last, 8), "the last of them has a column of zeros, the others do not"
-    assert taken({"kind": "momentum", "momentum": 0.9, "learning_rates": COOLDOWN}, 8)

@@ -233,8 +233,9 @@ def searched(asked: Spec) -> Factorization:
     return Factorization.from_solution(asked, solution, solver={"mechanism": "spectral"})
 
 
-def test_one_eigenvalue_is_nu_toeplitz() -> None:
-    found = searched(asked_of(learning_rate=0.05, eigenvalues=[2.0, 2.0]))
+@pytest.mark.parametrize("curvature", [{"eigenvalues": [2.0, 2.0]}, {"strong_convexity": 2.0, "smoothness": 2.0}])
+def test_one_curvature_is_nu_toeplitz(curvature: dict[str, Any]) -> None:
+    found = searched(asked_of(learning_rate=0.05, **curvature))
     np.testing.assert_allclose(found.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
     asymptotic = found.manifest["solver"]["asymptotic"]
     assert asymptotic["objective"] == pytest.approx(asymptotic["nu_toeplitz"], rel=1e-12)
@@ -274,11 +275,6 @@ def test_several_participations_are_exact_where_the_filter_falls(participation: 
     for mechanism in ({"eigenvalues": [1.0, 0.3, 0.1]}, {"strong_convexity": 0.05, "smoothness": 1.0}):
         found = searched(asked_of(2000, participation, learning_rate=0.5, **mechanism))
         assert found.certificate.sensitivity.kind == "exact"
-
-
-def test_equal_constants_are_one_curvature() -> None:
-    same = searched(asked_of(learning_rate=0.1, strong_convexity=1.0, smoothness=1.0))
-    np.testing.assert_allclose(same.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
 
 
 @pytest.mark.parametrize(

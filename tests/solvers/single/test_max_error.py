@@ -16,11 +16,9 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError
 from factorize.factorization import Factorization
-from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single import max_error
 
 MAX = {"kind": "max"}
-WARM = {"kind": "warmup_cosine", "warmup": 20, "final": 0.01}
 
 
 def worst_row(found: Factorization) -> float:
@@ -70,37 +68,20 @@ def conic(target: np.ndarray) -> float:
         {"kind": "prefix", "n": 5},
         {"kind": "momentum", "n": 6, "momentum": 0.9},
         {"kind": "schedule", "n": 6, "learning_rates": [0.1, 0.5, 1.0, 1.0, 0.0, 0.25]},
+        {"kind": "weight_decay", "n": 6, "rate": 0.05, "mode": "decoupled"},
         {"kind": "matrix", "rows": [[1.0, 0.0, 0.0], [-2.0, 0.5, 0.0], [0.3, 0.3, 0.01]]},
         {"kind": "matrix", "rows": [[1.0, 2.0, -1.0, 0.5], [0.0, 0.0, 0.0, 0.0], [3.0, 1.0, 1.0, 1.0]]},
         {"kind": "matrix", "rows": [[1.0, 2.0], [2.0, 1.0], [0.1, 0.1], [1.0, -1.0]]},
     ],
-    ids=["prefix", "momentum", "warm-up", "graded", "wide", "tall"],
+    ids=["prefix", "momentum", "warm-up", "weight decay", "graded", "wide", "tall"],
 )
-def test_agrees_with_a_conic_solver(workload: dict[str, Any]) -> None:
+@pytest.mark.parametrize("smallest", [1, 128])
+def test_agrees_with_a_conic_solver(workload: dict[str, Any], smallest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By either route: first-order recursions are taken in O(n) from 128 steps on."""
+    monkeypatch.setattr(max_error, "_SMALLEST_STRUCTURED", smallest)
     found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
-
-
-STRUCTURED = [
-    {"kind": "prefix", "n": 40},
-    {"kind": "decay", "n": 40, "rate": 0.9},
-    {"kind": "schedule", "n": 40, "learning_rates": WARM},
-    {"kind": "schedule", "n": 40, "learning_rates": {"kind": "cosine_to_last"}},
-    {"kind": "schedule", "n": 40, "learning_rates": [1.0] * 15 + [0.0] * 10 + [0.3] * 15},
-    {"kind": "weight_decay", "n": 40, "rate": 0.05, "mode": "decoupled"},
-]
-
-
-@pytest.mark.parametrize("workload", STRUCTURED, ids=lambda workload: workload["kind"])
-def test_both_routes_meet(workload: dict[str, Any]) -> None:
-    problem = Problem(spec_of(workload, "dense", objective=MAX))
-    found = []
-    for route in (max_error.solve_bidiagonal, max_error.solve_dense):
-        solution = route(problem, Reporter(lambda _: None))
-        found.append(Factorization.from_solution(problem.spec, solution, solver={"mechanism": "dense"}))
-        assert found[-1].certificate.converged, found[-1].certificate.warnings
-    assert found[0].certificate.loss.objective == pytest.approx(found[1].certificate.loss.objective, rel=2e-9)
 
 
 @given(

@@ -9,8 +9,7 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
-from factorize.errors import Cancelled, SolveFailed
-from factorize.solution import Progress
+from factorize.errors import SolveFailed
 from factorize.solvers.single import structured
 from factorize.spec import Spec
 
@@ -98,28 +97,6 @@ def test_the_optimum_of_2048_prefix_sums() -> None:
     assert certificate.converged
 
 
-UNSUPPORTED = [
-    asked({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
-    asked({"kind": "prefix", "n": 8}),
-    asked({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
-    asked({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
-    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
-    asked({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
-    asked({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
-    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
-]
-
-
-@pytest.mark.parametrize("case", UNSUPPORTED, ids=name)
-def test_says_what_it_does_not_do(case: Spec) -> None:
-    assert not structured.own(case)
-    assert (
-        structured.structure_of(case.workload, case) is None
-        or structured.SMALLEST > case.workload.n
-        or (case.participation.kind != "single")
-    )
-
-
 @pytest.mark.parametrize(
     "workload",
     [
@@ -140,18 +117,3 @@ def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> 
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule.endswith("by log-determinants")
-
-
-def test_progress_and_cancellation() -> None:
-    seen: list[Progress] = []
-
-    def stop(step: Progress) -> None:
-        if step.phase != "compile":
-            seen.append(step)
-        if len(seen) == 3:
-            raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        solvers.solve(STRUCTURED[0], progress=stop)
-    assert [step.iteration for step in seen] == [1, 2, 3]
-    assert all(step.relative_gap is not None and step.relative_gap > 0 for step in seen)

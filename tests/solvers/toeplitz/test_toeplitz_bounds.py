@@ -45,11 +45,6 @@ def test_columns_that_cannot_overlap_are_certified(workload: str, participation:
     assert -1e-12 < gap(asked) < 2e-9
 
 
-def test_weights_of_rows_count() -> None:
-    weights = [float(1 + i % 5) for i in range(40)]
-    assert -1e-12 < gap(asked_of("prefix", 40, objective={"kind": "weighted", "weights": weights})) < 2e-9
-
-
 @settings(max_examples=25)
 @given(st.sampled_from(["prefix", "window", "srg"]), st.integers(5, 12), st.integers(0, 10_000), st.floats(-6, 0))
 def test_no_column_has_a_bound_above_another(workload: str, n: int, seed: int, magnitude: float) -> None:

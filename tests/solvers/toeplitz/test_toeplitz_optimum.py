@@ -135,22 +135,6 @@ def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: d
     assert certificate.loss.total_squared < published["best_nu_loss"]
 
 
-def test_another_workload_may_be_optimised_for() -> None:
-    asked = asked_of("momentum", 40).model_copy(update={"optimize_for": asked_of("prefix", 40).workload})
-    solution, certificate = searched(asked)
-    prefix, _ = searched(asked_of("prefix", 40))
-    np.testing.assert_allclose(solution.strategy.coefficients(), prefix.strategy.coefficients(), rtol=1e-12)
-    assert certificate.loss.objective > searched(asked_of("momentum", 40))[1].loss.objective
-
-
-def test_normalised_columns_are_kept_if_they_help() -> None:
-    plain = searched(asked_of("prefix", 64))[1].loss.objective
-    for choice in ("columns", "auto"):
-        _, certificate = searched(asked_of("prefix", 64, kind="toeplitz", normalization=choice))
-        assert certificate.loss.objective < 0.97 * plain
-        assert certificate.sensitivity.value == pytest.approx(1.0, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
