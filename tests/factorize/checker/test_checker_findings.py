@@ -118,6 +118,7 @@ def test_warnings_one_by_one() -> None:
     bands, monotone = warnings(rising, apart)
     assert bands.startswith("C has 3 bands, more than min_sep=2") and "not monotone" in monotone
     assert not warnings(rising, once)
+    assert "not monotone" in warnings([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]], apart)[-1]
     assert not warnings([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]], apart)
     equal_rows = [[1.0, 0.0], [0.8, 0.6]]
     assert [text[:29] for text in warnings(equal_rows, once)] == ["the rows of C have equal norm"]

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import gram_in_fractions, parts, sealed
+from checker_files import gram_in_fractions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize import parse_spec, solvers
-from factorize.checker.check import check_factor_file
-from factorize.checker.sensitivity import squared_sensitivity
-from factorize.checker.strategy import Strategy
 from factorize.checker.structures.tree import TreeReading
 from factorize.structures.tree import TreeMatrix
 
@@ -55,33 +50,3 @@ def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
     norms, p, q = read_tree(nodes, np.array([2.0]), 2).column_norms(), Fraction(2) ** power, Fraction(2) ** of_nodes
     for value, true in zip(norms.values.tolist(), (p**2 + 9 * q**2, 4 * p**2), strict=True):
         assert abs(Fraction(value) - true) <= Fraction(norms.off) * true
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_trees_have_the_sensitivity_of_their_arrays(seed: int) -> None:
-    matrix = random_tree(seed)
-    n, tensors = matrix.n, {name: array for name, array in matrix.tensors().items() if name}
-    epochs = next((k for k in range(2, n + 1) if n % k == 0), 1)
-    asked: list[dict[str, Any]] = [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": epochs}]
-    asked += [{"kind": "min_sep", "min_sep": min(n, matrix.bandwidth())}] if matrix.bandwidth() <= n else []
-    tree, array = Strategy("tree", tensors, n), Strategy("dense", {"": matrix.dense()}, n)
-    assert tree.reading.signed == bool((matrix.nodes < 0).any())
-    for participation in asked:
-        found, whole = (squared_sensitivity(one, participation) for one in (tree, array))
-        assert found.rule == whole.rule and float(found.upper) == pytest.approx(float(whole.upper), rel=1e-12)
-
-
-@pytest.mark.parametrize("restart", [None, 40])
-def test_a_tree_of_a_solver_is_verified(restart: int | None) -> None:
-    n = 260
-    mechanism = {"kind": "tree", "decoder": "honaker_online"} | ({"restart_every": restart} if restart else {})
-    document: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism}
-    if restart:
-        document["participation"] = {"kind": "min_sep", "min_sep": 64, "max_participations": 4}
-    manifest, tensors = parts(solvers.solve(parse_spec(document)))
-    report = check_factor_file(sealed(manifest, tensors))
-    assert report.supported, report.failed
-    assert report.sensitivity["kind"] == "exact"
-    value = report.sensitivity["lower"] * (1 - 1e-9)
-    manifest["certificate"]["sensitivity"] |= {"value": value, "hex": float(value).hex()}
-    assert any("understated" in text for text in check_factor_file(sealed(manifest, tensors)).failed)

@@ -260,7 +260,10 @@ def test_lower_bounds_are_those_of_singular_values(document: dict[str, Any]) -> 
         assert 0 < by_vectors(of_file(document, other)[0]) <= true_bound(one, other) * (1 + 1e-12)
 
 
-def test_evidence_that_is_none() -> None:
+def test_evidence_that_is_none_or_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nuclear_norms, "LARGEST_VECTORS", 11)
+    with pytest.raises(NotEnclosed, match="up to n=11"):
+        by_vectors(of_file(BOUNDED[4])[0])
     zero = {"factors": np.zeros((4, 3, 3))}
     with pytest.raises(CertificateError, match="all zero"):
         _ = of_file(BOUNDED[4], zero)[0].lower_bound

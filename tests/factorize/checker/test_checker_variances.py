@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,8 @@ def test_inverses_that_grow_too_much() -> None:
         variances.losses(
             Strategy("banded", {"bands": bands}, 60), {"kind": "prefix", "n": 60}, {"kind": "mean"}, 1 << 24
         )
+
+
+def test_an_enclosure_without_an_end_has_no_width() -> None:
+    assert variances.width_of_losses([(1.0, 1.5), (0.0, math.inf)]) == math.inf
+    assert variances.width_of_losses([(1.0, 1.25), (0.0, 0.0), (1.0, 2.0)]) == 0.5

@@ -27,6 +27,7 @@ from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses import variances
+from factorize.checker.report import DECODER, INVERSE, LOSS, LOWER_BOUND
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
@@ -48,6 +49,8 @@ MATRICES = {
 
 
 def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
+    assert strategy.reading.signed or (dense >= 0).all()
+    assert not np.tril(dense, -strategy.bandwidth).any()
     bracket = squared_sensitivity(strategy, participation)
     signed, absolute = true_squares(dense, participation)
     assert bracket.lower <= signed <= bracket.upper
@@ -202,21 +205,26 @@ def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
     assert found[0] is not None and found[0] == found[1]
 
 
-def test_a_series_whose_inverse_grows_is_refused() -> None:
+def test_a_series_whose_inverse_grows_or_with_too_many_restarts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     column = of_doubles(np.concatenate([[1.0, 3.0], np.zeros(62)]))
     found = series.losses(column, column, weighing_of({"kind": "mean"}, 64))  # A = C, so that B is the identity
     assert found.total == pytest.approx((64, 64), rel=1e-12)
     long = of_doubles(np.concatenate([[1.0, 3.0], np.zeros(998)]))
     with pytest.raises(NotEnclosed, match="grows too much"):
         series.losses(long, of_doubles(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
+    monkeypatch.setattr(series, "LARGEST_RESTARTS", 64 * 32 - 1)
+    with pytest.raises(NotEnclosed, match="followed up to n tau = 2047; got n=64"):
+        series.losses(column, column, weighing_of({"kind": "lambda_tau", "tau": 32}, 64))
 
 
 def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise NotEnclosed("too much")
 
-    data = sealed(*parts(solved(4)))
+    data = sealed(*parts(solved(4).with_matrices(["C", "B", "C_inv"])))
     for name in (
+        "stored.decoded",
+        "stored.noising_of_array",
         "losses.variances.losses",
         "losses.balls.losses",
         "doubles.whole.entries_of",
@@ -227,7 +235,7 @@ def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.Mo
     ):
         monkeypatch.setattr(f"factorize.checker.{name}", refuse)
     report = check_factor_file(data)
-    assert report.supported and {"certificate.loss", "certificate.lower_bound"} <= set(report.unseen)
+    assert report.supported and {LOSS, LOWER_BOUND, DECODER, INVERSE} <= set(report.unseen)
     assert all("too much" in text for text in report.not_checked if text.startswith(("losses", "the lower bound")))
 
 
