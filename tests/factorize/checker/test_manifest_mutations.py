@@ -1,0 +1,145 @@
+"""Seeded changes of manifests and of claims of sampling: what is not refused says nothing that is false.
+
+MUTATIONS is how many of each are tried; `MUTATIONS=5000 pytest` of this file takes some minutes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from checker_files import parts, sealed
+from manifest_mutations import Mutation, mutations
+from specs import solved
+
+from factorize.checker.check import check_factor_file
+from factorize.checker.file import read_factor_file
+from factorize.checker.sampling.bins import gram
+from factorize.checker.sampling.calibrations import check_calibration
+from factorize.checker.strategy import Strategy
+from factorize.encoding import canonical_json
+from factorize.errors import FactorizeError
+from factorize.factor_file import from_container
+from factorize.format.container import Container
+from factorize.numbers.gaussian import gaussian_epsilon
+
+COUNT = int(os.environ.get("MUTATIONS", "60"))
+N, BINS = 8, 4
+EPOCHS: dict[str, Any] = {"kind": "fixed_epochs", "epochs": 2}
+SPECS: dict[str, dict[str, Any]] = {
+    "dense": {"tolerance": 1e-6},
+    "banded": {"mechanism": {"kind": "banded", "bands": 3}, "participation": EPOCHS, "tolerance": 1e-6},
+    "upper bound": {
+        "mechanism": {"kind": "square_root", "normalization": "columns"},
+        "participation": {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
+    },
+}
+
+
+@cache
+def file(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    return parts(solved(N, **SPECS[name]).with_matrices(["C", "B", "C_inv"]))
+
+
+def accepted(data: bytes) -> bool:
+    """As `verify` does, and a publication."""
+    try:
+        if not check_factor_file(data).supported:
+            return False
+        from_container(Container(data)).verify()
+    except FactorizeError:
+        return False
+    return True
+
+
+def is_true(original: dict[str, Any], change: Mutation) -> bool:
+    """Whether a change says less than the original, or something else that holds."""
+    *outer, last = change.path or ("",)
+    place, before = change.document, original
+    for key in outer:
+        place, before = place[key], before[key]
+    new, old = (place.get(last), before[last]) if isinstance(place, dict) and change.path else (None, None)
+    match change.path:
+        case ("certificate", "class_lower_bound", "objective"):
+            return isinstance(new, (int, float)) and 0 <= new < old
+        case ("certificate", "converged"):
+            return new is False
+        case ("certificate", "residual", "max_abs"):
+            return isinstance(new, (int, float)) and new >= 0
+        case ("certificate", _, "rule"):
+            return isinstance(new, str)
+        case ("certificate", "class_lower_bound") | ("matrices", "B", "encoder_sensitivity"):
+            return new is None and (last in place) == (change.path[0] == "certificate")
+        case ("certificate", "warnings"):
+            return isinstance(new, list) and len(new) > len(old)
+        case ("spec", "tolerance"):
+            return isinstance(new, float) and 0 < new < 1
+    return False
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_manifests(name: str) -> None:
+    manifest, tensors = file(name)
+    assert accepted(sealed(manifest, tensors))
+    for change in islice(mutations(manifest, np.random.default_rng(len(name))), COUNT):
+        document = change.document
+        try:
+            data = sealed(document, tensors)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            continue  # no digest can be made right
+        if canonical_json(document) != canonical_json(manifest) and not is_true(manifest, change):
+            assert not accepted(data), (change.what, change.path)
+
+
+@cache
+def calibration() -> tuple[bytes, dict[str, Any]]:
+    """A file, and a claim without amplification, which closed forms prove."""
+    manifest, tensors = file("dense")
+    data = sealed(manifest, tensors)
+    entry = read_factor_file(data)
+    norm = float(np.sqrt(gram(Strategy("dense", entry.matrices["C"], N), BINS).high.diagonal().max()))
+    epsilon = gaussian_epsilon(1e-5, norm / 4.0) * (1 + 1e-6)
+    claim = {
+        "adjacency": "zero_out",
+        "attempt": 1,
+        "beta_log2": -128,
+        "clip_norm": (1.0).hex(),
+        "delta": (1e-5).hex(),
+        "epsilon": epsilon.hex(),
+        "mechanism": {
+            "bins": BINS,
+            "epochs": 2,
+            "factors": "sha256:" + manifest["digest"],
+            "n": N,
+        },
+        "pq": {"rule": "gaussian"},
+        "protocol": "bins-1",
+        "qp": {"rule": "gaussian"},
+        "sampling": "balls_in_bins",
+        "sigma": (4.0).hex(),
+        "unamplified": {"epsilon_at_delta": epsilon.hex()},
+    }
+    beside = {"sigma_of_sums": 4.0, "epsilon": epsilon, "delta": 1e-5, "bins": BINS, "epochs": 2, "clip_norm": 1.0}
+    return data, {"claim": claim, **beside}
+
+
+def test_claims_of_sampling() -> None:
+    data, document = calibration()
+    report = check_calibration(data, document)
+    assert report.supported, report.failed
+    for change in islice(mutations(document, np.random.default_rng(3)), COUNT):
+        more_noise = change.path in (("claim", "attempt"),) and change.what == "another number"
+        beside = len(change.path) == 1 and change.what == "a part removed"  # which the claim says too
+        unknown = not change.path and change.what == "an unknown key"  # of a calibration, which has others
+        same = len(change.path) == 1 and change.document == document and type(change.document[change.path[0]]) is int
+        if change.path[:1] != ("claim",) and (beside or unknown or same) or more_noise:
+            continue
+        try:
+            found = check_calibration(data, change.document)
+        except FactorizeError:
+            continue
+        assert not found.supported, (change.what, change.path)
