@@ -12,7 +12,7 @@ import pytest
 from checker_files import SOLVER, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs import solved, spec_of
+from specs import spec_of
 
 from factorize.checker import stored as stored_matrices
 from factorize.checker.arithmetic.balls import of_doubles
@@ -23,7 +23,7 @@ from factorize.client import load as load_factors
 from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factor_file import load
-from factorize.factorization import Factorization, _encoder_claim
+from factorize.factorization import Factorization
 from factorize.numbers.covered import column_defect, covered_column, covered_inverse, covering, defect
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
@@ -191,19 +191,3 @@ def test_the_bound_for_whole_matrices_is_above_the_truth_in_fractions() -> None:
         found = stored_matrices.noising_of_array(Strategy("dense", {"": array}, 6), stored, upper)
         assert found.squared is not None
         assert squared_in_fractions(stored) <= found.squared <= upper * Fraction(102, 100)
-
-
-def test_decoders_that_have_no_claim() -> None:
-    ones = solved(4, "identity")
-    assert _encoder_claim(ones, "toeplitz", {"coefficients": np.array([0.0, 1, 1, 1])}) is None
-    for stored in (np.zeros((4, 4)), np.ones((2049, 1))):
-        assert _encoder_claim(ones, "dense", {"": stored}) is None
-
-
-def test_the_claim_is_not_of_the_recursion_that_made_b() -> None:
-    """B by the recursion of C seems exact to that recursion; the exact residual is a thousand times larger."""
-    document = {"workload": {"kind": "prefix", "n": 20_000}, "mechanism": {"kind": "blt", "buffers": 2}}
-    manifest, tensors = parts(solved(document, tolerance=1e-2).with_matrices(["C", "B"]))
-    report = check_factor_file(sealed(manifest, tensors))
-    assert report.supported, report.failed
-    assert any("its encoder has sensitivity at most" in text for text in report.checked)
