@@ -148,7 +148,7 @@ class Utility:
         diagonals, scale = self._strategy.reading.bands, self._strategy.scale
         square = self._workload.rows == self._strategy.n
         if rows is None or diagonals is None or not (square and self._strategy.bandwidth <= bands <= form.separation):
-            raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
+            raise NotEnclosed("these bands can overlap, A is not square, or the objective has no bound of this kind")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         return form.most * bound_in_band(weighted, diagonals if scale is None else diagonals * scale, bands) / rows[1]

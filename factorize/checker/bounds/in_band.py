@@ -65,8 +65,8 @@ def _correction(weighted: WeightedTarget, target: np.ndarray, diagonals: np.ndar
     distances = np.arange(1, len(entries))
     squares = target.diagonal() ** 2
     both = squares + squares[np.minimum(np.arange(n) + distances[:, None], n - 1)]
-    above = entries[1:] * squares / np.maximum(both, TINY)
-    below, right = (dia_array((part, -distances), shape=(n, n)) for part in (above - entries[1:], -above))
+    share = entries[1:] * squares / np.maximum(both, TINY)
+    below, right = (dia_array((part, -distances), shape=(n, n)) for part in (share - entries[1:], -share))  # of G^T
     product = strategy.T @ (strategy @ (below + right.T))
     if (inverse := weighted.inverse) is not None:
         return np.asarray((inverse.T @ product).T.toarray())
@@ -100,7 +100,7 @@ def _cost_above(entries: np.ndarray, terms: int) -> Fraction:
     """Return at least the trace of F F^T and its absolute entries in the band, of sums of as many terms."""
     trace, count = math.fsum(entries[0].tolist()), 2 * len(entries) - 1
     cost = trace + 2 * math.fsum(np.abs(entries[1:]).ravel().tolist())
-    # The magnitudes of an entry are at most the norms of two columns, and these sum to at most the trace (Cauchy).
+    # The magnitudes of an entry are at most the norms of two rows, and these sum to at most the trace (Cauchy).
     rounded = gamma(roundings_of(terms) + 2) * count * trace
     finite(cost, rounded)
     return Fraction((cost + rounded) * (1 + SLACK)) + terms * entries.size * 2 * Fraction(TINY)
