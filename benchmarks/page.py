@@ -58,7 +58,8 @@ def _machine(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _load(document: dict[str, Any]) -> str:
-    return f"Load {document['machine']['load'][0]:.1f} before and {document['load_after'][0]:.1f} after."
+    before, after = document["machine"]["load"][0], document["load_after"][0]
+    return f"Load {before:.1f} before its run, {after:.1f} after."
 
 
 def _tables(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
