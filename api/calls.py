@@ -111,32 +111,32 @@ def solve(
         DenseNoise: a warning, where `auto` has become `dense` and its noise takes 128 vectors or more.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
-    asked = spec_of(spec, words)
+    canonical = spec_of(spec, words)
     target = None if to is None else Path(to)
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
-    with extras_named("a solve"), python_display(_label(asked), bar_of(progress)) as shown:
-        told = progress if callable(progress) else shown.report
+    with extras_named("a solve"), python_display(_label(canonical), bar_of(progress)) as shown:
+        report = progress if callable(progress) else shown.report
         if service is not None:
-            found = _by_service(asked, service, shown)
+            factorization = _by_service(canonical, service, shown)
         elif store is not None:
-            found = _by_store(asked, str(store), told)
+            factorization = _by_store(canonical, str(store), report)
         else:
-            found = _by_cache(asked, told)
+            factorization = _by_cache(canonical, report)
     if target is not None:
         with written_whole(target) as part:
-            found.save(part)
-    _warn(asked, found.spec)
-    return found
+            factorization.save(part)
+    _warn(canonical, factorization.spec)
+    return factorization
 
 
-def _warn(asked: Spec, chosen: Spec) -> None:
+def _warn(spec: Spec, chosen: Spec) -> None:
     """Warn of dense noise where `auto` has named it, and where C is optimised for another workload."""
     from factorize.mechanisms import DenseNoise
     from factorize.spec import notes_of_choice
 
-    for note in notes_of_choice(asked, chosen, "`factorize.recommend(..., memory=4)`"):
+    for note in notes_of_choice(spec, chosen, "`factorize.recommend(..., memory=4)`"):
         warnings.warn(note, DenseNoise if chosen.mechanism.kind == "dense" else UserWarning, stacklevel=3)
 
 
@@ -184,19 +184,22 @@ def compare(
     fields = fields_in(locals(), CompareRequest)
     if isinstance(buffers, Sequence):
         fields["budgets"] = fields.pop("buffers")
-    asked = spec_of(spec, words)
-    request = request_for(asked, **fields)
-    with extras_named("a comparison"), python_display(f"comparing for {_label(asked)}", bar_of(progress)) as shown:
+    canonical = spec_of(spec, words)
+    request = request_for(canonical, **fields)
+    with extras_named("a comparison"), python_display(f"comparing for {_label(canonical)}", bar_of(progress)) as shown:
         from factorize.api.questions.comparison import comparison
 
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
 
 
-def fields_in(given: Mapping[str, Any], *models: Any) -> dict[str, Any]:
+def fields_in(arguments: Mapping[str, Any], *models: Any) -> dict[str, Any]:
     """Return the arguments of a call that are fields of models, sequences as lists; those of None are left out."""
     names = {name for model in models for name in model.model_fields if name not in ("spec", "workload")}
-    found = {name: value for name, value in given.items() if name in names and value is not None}
-    return {name: list(value) if isinstance(value, Sequence) else value for name, value in found.items()}
+    return {
+        name: list(value) if isinstance(value, Sequence) else value
+        for name, value in arguments.items()
+        if name in names and value is not None
+    }
 
 
 def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
@@ -223,16 +226,16 @@ def _by_service(spec: Spec, url: str, shown: Display) -> Factorization:
     return load(spec, url=url, progress=lambda event: show_event(shown, event)).opened()
 
 
-def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
+def _by_store(spec: Spec, url: str, report: ProgressCallback) -> Factorization:
     """Look into the store, else solve, prove and keep, as `factorize solve` does."""
     from factorize.api.local import obtain
     from factorize.storage.store import open_store
 
     kept = open_store(url, create=True)
-    return kept.load(obtain(spec, kept, progress=told)["digest"])
+    return kept.load(obtain(spec, kept, progress=report)["digest"])
 
 
-def _by_cache(spec: Spec, told: ProgressCallback) -> Factorization:
+def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
     from factorize.client.cache import FactorCache
     from factorize.factor_file import load
@@ -244,21 +247,21 @@ def _by_cache(spec: Spec, told: ProgressCallback) -> Factorization:
         known = FactorCache().find(chosen.digest)
         if known is not None:
             return load(known[0])
-    return remembered(solve_here(spec, progress=told))
+    return remembered(solve_here(spec, progress=report))
 
 
-def remembered(found: Factorization) -> Factorization:
+def remembered(factorization: Factorization) -> Factorization:
     """Return a result that the cache has from now on, if it is neither too large nor the cache read-only."""
     from factorize.client.cache import FactorCache
 
-    size = sum(array.nbytes for array in found.tensors().values())
+    size = sum(array.nbytes for array in factorization.tensors().values())
     with suppress(StoreUnavailable, OSError):
-        if size <= LARGEST_REMEMBERED and not found.spec.user_matrices():
+        if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
             cache = FactorCache()
-            with written_whole(cache.path(found.digest)) as part:
-                found.save(part)
-            cache.remember(found.spec_digest, found.digest)
-    return found
+            with written_whole(cache.path(factorization.digest)) as part:
+                factorization.save(part)
+            cache.remember(factorization.spec_digest, factorization.digest)
+    return factorization
 
 
 def _label(spec: Spec) -> str:

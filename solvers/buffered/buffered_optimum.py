@@ -121,12 +121,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
-    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
+    search = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
     return Solution(
-        strategy=found.loss.strategy(found.end.best.z),
-        outcome=Outcome.ITERATION_LIMIT if found.end.outcome is Outcome.ITERATION_LIMIT else Outcome.CONVERGED,
-        iterations=found.end.steps,
-        dual={"weights": found.optimum.v / found.optimum.v.sum()},
+        strategy=search.loss.strategy(search.end.best.z),
+        outcome=Outcome.ITERATION_LIMIT if search.end.outcome is Outcome.ITERATION_LIMIT else Outcome.CONVERGED,
+        iterations=search.end.steps,
+        dual={"weights": search.optimum.v / search.optimum.v.sum()},
     )
 
 
@@ -240,8 +240,8 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
     from factorize.solvers.single import structured
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
-    found = structured.solve(replace(problem, spec=accurate), progress)
-    strategy = unit_columns(projected(found.strategy.finite().dense(), buffers))
+    whole = structured.solve(replace(problem, spec=accurate), progress)
+    strategy = unit_columns(projected(whole.strategy.finite().dense(), buffers))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
     with np.errstate(over="ignore", invalid="ignore"):
         residual = float(np.abs(strategy.left_multiply(strategy.right_solve(last)) - last).max())
@@ -249,7 +249,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
         raise SolveFailed(f"with buffers={buffers} the inverse of the projected strategy overflows; use more buffers")
     return Solution(
         strategy=strategy,
-        outcome=found.outcome,
-        iterations=found.iterations,
-        dual=found.dual,
+        outcome=whole.outcome,
+        iterations=whole.iterations,
+        dual=whole.dual,
     )

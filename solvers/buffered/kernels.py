@@ -5,8 +5,7 @@ buffer and one more diagonal E >= 0, scaled to ``X_ii = 1``; G = (W A)^-1 is low
 ``||G^-1 C^-1||_F^2``.
 
 1. *Sweeps* (solvers/single/bidiagonal.py): ``ratio`` and ``kappa_i = (K_j^-1)_ii`` of every ``K_j = G G^T + T_j``;
-positive
-   numbers only.  Then ``X_ik = h_i . R_i ... R_{k+1} g_k`` for i > k with ``h = d / sqrt(c)``,
+   positive numbers only.  Then ``X_ik = h_i . R_i ... R_{k+1} g_k`` for i > k with ``h = d / sqrt(c)``,
    ``g = d kappa / sqrt(c)``, ``c_i = E_i + sum_j d_j^2 kappa_j``, so that the columns of C have norm 1.
 2. *Factor* (streaming.py): backwards, ``delta^2 = E / c + h . g - g . P g``, ``eta = (h - P g) / delta``,
    ``P <- R (eta eta^T + P) R``.

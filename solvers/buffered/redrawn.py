@@ -112,14 +112,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ring = recursions.bidiagonal_ring(problem)
         assert ring is not None  # see `supports`
         sizes = _sizes(problem.spec, ring.epochs)
-        found = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
+        draws = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
-        strategy=RedrawnMatrix(*found.numbers, lag=problem.n // ring.epochs),
-        outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
-        iterations=found.steps,
-        dual={"factors": factors(found.optimum.best.dual)},
+        strategy=RedrawnMatrix(*draws.numbers, lag=problem.n // ring.epochs),
+        outcome=Outcome.LOCAL_OPTIMUM if draws.finished else Outcome.ITERATION_LIMIT,
+        iterations=draws.steps,
+        dual={"factors": factors(draws.optimum.best.dual)},
     )
 
 

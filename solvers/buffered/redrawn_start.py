@@ -64,9 +64,9 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
             for which, stop in ((slice(0, ends), min(step + b, n)), (slice(ends, None), n)):
                 group = columns[which]
                 if len(group) and stop > first:
-                    found, error = fit(inverse[first:stop, group], first)
-                    entering[np.arange(len(columns))[which], step] = found - states[which]
-                    carried[group], left[group] = found * decay ** (b - 1), error
+                    entry, error = fit(inverse[first:stop, group], first)
+                    entering[np.arange(len(columns))[which], step] = entry - states[which]
+                    carried[group], left[group] = entry * decay ** (b - 1), error
     return RedrawnNumbers(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
 
 
