@@ -112,14 +112,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ring = recursions.bidiagonal_ring(problem)
         assert ring is not None  # see `supports`
         sizes = _sizes(problem.spec, ring.epochs)
-        draws = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
+        inverse = search(ring.p, ring.q, ring.epochs, *sizes, problem.tolerance, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
-        strategy=RedrawnMatrix(*draws.numbers, lag=problem.n // ring.epochs),
-        outcome=Outcome.LOCAL_OPTIMUM if draws.finished else Outcome.ITERATION_LIMIT,
-        iterations=draws.steps,
-        dual={"factors": factors(draws.optimum.best.dual)},
+        strategy=RedrawnMatrix(*inverse.numbers, lag=problem.n // ring.epochs),
+        outcome=Outcome.LOCAL_OPTIMUM if inverse.finished else Outcome.ITERATION_LIMIT,
+        iterations=inverse.steps,
+        dual={"factors": factors(inverse.optimum.best.dual)},
     )
 
 
