@@ -54,7 +54,7 @@ class Row:
         mechanism: kind.
         parameters: its other fields, without `normalization`.
         normalization: `none`, `columns` or `auto`, or None where the mechanism has no such option.
-        tolerance: that it was solved to; looser than the spec's for long searches (docs/mechanisms.md).
+        tolerance: that it was solved to; the spec's, but looser for buffered_linear under a schedule of epochs.
         spec_digest: of the spec with this mechanism and tolerance; asking for it gives this result.
         loss: at the stated sensitivity; the table is sorted by `loss.objective`.
         relative_gap: loss.objective over the comparison's lower bound, minus 1; None without a bound.
