@@ -162,9 +162,10 @@ class Recursion:
         ends, first, turn, factors = [len(self.statements), self.output], start, 1, self._laid_out(start, stop)
         if backwards:
             ends, first, turn, factors = ends[::-1], stop - 1, -1, np.ascontiguousarray(factors[::-1])
-        layout, sums = self._layout, np.empty(state.shape[1])
+        layout, rows = self._layout, np.vstack([state, np.zeros(state.shape[1])])
         steps = layout.places(first, turn, *ends), first - start + column, turn, stop - start
-        run(layout.starts, layout.terms[2], factors, *steps, backwards, block, out, state, sums)
+        run(layout.starts, layout.terms[2], factors, *steps, backwards, block, out, rows)
+        state[:] = rows[:-1]
 
     def _pieces(self) -> Iterator[tuple[int, int]]:
         step = max(1, _NUMBERS // len(self._factors))
@@ -249,7 +250,6 @@ def _plain_sweep(
     block: np.ndarray,
     out: np.ndarray,
     state: np.ndarray,
-    _sums: np.ndarray,
 ) -> None:
     """Do as `sweep` of structures/kernels/engine.py, in numpy."""
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]

@@ -12,7 +12,7 @@ from factorize.numbers.compiling import kernel
 
 
 @kernel()
-def sweep(starts, columns, factors, places, first, turn, count, backwards, block, out, state, sums):
+def sweep(starts, columns, factors, places, first, turn, count, backwards, block, out, state):
     """Run steps over rows of inputs, or the transposed steps from the last to the first.
 
     Args:
@@ -26,41 +26,27 @@ def sweep(starts, columns, factors, places, first, turn, count, backwards, block
         backwards: whether statements run from the last to the first, and each adds to what it reads.
         block: shape (r, steps or more).
         out: the same shape, written.
-        state: the rings, shape (slots, r).
-        sums: scratch, shape (r,).
+        state: the rings, shape (slots + 1, r); the last row is scratch.
     """
-    terms, statements, width = len(columns), len(starts) - 1, len(sums)
+    terms, statements, width, held = len(columns), len(starts) - 1, state.shape[1], len(state) - 1
     for step in range(count):
         row, c = step if len(factors) > 1 else 0, first + turn * step
-        entry, leaving = places[0, terms + statements], places[0, terms + statements + 1]
         for k in range(width):
-            state[entry, k] += block[k, c]
+            state[places[0, terms + statements], k] += block[k, c]
         for number in range(statements):
             s = statements - 1 - number if backwards else number
-            target, used, itself = places[0, terms + s], 0, False
-            for t in range(starts[s], starts[s + 1]):
-                factor = factors[row, columns[t]]
-                if factor != 0.0:
-                    used += 1
-                    itself = places[0, t] == target and factor == 1.0
-            if used == 1 and itself:
-                continue
+            target = places[0, terms + s]
             for k in range(width):
-                sums[k] = state[target, k] if backwards else 0.0
-                state[target, k] = 0.0 if backwards else state[target, k]
+                state[held, k] = state[target, k]
+                state[target, k] = 0.0
             for t in range(starts[s], starts[s + 1]):
-                factor, source = factors[row, columns[t]], places[0, t]
-                if factor != 0.0:
-                    for k in range(width):
-                        if backwards:
-                            state[source, k] += factor * sums[k]
-                        else:
-                            sums[k] += factor * state[source, k]
-            if not backwards:
+                source, factor = places[0, t], factors[row, columns[t]]
+                to = source if backwards else target
+                read = held if backwards or source == target else source
                 for k in range(width):
-                    state[target, k] = sums[k]
+                    state[to, k] += factor * state[read, k]
         for k in range(width):
-            out[k, c] = state[leaving, k]
+            out[k, c] = state[places[0, terms + statements + 1], k]
         for t in range(places.shape[1]):
             places[0, t] += 1
             if places[0, t] == places[2, t]:
