@@ -79,7 +79,7 @@ def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwar
     bases = np.cumsum([0, *sizes[:-1]])[states]
     noisy = next(k for k, statement in enumerate(statements) if statement.target == noise)
     slots, ends = sum(sizes), np.empty((2, n))
-    arrays = *np.zeros((3, slots, slots)), ends, np.empty((3, slots))
+    arrays = np.zeros((3, slots, slots)), ends, np.empty((3, slots))
     constant = all(map(_is_constant, factors))
     at_once = n if constant else max(1, _NUMBERS // len(factors))
     pieces = [(start, min(start + at_once, n)) for start in range(0, n, at_once)]

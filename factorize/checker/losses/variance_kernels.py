@@ -37,7 +37,7 @@ def _times(ah, al, bh, bl):
 
 
 @kernel()
-def carry(starts, columns, factors, places, first, turn, steps, noisy, high, low, bound, ends, work):
+def carry(starts, columns, factors, places, first, turn, steps, noisy, covariance, ends, work):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 
     The last values of a state stand in a ring of slots; from step to step every place moves on by one slot and returns
@@ -56,63 +56,50 @@ def carry(starts, columns, factors, places, first, turn, steps, noisy, high, low
         turn: what leads to the next one, 1 or -1.
         steps: how many.
         noisy: the statement that noise of variance 1 is added to.
-        high: covariance, with `low` as pairs, shape (slots, slots).
-        low: see `high`.
-        bound: of what the covariance lost, shape (slots, slots).
+        covariance: P as pairs, and R, shape (3, slots, slots).
         ends: shape (2, n).
         work: scratch, shape (3, slots).
 
     Returns:
         Whether the variances are enclosed.
     """
-    terms, statements, m = len(columns), len(starts) - 1, len(high)
+    terms, m = len(columns), covariance.shape[2]
     for number in range(steps):
         row, i = number if len(factors) > 1 else 0, first + turn * number
-        for s in range(statements):
-            target, count, size, itself = places[0, terms + s], 0, 1.0, False
-            for t in range(starts[s], starts[s + 1]):
-                factor, rest = factors[row, columns[t], 0], factors[row, columns[t], 1]
-                if factor != 0.0:
-                    count += 1
-                    size += abs(factor)
-                    itself = places[0, t] == target and factor == 1.0 and rest == 0.0
-            if s != noisy and count == 1 and itself:
-                continue
-            largest, widest = 1e-250, 0.0
+        for s in range(len(starts) - 1):
+            target, size, largest, widest = places[0, terms + s], 1.0, 1e-250, 0.0
             for c in range(m):
                 work[0, c] = work[1, c] = work[2, c] = 0.0
-                largest = high[c, c] if high[c, c] > largest else largest
-                widest = bound[c, c] if bound[c, c] > widest else widest
+                largest = covariance[0, c, c] if covariance[0, c, c] > largest else largest
+                widest = covariance[2, c, c] if covariance[2, c, c] > widest else widest
             for t in range(starts[s], starts[s + 1]):
                 factor, rest, source = factors[row, columns[t], 0], factors[row, columns[t], 1], places[0, t]
-                if factor != 0.0:
-                    for c in range(m):
-                        th, tl = _times(factor, rest, high[source, c], low[source, c])
-                        work[0, c], work[1, c] = _plus(work[0, c], work[1, c], th, tl)
-                        work[2, c] += factor * bound[source, c]
+                size += abs(factor)
+                for c in range(m):
+                    th, tl = _times(factor, rest, covariance[0, source, c], covariance[1, source, c])
+                    work[0, c], work[1, c] = _plus(work[0, c], work[1, c], th, tl)
+                    work[2, c] += factor * covariance[2, source, c]
             dh, dl, moved = 1.0 if s == noisy else 0.0, 0.0, 0.0
             for t in range(starts[s], starts[s + 1]):
                 factor, rest, source = factors[row, columns[t], 0], factors[row, columns[t], 1], places[0, t]
-                if factor != 0.0:
-                    th, tl = _times(factor, rest, work[0, source], work[1, source])
-                    dh, dl = _plus(dh, dl, th, tl)
-                    moved += factor * work[2, source]
-            for c in range(m):
-                high[target, c] = high[c, target] = work[0, c]
-                low[target, c] = low[c, target] = work[1, c]
-                bound[target, c] = bound[c, target] = work[2, c]
-            high[target, target], low[target, target], bound[target, target] = dh, dl, moved
+                th, tl = _times(factor, rest, work[0, source], work[1, source])
+                dh, dl = _plus(dh, dl, th, tl)
+                moved += factor * work[2, source]
+            work[0, target], work[1, target], work[2, target] = dh, dl, moved
             # Entries of a covariance are at most its largest diagonal entry, and those here differ by at most 2 R.
-            step = (m + 1) * (count + 8) * size * size
+            step = (m + 1) * (starts[s + 1] - starts[s] + 8) * size * size
             lost = step * 2.0**-96 * ((dh if dh > largest else largest) + 4.0 * widest)
+            for plane in range(3):
+                for c in range(m):
+                    covariance[plane, target, c] = covariance[plane, c, target] = work[plane, c]
             for c in range(m):
-                bound[c, c] += lost
+                covariance[2, c, c] += lost
             quarter = step * 2.0**-51 * (moved if moved > widest else widest) < 0.25 * lost
             if not (size < 1e100 and largest < 1e200 and quarter):
                 return False
-        o = places[0, terms + statements]
-        ends[0, i] = high[o, o] - 2.0 * bound[o, o]
-        ends[1, i] = high[o, o] + 2.0 * bound[o, o]
+        o = places[0, terms + len(starts) - 1]
+        ends[0, i] = covariance[0, o, o] - 2.0 * covariance[2, o, o]
+        ends[1, i] = covariance[0, o, o] + 2.0 * covariance[2, o, o]
         for t in range(places.shape[1]):
             places[0, t] += 1
             if places[0, t] == places[2, t]:
