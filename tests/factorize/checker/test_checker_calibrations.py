@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 from checker_files import SOLVER, parts, sealed
 from command_line import CommandLine
-from star_claims import best_order, changed, consistent, digest, estimate, gram_of, make_claim, unamplified
+from star_claims import best_order, changed, consistent, estimate, gram_of, unamplified
 
 from factorize import parse_spec
+from factorize.accounting import calibrate_bins
+from factorize.accounting.claim import prefixed
+from factorize.checker.file import read_factor_file
 from factorize.checker.sampling import bets, calibrations, star
 from factorize.checker.sampling.calibrations import check_calibration, read_claim, scale_of
+from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, TooLarge
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
@@ -42,7 +46,8 @@ ENTRY_DOUBLED = file_of(np.concatenate([COLUMN[:1], 2 * COLUMN[1:2], COLUMN[2:]]
 
 @pytest.fixture(scope="module")
 def claim() -> dict[str, Any]:
-    return make_claim(DATA, BINS, EPSILON, DELTA)
+    """The accountant's, by which nothing is trusted here: every claim that holds would do."""
+    return calibrate_bins(result_of(COLUMN), epsilon=EPSILON, delta=DELTA, bins=BINS).claim.document()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def test_a_true_claim_is_accepted_with_its_seed_and_with_another(claim: dict[str
         assert 0 < report.calibration["pq"]["estimate"] < DELTA
         assumed = " ".join(report.not_checked)
         assert "in secret" in assumed and "ideal law" in assumed and ("SHA-256" in assumed) == (not fresh)
-    again = check_calibration(DATA, {"claim": claim, "claim_digest": digest(claim)})
+    again = check_calibration(DATA, {"claim": claim, "claim_digest": prefixed(json_digest(claim))})
     assert again.calibration == check_calibration(DATA, claim).calibration
 
 
@@ -126,8 +131,8 @@ FALSE: dict[str, Any] = {
     "m + 5": lambda c: changed(c, pq__m=c["pq"]["m"] + 5),
     "m of the claim of a silly order": lambda c: changed(c, pq__m=4096),
     "lambda a hundredfold": lambda c: changed(c, pq__lambda=100 * float.fromhex(c["pq"]["lambda"])),
-    "one chunk of samples": lambda c: changed(c, pq__samples=bets.CHUNK),
-    "a tenth of the samples": lambda c: changed(c, pq__samples=c["pq"]["samples"] // 10 // bets.CHUNK * bets.CHUNK),
+    "lambda a hundredth": lambda c: changed(c, pq__lambda=float.fromhex(c["pq"]["lambda"]) / 100),
+    "no samples": lambda c: changed(c, pq__samples=0),
     "twice the bins": lambda c: changed(c, mechanism__bins=2 * BINS),
     "half the bins and twice the epochs": lambda c: changed(
         c, mechanism__bins=BINS // 2, mechanism__epochs=2 * N // BINS
@@ -211,7 +216,7 @@ def test_odd_values_in_any_place_are_refused_in_words(claim: dict[str, Any]) -> 
 def test_a_claim_is_of_one_file(claim: dict[str, Any]) -> None:
     assert "the claim is about" in refusals(claim, ENTRY_DOUBLED)
     own = json.loads(json.dumps(claim))
-    own["mechanism"]["factors"] = make_claim(ENTRY_DOUBLED, BINS, EPSILON, DELTA, sigma=5.0)["mechanism"]["factors"]
+    own["mechanism"]["factors"] = prefixed(read_factor_file(ENTRY_DOUBLED).manifest["digest"])
     for fresh in (False, True):
         assert "delta" in refusals(own, ENTRY_DOUBLED, fresh)  # an entry of C doubled, and the claim that of before
 
@@ -224,8 +229,9 @@ def test_a_small_lie_does_not_pass_with_any_seed(claim: dict[str, Any]) -> None:
 
 def test_a_bound_below_delta_needs_no_bet(claim: dict[str, Any]) -> None:
     found, sigma = gram_of(DATA, BINS), 3 * float.fromhex(claim["sigma"])
-    stated = unamplified(found, sigma, DELTA)
-    document = changed(claim, sigma=sigma, unamplified__epsilon_at_delta=stated)
+    stated, order = unamplified(found, sigma, DELTA), best_order(star.scaled(found.high, sigma), EPSILON)
+    closed = changed(claim, qp={"rule": "closed_form"}, pq__m=order, pq__shared=0.0)
+    document = changed(closed, sigma=sigma, unamplified__epsilon_at_delta=stated)
     report = check_calibration(DATA, document)
     assert report.supported and "no bet is needed" in " ".join(report.checked)
 
@@ -263,7 +269,7 @@ def test_the_command_says_what_was_accepted_and_exits_with_4_where_not(claim: di
     factorize = CommandLine(tmp_path)
     factors, good, bad = tmp_path / "c.safetensors", tmp_path / "claim.json", tmp_path / "lie.json"
     factors.write_bytes(DATA)
-    good.write_text(json.dumps({"claim": claim, "claim_digest": digest(claim)}))
+    good.write_text(json.dumps({"claim": claim, "claim_digest": prefixed(json_digest(claim))}))
     bad.write_text(json.dumps(changed(claim, delta=DELTA / 2)))
     done = factorize("verify", factors, "--calibration", good)
     assert done.code == 0, done
