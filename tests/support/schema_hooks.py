@@ -31,3 +31,10 @@ def map_case(context: Any, case: Any) -> Any:
     if context.operation.path == "/v1/matrices" and len(repr(case.body)) % 4:
         case.body, case.query = MATRIX, {"rows": 2, "columns": 2}
     return case
+
+
+@schemathesis.check
+def every_answer_has_its_id(_context: Any, answer: Any, _case: Any) -> None:
+    """A problem states the one of the header."""
+    (name,) = answer.headers["x-request-id"]
+    assert answer.status_code < 400 or answer.json()["request_id"] == name

@@ -1,4 +1,5 @@
-"""Runs of Schemathesis against a service that asks for keys: values at the edges of every schema, and chains of requests.
+"""Runs of Schemathesis against a service that asks for keys: values of every schema, at its edges and beside it, and chains of
+requests.
 
 tests/contract/schemathesis.toml says how it reads the OpenAPI document, and schema_hooks.py what that does not say.
 """
@@ -20,11 +21,6 @@ from factorize.spec import parse_spec
 from factorize.storage.store import Store
 
 CONFIG = Path(__file__).parents[1] / "contract" / "schemathesis.toml"
-_LONG = """
-[[operations]]  # two thousand specs each
-include-name = ["POST /v1/factorizations", "POST /v1/canonicalize"]
-phases.coverage.enabled = false
-"""
 
 
 def put_known(store: Store) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def put_known(store: Store) -> dict[str, Any]:
 
 
 def schema_run(
-    client: Client, manifest: dict[str, Any], token: str, folder: Path, *, phase: str, chains: int = 20, short: bool
+    client: Client, manifest: dict[str, Any], token: str, folder: Path, *, phase: str, examples: int
 ) -> tuple[int, str]:
     """Send one phase of requests; return how many, and what was wrong with their answers, in words.
 
@@ -42,20 +38,20 @@ def schema_run(
         manifest: see `put_known`.
         token: of a key that may do all.
         folder: for the configuration and the report.
-        phase: `coverage` for values at the edges, each request alone; `stateful` for chains along the document's links.
-        chains: of the stateful phase, about.
-        short: whether to leave out the edges of specs.
+        phase: `coverage` for values at the edges of schemas and `fuzzing` for any, each request alone; `stateful` for
+            chains along the document's links.
+        examples: for each operation, about; chains in all.
     """
     document, config, report = (folder / name for name in ("openapi.json", "run.toml", "report.json"))
     answer = client.get("/openapi.json", {"Authorization": f"Bearer {token}"})
     document.write_bytes(answer.body)
-    text = CONFIG.read_text() + (_LONG if short else "") + f'\n[auth.openapi.key]\nbearer = "{token}"\n'
+    text = CONFIG.read_text() + f'\n[auth.openapi.key]\nbearer = "{token}"\n'
     if phase == "coverage":  # in chains the names are those of the answers before
         names = {"name": manifest["digest"], "sha256": manifest["files"][0]["sha256"]}
         text += "\n[parameters]\n" + "".join(f'{name} = "{value}"\n' for name, value in names.items())
     config.write_text(text)
     command = [str(Path(sys.executable).with_name("st")), "--config-file", str(config), "run", str(document)]
-    command += ["--url", client.url, "--phases", phase, "--max-examples", str(chains)]
+    command += ["--url", client.url, "--phases", phase, "--max-examples", str(examples)]
     command += ["--report", "json", "--report-json-path", str(report)]
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
