@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Silence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -48,10 +48,6 @@ class Missing:
     check: str
     state: str
     detail: str
-
-    def document(self) -> dict[str, str]:
-        """Return plain JSON data."""
-        return asdict(self)
 
 
 class Readiness:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -79,7 +78,14 @@ class Access:
         if not caller.may(self.scope):
             message = f"the key does not have the scope {self.scope}; ask the operator for one"
             raise AccessRefused(message, "forbidden")
-        return Call(request, caller, partial(_would_let_in, gate, credential, caller))
+
+        async def admitted() -> bool:
+            try:
+                return await gate.admit(credential) == caller
+            except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
+                return False
+
+        return Call(request, caller, admitted)
 
 
 OpenCall = Annotated[Call, Depends(Access(None))]
@@ -114,13 +120,6 @@ def rows_of(routers: Iterable[APIRouter]) -> tuple[RouteRow, ...]:
 
 def _access_of(route: APIRoute) -> Access:
     return [one.call for one in route.dependant.dependencies if isinstance(one.call, Access)][0]
-
-
-async def _would_let_in(gate: Gate, credential: bytes, caller: Caller) -> bool:
-    try:
-        return await gate.admit(credential) == caller
-    except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
-        return False
 
 
 def trusts(settings: Settings, peer: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -24,6 +24,7 @@ SMALLEST_PIECE = 1 << 18
 IN_FLIGHT_BYTES = 1 << 27
 FOREVER = "private, max-age=31536000, immutable, no-transform"
 MAX_WAIT_SECONDS = 30
+NO_HEADERS: Mapping[str, str] = {}
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
 
@@ -54,51 +55,62 @@ def result_of(call: Call, name: str) -> Result:
         ProblemAnswer: nothing that the caller may see has it, or its job is not done.
     """
     digest_in(name)
-    found = call.service.lookup(name, caller=call.caller)
-    if isinstance(found, Result):
-        return found
-    if found is None:
+    known = call.service.lookup(name, caller=call.caller)
+    if isinstance(known, Result):
+        return known
+    if known is None:
         raise not_known(name)
-    raise ProblemAnswer("not-found", f"the job of {name} is {found.state}; there is no result to read yet")
+    raise ProblemAnswer("not-found", f"the job of {name} is {known.state}; there is no result to read yet")
 
 
-def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON answer."""
     return Response(canonical_json(document), status, headers, "application/json")
 
 
-def manifest_response(request: Request, result: Result, *, pinned: bool, headers: dict[str, str]) -> Response:
-    """Return a manifest, or 304 where the client has it.
+def known_response(
+    request: Request, known: Result | Job, headers: Mapping[str, str] = NO_HEADERS, notes: Sequence[str] = ()
+) -> Response:
+    """Return the manifest of a result, or the document of a job, which has an address where it was posted.
 
     Args:
-        request: the request.
-        result: the result.
-        pinned: whether the address names these bytes, so that the answer can be kept for ever.
+        request: the request; an address that names the bytes of a manifest can be kept for ever.
+        known: what was found.
         headers: further headers.
+        notes: what is to be known of a job.
     """
-    tag = f'"{result.digest}"'
-    headers = {**headers, "ETag": tag, "Cache-Control": FOREVER if pinned else "no-cache"}
-    if request.method in ("GET", "HEAD") and matches(request.headers.get("if-none-match"), tag):
+    if isinstance(known, Result):
+        headers = {**headers, "ETag": f'"{known.digest}"', "Cache-Control": lasting(request, known)}
+        return kept_response(request, known.text, headers, "application/json")
+    posted = request.method == "POST"
+    headers = {**headers, "Location": f"/v1/factorizations/{known.spec_digest}"} if posted else dict(headers)
+    if not known.finished:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    return json_response(known.document() | ({"notes": list(notes)} if notes else {}), 202 if posted else 200, headers)
+
+
+def lasting(request: Request, result: Result) -> str:
+    """Return the Cache-Control of what is said of a result: for ever, where the address names its bytes."""
+    return FOREVER if request.path_params.get("name") == result.digest else "no-cache"
+
+
+def kept_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
+    """Return an answer that clients keep by its ETag, or 304 where the client has it."""
+    if is_current(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(result.text, 200, headers, "application/json")
-
-
-def job_response(job: Job, status: int, headers: dict[str, str], *, notes: Sequence[str] = ()) -> Response:
-    """Return a job's document, with what is to be known of it where there is something."""
-    if not job.finished:
-        headers = {**headers, "Retry-After": str(RETRY_SECONDS)}
-    return json_response(job.document() | ({"notes": list(notes)} if notes else {}), status, headers)
+    return Response(body, 200, headers, media)
 
 
 def wanted_wait(request: Request) -> int | None:
     """Return the seconds of `Prefer: wait=N`, 30 at most, or None."""
-    found = _WAIT.search(request.headers.get("prefer", ""))
-    return None if found is None else min(int(found[1]), MAX_WAIT_SECONDS)
+    wait = _WAIT.search(request.headers.get("prefer", ""))
+    return None if wait is None else min(int(wait[1]), MAX_WAIT_SECONDS)
 
 
-def matches(condition: str | None, tag: str) -> bool:
-    """Say whether an If-None-Match names an entity tag."""
-    return condition is not None and any(found in (tag, "*") for found in _TAG.findall(condition))
+def is_current(request: Request, tag: str) -> bool:
+    """Say whether the client of a GET has what an entity tag names, by its If-None-Match."""
+    named = _TAG.findall(request.headers.get("if-none-match", ""))
+    return request.method in ("GET", "HEAD") and any(one in (tag, "*") for one in named)
 
 
 async def whole(view: memoryview) -> AsyncIterator[memoryview]:

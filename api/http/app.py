@@ -20,9 +20,9 @@ from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate, IssuerTokens
 from factorize.api.http import matrices, operator_routes, questions, routes
 from factorize.api.http.access import OpenCall, rows_of
-from factorize.api.http.answers import matches
+from factorize.api.http.answers import kept_response
 from factorize.api.http.problems import ProblemAnswer, install
-from factorize.api.http.questions import KeptAnswers
+from factorize.api.http.questions import KEPT_BYTES
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import openapi_document
 from factorize.api.http.work_gate import WorkGate
@@ -30,6 +30,7 @@ from factorize.api.monitoring import HttpCounts
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry import of_application
+from factorize.storage.blobs import Cache
 
 _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Scripts and styles are files of this origin; no text becomes a script (trusted types), and nothing frames the page.
@@ -60,9 +61,7 @@ class PageFile:
     def answer(self, request: Request) -> Response:
         """Return the file, or 304 where the browser has it."""
         headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-        if matches(request.headers.get("if-none-match"), self.tag):
-            return Response(status_code=304, headers=headers)
-        return Response(self.body, 200, headers | {"Content-Type": self.media})
+        return kept_response(request, self.body, headers, self.media)
 
 
 _HERE = files(__package__) / "console"
@@ -147,7 +146,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     )
     app.state.service = owned
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
-    app.state.kept_answers = KeptAnswers()
+    app.state.kept_answers = Cache(KEPT_BYTES, len)
     counts = HttpCounts(owned.counts)
     owned.counts.register(operator_routes.Gauges(owned, app.state.work_gate))
     install(app)

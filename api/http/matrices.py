@@ -6,23 +6,25 @@ Every byte of a file comes from a buffer that was hashed (storage/blobs.py).
 from __future__ import annotations
 
 import base64
+import math
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from factorize.api.http.access import ReadCall, UploadCall
+from factorize.api.http.access import Call, ReadCall, UploadCall
 from factorize.api.http.answers import (
     FOREVER,
     digest_in,
     heavy,
     in_threads,
+    is_current,
     json_response,
-    matches,
+    lasting,
     not_known,
     result_of,
     stream,
@@ -38,7 +40,7 @@ from factorize.api.results import Block, RowBlocks
 from factorize.api.service import SolverService
 from factorize.errors import InvalidParameter, NotFound, TooLarge
 from factorize.format.names import MATRIX_NAMES, MatrixName
-from factorize.storage.blobs import Blob, blob_key
+from factorize.storage.blobs import blob_key
 from factorize.storage.index import Result
 from factorize.workloads.matrix import MAX_SIDE
 
@@ -48,8 +50,8 @@ _uploads = CapacityLimiter(4)
 router = APIRouter(default_response_class=Response)
 MOST_QUERIES = 256
 _PAIR = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
+_TWO_NUMBERS = "two whole numbers with a colon between, such as 0:128"
 _Range = Annotated[str | None, Query(max_length=40, description="first:end, all by default")]
-Pair = tuple[int, int] | None
 
 
 @router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
@@ -68,52 +70,53 @@ async def get_rows(
     Up to 4 MiB come with the digest of these rows (Repr-Digest) and a checksum that is quicker to compare.
     """
     wanted, results = _matrix(matrix), call.service.results
-    start, stop = _bounds(rows)
+    meaning = "first:end, such as 0:128; either may be left out"
+    start, stop = _pair("rows", rows, _ROWS, meaning) or (None, None)
 
     def prepare() -> tuple[Result, RowBlocks, Block | None]:
         result = result_of(call, name)
-        rows = results.rows(result, wanted, start, stop)
-        return result, rows, results.block(rows)
+        blocks = results.rows(result, wanted, start, stop)
+        return result, blocks, results.block(blocks)
 
     async with working(call, "rows"):
-        result, found, block = await run_sync(prepare, limiter=heavy)
-    shape = found.shape
-    headers = {"Content-Length": str(8 * shape[0] * shape[1]), **_about(result, name, shape, "float64")}
+        result, blocks, block = await run_sync(prepare, limiter=heavy)
+    headers = _about(call, result, blocks.shape, "float64")
+    headers["Content-Length"] = str(8 * math.prod(blocks.shape))
     if block is None:
-        return await stream(call, in_threads(found.blocks(), heavy), headers=headers)
-    headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(block.sha256).decode('ascii')}:"
-    headers["X-Factorize-Crc32"] = f"{block.crc32:08x}"
+        return await stream(call, in_threads(blocks.blocks(), heavy), headers=headers)
+    headers |= {"Repr-Digest": _repr_digest(block.sha256), "X-Factorize-Crc32": f"{block.crc32:08x}"}
     return await stream(call, whole(block.data), headers=headers)
 
 
 def _matrix(name: str) -> MatrixName:
-    found = next((known for known in MATRIX_NAMES if known == name), None)
-    if found is None:
-        raise ProblemAnswer("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
-    return found
+    for known in MATRIX_NAMES:
+        if known == name:
+            return known
+    raise ProblemAnswer("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
 
 
-def _about(result: Result, name: str, shape: tuple[int, int], dtype: str) -> dict[str, str]:
+def _about(call: Call, result: Result, shape: tuple[int, int], dtype: str) -> dict[str, str]:
     """Return the headers of numbers of a result that an address has named."""
     return {
         "X-Factorize-Shape": f"{shape[0]},{shape[1]}",
         "X-Factorize-Dtype": dtype,
         "X-Factorize-Digest": result.digest,
-        "Cache-Control": _kept(result, name),
+        "Cache-Control": lasting(call.request, result),
     }
 
 
-def _kept(result: Result, name: str) -> str:
-    return FOREVER if result.digest == name else "no-cache"
+def _repr_digest(sha256: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(sha256).decode('ascii')}:"
 
 
-def _bounds(text: str | None) -> tuple[int | None, int | None]:
+def _pair(field: str, text: str | None, form: re.Pattern[str], meaning: str = _TWO_NUMBERS) -> tuple[Any, Any] | None:
+    """Read two numbers with a colon between; None for one that is left out, or for both."""
     if text is None:
-        return None, None
-    found = _ROWS.fullmatch(text)
-    if found is None:
-        raise InvalidParameter("rows is first:end, such as 0:128; either may be left out", field="rows")
-    return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
+        return None
+    numbers = form.fullmatch(text)
+    if numbers is None:
+        raise InvalidParameter(f"{field} is {meaning}", field=field)
+    return int(numbers[1]) if numbers[1] else None, int(numbers[2]) if numbers[2] else None
 
 
 @router.post(
@@ -164,41 +167,21 @@ async def get_cells(
     says whether every entry was looked at, or the first and the last row of each cell.
     """
     wanted = _matrix(matrix)
-    asked = _pair("rows", rows), _pair("columns", columns), _pair("cells", cells)
+    span, across = _pair("rows", rows, _PAIR), _pair("columns", columns, _PAIR)
+    sides = _pair("cells", cells, _PAIR)
 
     def make() -> tuple[Result, CellGrid, bytes]:
         result = result_of(call, name)
-        grid = grid_of(call.service, result, wanted, *asked)
+        blocks = call.service.results.rows(result, wanted, *(span or (None, None)))
+        first, end = across or (0, blocks.shape[1])
+        default = min(blocks.shape[0], MOST_CELLS // 2), min(end - first, MOST_CELLS // 2)
+        grid = CellGrid(blocks, (first, end), sides or default)
         return result, grid, grid.values().astype("<f4").tobytes()
 
     async with working(call, "rows"):
         result, grid, body = await run_sync(make, limiter=heavy)
-    headers = {"X-Factorize-Exact": str(grid.exact).lower(), **_about(result, name, grid.cells, "float32")}
+    headers = {"X-Factorize-Exact": str(grid.exact).lower(), **_about(call, result, grid.cells, "float32")}
     return Response(body, 200, headers, "application/octet-stream")
-
-
-def grid_of(
-    service: SolverService, result: Result, matrix: MatrixName, rows: Pair, columns: Pair, cells: Pair
-) -> CellGrid:
-    """Return the cells of a stored result; None is all, and as many cells as there are up to 256.
-
-    Raises:
-        InvalidParameter: outside the matrix.
-        TooLarge: too many rows to look at.
-    """
-    found = service.results.rows(result, matrix, *(rows or (None, None)))
-    across = columns or (0, found.shape[1])
-    default = min(found.shape[0], MOST_CELLS // 2), min(across[1] - across[0], MOST_CELLS // 2)
-    return CellGrid(found, across, cells or default)
-
-
-def _pair(field: str, text: str | None) -> Pair:
-    if text is None:
-        return None
-    found = _PAIR.fullmatch(text)
-    if found is None:
-        raise InvalidParameter(f"{field} is two whole numbers with a colon between, such as 0:128", field=field)
-    return int(found[1]), int(found[2])
 
 
 @router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"))
@@ -211,24 +194,24 @@ async def get_errors(call: ReadCall, name: str) -> Response:
 
     def make() -> tuple[Result, dict[str, object]]:
         result = result_of(call, name)
-        made = call.service.results.opened(result)
-        n = made.shape("B")[1]
-        affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(made, "B"))))
+        factorization = call.service.results.opened(result)
+        n = factorization.shape("B")[1]
+        affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(factorization, "B"))))
         if affordable < 2:
             message = f"a row of B has {n} entries, and at most {MOST_ENTRIES} are looked at; ask for rows of B instead"
             raise TooLarge(message, field="name")
-        curve = error_curve(made, queries=min(MOST_QUERIES, affordable))
+        curve = error_curve(factorization, queries=min(MOST_QUERIES, affordable))
         return result, {
             "queries": curve.queries.tolist(),
             "errors": curve.ours.tolist(),
             "independent": curve.independent.tolist(),
-            "rmse": made.certificate.loss.rmse,
-            "lower_bound": bound_per_query(made),
+            "rmse": factorization.certificate.loss.rmse,
+            "lower_bound": bound_per_query(factorization),
         }
 
     async with working(call, "rows"):
         result, document = await run_sync(make, limiter=heavy)
-    return json_response(document, headers={"Cache-Control": _kept(result, name)})
+    return json_response(document, headers={"Cache-Control": lasting(call.request, result)})
 
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
@@ -254,12 +237,14 @@ async def get_blob(call: ReadCall, sha256: str) -> Response:
         blob = await run_sync(service.store.blob, wanted)
     except NotFound:
         raise not_known(sha256) from None
-    headers = _headers(blob)
-    if matches(request.headers.get("if-none-match"), headers["ETag"]):
+    headers = {"ETag": f'"{blob.sha256}"', "Accept-Ranges": "bytes", "Cache-Control": FOREVER}
+    headers["Repr-Digest"] = _repr_digest(bytes.fromhex(blob.sha256))
+    if is_current(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     start, stop, status = 0, blob.size, 200
-    part = _wanted_range(request, headers["ETag"])
-    if part is not None:
+    part = request.headers.get("range", "").strip()
+    # Other units are left out, and a range if If-Range says that the client has part of something else.
+    if part.lower().startswith("bytes") and request.headers.get("if-range") in (None, headers["ETag"]):
         start, stop = _range(part, blob.size)
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
@@ -281,35 +266,18 @@ def _address(service: SolverService, sha256: str) -> str | None:
     return store.objects.sign(blob_key(sha256), SIGNED_SECONDS)
 
 
-def _headers(blob: Blob) -> dict[str, str]:
-    digest = base64.b64encode(bytes.fromhex(blob.sha256)).decode("ascii")
-    return {
-        "ETag": f'"{blob.sha256}"',
-        "Accept-Ranges": "bytes",
-        "Cache-Control": FOREVER,
-        "Repr-Digest": f"sha-256=:{digest}:",
-    }
-
-
-def _wanted_range(request: Request, tag: str) -> str | None:
-    """The Range header, unless it counts in other units or If-Range says that the client has part of something else."""
-    wanted = request.headers.get("range", "").strip()
-    counts_bytes = wanted.lower().startswith("bytes")
-    return wanted if counts_bytes and request.headers.get("if-range") in (None, tag) else None
-
-
 def _range(text: str, size: int) -> tuple[int, int]:
     """Return first byte and end of a Range header with one range.
 
     Raises:
         ProblemAnswer: it has more than one, or none that lies inside the file.
     """
-    found = _RANGE.fullmatch(text)
-    if found is not None and (found[1] or found[2]):
-        if found[1]:
-            start, stop = int(found[1]), min(int(found[2] or size), size - 1) + 1
+    ends = _RANGE.fullmatch(text)
+    if ends is not None and (ends[1] or ends[2]):
+        if ends[1]:
+            start, stop = int(ends[1]), min(int(ends[2] or size), size - 1) + 1
         else:
-            start, stop = max(0, size - int(found[2])), size
+            start, stop = max(0, size - int(ends[2])), size
         if start < stop:
             return start, stop
     detail = f"ask for one range inside the file, bytes=0-{size - 1} at most"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -65,9 +66,9 @@ async def list_keys(
 ) -> Response:
     """List keys, the newest first; no secrets."""
     register = _register(call)
-    found = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
-    following = found[limit - 1].id if len(found) > limit else None
-    document = {"items": [_shown(key, call) for key in found[:limit]], "next": following}
+    page = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
+    following = page[limit - 1].id if len(page) > limit else None
+    document = {"items": [_shown(key, call) for key in page[:limit]], "next": following}
     return json_response(document, headers=_NO_STORE)
 
 
@@ -142,12 +143,12 @@ async def healthz(_call: OpenCall) -> Response:
 @probes.get("/readyz", responses=answers(200, 503, document="Readiness"))
 async def readyz(call: DetailsCall) -> Response:
     """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
-    found = await run_sync(call.service.readiness.look)
-    missing = [one.document() for one in found if one.state not in NOTES]
+    parts = await run_sync(call.service.readiness.look)
+    missing = [asdict(part) for part in parts if part.state not in NOTES]
     document: dict[str, Any] = {}
     failing = ""
     if call.caller.may(Scope.MONITOR):
-        notes = [one.document() for one in found if one.state in NOTES]
+        notes = [asdict(part) for part in parts if part.state in NOTES]
         checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
         document = {"checks": checks, "missing": missing, "notes": notes}
         failing = ": " + ", ".join(f"{one['check']} ({one['state']})" for one in missing)
@@ -168,10 +169,6 @@ class Gauges(Collector):
 
     def __init__(self, service: SolverService, gate: WorkGate) -> None:
         self._service, self._gate = service, gate
-
-    def describe(self) -> list[Metric]:
-        """Say nothing of them before."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Read them."""

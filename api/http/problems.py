@@ -84,7 +84,7 @@ KINDS: dict[str, Kind] = {
 }
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_STATUSES = {404: "not-found", 405: "method-not-allowed", 413: "too-much-data"}
+_STATUSES = {404: "not-found", 413: "too-much-data"}
 
 
 class ProblemAnswer(Exception):
@@ -92,7 +92,7 @@ class ProblemAnswer(Exception):
 
     Args:
         slug: its kind, a key of `KINDS`.
-        detail: what happened this time: value, limit, way out.
+        detail: what happened this time: value, limit, way out; by default what its kind means.
         headers: further response headers.
         extra: further members of the document.
     """
@@ -100,26 +100,19 @@ class ProblemAnswer(Exception):
     def __init__(
         self,
         slug: str,
-        detail: str,
+        detail: str = "",
         *,
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(detail)
-        self.slug = slug
-        self.detail = detail
-        self.headers = dict(headers or {})
-        self.extra = dict(extra or {})
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of problem."""
-        return KINDS[self.slug]
+        self.slug, self.kind = slug, KINDS[slug]
+        self.detail = detail or self.kind.meaning
+        self.headers, self.extra = dict(headers or {}), dict(extra or {})
+        super().__init__(self.detail)
 
     def body(self, request_id: str) -> bytes:
         """Return the document's bytes."""
-        kind = self.kind
-        document = {"type": f"/problems/{self.slug}", "title": kind.title, "status": kind.status}
+        document = {"type": f"/problems/{self.slug}", "title": self.kind.title, "status": self.kind.status}
         return canonical_json({**self.extra, **document, "detail": self.detail, "request_id": request_id})
 
     def response(self, request_id: str) -> Response:
@@ -142,7 +135,8 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     if isinstance(error, tree.MalformedJson) and body is not None and _is_json(body):
         return ProblemAnswer("invalid-spec", str(error), extra={"errors": [{"pointer": "", "detail": str(error)}]})
     if isinstance(error, AccessRefused):
-        return _refused(error)
+        challenge = {"WWW-Authenticate": CHALLENGE} if error.problem == "unauthorized" else {}
+        return ProblemAnswer(error.problem, str(error), headers=challenge)
     if isinstance(error, QuotaExhausted):
         return ProblemAnswer(slug, str(error), headers={"Retry-After": str(math.ceil(error.seconds))})
     if slug == "unavailable":  # its words name hosts, users and folders, which are the operator's
@@ -159,11 +153,6 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     return ProblemAnswer(slug, str(error) if KINDS[slug].status < 500 else without_places(str(error)), extra=extra)
 
 
-def _refused(error: AccessRefused) -> ProblemAnswer:
-    challenge = {"WWW-Authenticate": CHALLENGE} if error.problem == "unauthorized" else {}
-    return ProblemAnswer(error.problem, str(error), headers=challenge)
-
-
 def _pointer(field: str) -> str:
     return field if field.startswith("/") else f"/{field}"
 
@@ -171,16 +160,12 @@ def _pointer(field: str) -> str:
 def _is_json(body: bytes) -> bool:
     """Say whether a text that the strict reader refuses is JSON by the standard's grammar (RFC 8259)."""
     try:
-        json.loads(body.decode("utf-8"), parse_int=len, parse_float=len, parse_constant=_refuse)
+        json.loads(body.decode("utf-8"), parse_int=len, parse_float=len, parse_constant=int)  # no int is called NaN
     except RecursionError:
         return True
     except ValueError:
         return False
     return True
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
 
 
 def request_id(request: Request) -> str:
@@ -207,41 +192,31 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _of_status(request: Request, error: HTTPException) -> ProblemAnswer:
-    slug = _STATUSES.get(error.status_code, "bad-request")
-    headers = {"Allow": _allowed(request)} if error.status_code == 405 else {}
-    return ProblemAnswer(slug, KINDS[slug].meaning, headers=headers)
-
-
-def _allowed(request: Request) -> str:
-    """Every method that some route has for this path."""
-    return ", ".join(method for method in _METHODS if _has_route(request, method))
-
-
-def _has_route(request: Request, method: str) -> bool:
-    scope = {**request.scope, "method": method}
-    return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    """Return the problem of a status; of 405 with every method that some route has for this path."""
+    if error.status_code != 405:
+        return ProblemAnswer(_STATUSES.get(error.status_code, "bad-request"))
+    scopes = ({**request.scope, "method": method} for method in _METHODS)
+    fits = [one for one in scopes if any(route.matches(one)[0] is Match.FULL for route in request.app.routes)]
+    return ProblemAnswer("method-not-allowed", headers={"Allow": ", ".join(one["method"] for one in fits)})
 
 
 def _of_validation(_request: Request, error: RequestValidationError) -> ProblemAnswer:
-    found = [{"pointer": _pointer(str(e["loc"][-1])), "detail": str(e["msg"])} for e in error.errors()]
-    detail = "; ".join(f"{entry['pointer'][1:]}: {entry['detail']}" for entry in found)
-    return ProblemAnswer("invalid-parameter", detail, extra={"errors": found})
+    places = [{"pointer": _pointer(str(e["loc"][-1])), "detail": str(e["msg"])} for e in error.errors()]
+    detail = "; ".join(f"{place['pointer'][1:]}: {place['detail']}" for place in places)
+    return ProblemAnswer("invalid-parameter", detail, extra={"errors": places})
 
 
-def _of_shortage(what: str) -> ProblemAnswer:
-    return ProblemAnswer("unavailable", f"the service cannot use {what} now; try again")
-
-
+_SHORTAGE = "the service cannot use {} now; try again"
 _PROBLEMS: dict[type[Exception], Callable[[Request, Any], ProblemAnswer]] = {
     ProblemAnswer: lambda _request, error: error,
     tree.FactorizeError: lambda _request, error: problem_of(error),
     HTTPException: _of_status,
     RequestValidationError: _of_validation,
     # Nobody reads this answer: the client has gone before its body was complete.
-    ClientDisconnect: lambda *_: ProblemAnswer("request-timeout", KINDS["request-timeout"].meaning),
-    DBAPIError: lambda *_: _of_shortage("its job database"),  # it is locked, full or gone
-    MemoryError: lambda *_: _of_shortage("as much memory as this answer takes"),
-    Exception: lambda *_: ProblemAnswer("internal", KINDS["internal"].meaning),  # Starlette logs the traceback
+    ClientDisconnect: lambda *_: ProblemAnswer("request-timeout"),
+    DBAPIError: lambda *_: ProblemAnswer("unavailable", _SHORTAGE.format("its job database")),  # locked, full or gone
+    MemoryError: lambda *_: ProblemAnswer("unavailable", _SHORTAGE.format("as much memory as this answer takes")),
+    Exception: lambda *_: ProblemAnswer("internal"),  # Starlette logs the traceback
 }
 """What errors become, the first that fits."""
 _LOGGED = (tree.FactorizeError, DBAPIError, MemoryError)

@@ -7,7 +7,6 @@ kept in memory by the digest of their question.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from inspect import getdoc
 from threading import Event
@@ -30,10 +29,11 @@ from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
+from factorize.storage.blobs import Cache
 from factorize.storage.index import Result
 
-KEPT, LARGEST_KEPT = 256, 1 << 18
-"""Answers that are kept, and the bytes of the largest."""
+KEPT_BYTES = 1 << 26
+"""Of the newest answers, which are kept by the digest of their question."""
 MOST_UNREAD = 64
 """Progress events that wait for a client."""
 _LOOK_SECONDS = 0.2
@@ -42,17 +42,6 @@ _LEAST_MB, _UNKNOWN_MB = 1024, 2048
 Document = dict[str, Any]
 Report = Callable[[Document], object]
 router = APIRouter(default_response_class=Response)
-
-
-class KeptAnswers(OrderedDict[str, bytes]):
-    """The newest answers of one service that are not large, by the digest of their question."""
-
-    def keep(self, key: str, answer: bytes) -> None:
-        """Keep one."""
-        if len(answer) <= LARGEST_KEPT:
-            self[key] = answer
-            if len(self) > KEPT:
-                self.popitem(last=False)
 
 
 def _route(kind: str, question: Question) -> None:
@@ -89,7 +78,8 @@ async def _answered(kind: str, call: Call) -> Response:
         QuotaExhausted: no core-seconds are left to the caller.
     """
     question, http = POSTED[kind], call.request
-    service, caller, kept = call.service, call.caller, http.app.state.kept_answers
+    service, caller = call.service, call.caller
+    kept: Cache[bytes] = http.app.state.kept_answers
 
     def find(name: str | None) -> Result:
         return result_of(call, name or http.path_params["name"])
@@ -99,24 +89,24 @@ async def _answered(kind: str, call: Call) -> Response:
         document = read_json(body)
         if not isinstance(document, dict):
             raise InvalidSpec([Violation("", "a question is a JSON object; docs/http.md shows one of each kind")])
-        asked, memory_mb = await run_sync(question.read, document, service, caller, find)
+        request, memory_mb = await run_sync(question.read, document, service, caller, find)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    key, stop = json_digest({"question": kind, **asked}), Event()
-    if key not in kept:
+    key, stop = json_digest({"question": kind, **request}), Event()
+    known = kept.get(key)
+    if known is None:
         service.holdings.check_left(caller)
         gate_of(call).check(question.work, caller.owner)
 
     async def run(report: Report) -> bytes:
-        if key not in kept:
-            async with working(call, question.work):
-                if key not in kept:  # nor was it answered while this waited
-                    answer = await run_sync(_ask, kind, asked, memory_mb, service, caller, stop, report)
-                    kept.keep(key, answer)
-                    return answer
-        answer = kept[key]
-        kept.move_to_end(key)
-        return bytes(answer)
+        if known is not None:
+            return known
+        async with working(call, question.work):
+            answer = kept.get(key)  # it may have been answered while this waited
+            if answer is None:
+                answer = await run_sync(_ask, kind, request, memory_mb, service, caller, stop, report)
+                kept.put(key, answer)
+            return answer
 
     if "text/event-stream" in http.headers.get("accept", ""):
         return EventStream(_frames(run, stop, request_id(http)), call)
@@ -124,7 +114,7 @@ async def _answered(kind: str, call: Call) -> Response:
 
 
 def _ask(
-    kind: str, asked: Document, memory_mb: int, service: SolverService, caller: Caller, stop: Event, report: Report
+    kind: str, request: Document, memory_mb: int, service: SolverService, caller: Caller, stop: Event, report: Report
 ) -> bytes:
     """Return a worker's answer as JSON; blocks.
 
@@ -137,7 +127,7 @@ def _ask(
         try:
             answer = place.pair.solver.ask(
                 kind,
-                {**asked, "store": service.store.url},
+                {**request, "store": service.store.url},
                 seconds=min(question.seconds, service.settings.max_solve_seconds),
                 memory_mb=memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                 threads=threads,
@@ -188,8 +178,8 @@ async def _frames(run: Callable[[Report], Awaitable[bytes]], stop: Event, about:
 
     def tell(progress: Document) -> None:
         if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
-            said = {name: progress[name] for name in progress if name != "event"}
-            news.put_nowait(event("progress", canonical_json(said)))
+            data = {name: value for name, value in progress.items() if name != "event"}
+            news.put_nowait(event("progress", canonical_json(data)))
 
     task = asyncio.ensure_future(run(lambda progress: loop.call_soon_threadsafe(tell, progress)))
     task.add_done_callback(lambda _ended: news.put_nowait(None))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.access.caller import Caller
 from factorize.api.http.access import trusts
-from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
+from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.monitoring import HttpCounts
 from factorize.api.settings import Settings, is_loopback
@@ -33,6 +33,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_AUTHORITY = re.compile(r"(?:\[([^\]]+)\]|([^:\[][^:]*))(?::[0-9]*)?")
 _log = logging.getLogger(__name__)
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
 """Statuses that are refusals of a caller, and not answers about what was asked."""
@@ -94,7 +95,7 @@ class RequestGuard:
             if not lost:
                 await headed(message)
 
-        refusal = self._refusal(scope)
+        refusal = _refusal(scope, self.settings)
         await (self.app if refusal is None else refusal.response(request_id))(scope, receive, completed)
         for problem in lost:
             await problem.response(request_id)(scope, receive, headed)
@@ -112,73 +113,52 @@ class RequestGuard:
             detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
             await run_sync(partial(self._audit.add, "request", actor=actor, detail=detail))
 
-    def _refusal(self, scope: Scope) -> ProblemAnswer | None:
-        headers = Headers(scope=scope)
-        return (
-            self._refuse_peer(scope)
-            or self._refuse_headers(scope, headers)
-            or self._refuse_framing(scope, headers)
-            or self._refuse_condition(scope, headers)
-            or self._refuse_host(headers)
-            or self._refuse_origin(headers)
-        )
 
-    def _refuse_peer(self, scope: Scope) -> ProblemAnswer | None:
-        if trusts(self.settings, (scope.get("client") or ("",))[0]):
-            return None
-        return ProblemAnswer("untrusted-peer", KINDS["untrusted-peer"].meaning)
-
-    def _refuse_headers(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
-        raw = headers.raw
-        target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        size = target + sum(len(name) + len(value) + 4 for name, value in raw)
-        if size <= MAX_HEADER_BYTES and len(raw) <= MAX_HEADERS:
-            return None
+def _refusal(scope: Scope, settings: Settings) -> ProblemAnswer | None:
+    """Return the problem of a request that breaks a bound, or None."""
+    headers, close = Headers(scope=scope), {"Connection": "close"}
+    if not trusts(settings, (scope.get("client") or ("",))[0]):
+        return ProblemAnswer("untrusted-peer")
+    size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    size += sum(len(name) + len(value) + 4 for name, value in headers.raw)
+    if size > MAX_HEADER_BYTES or len(headers.raw) > MAX_HEADERS:
         limits = f"the limits are {MAX_HEADER_BYTES} and {MAX_HEADERS}"
-        detail = f"the header block has {size} bytes in {len(raw)} fields; {limits}"
-        return ProblemAnswer("too-many-headers", detail, headers={"Connection": "close"})
-
-    def _refuse_framing(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
-        if scope["http_version"] not in ("1.0", "1.1"):
-            detail = "the request names a version of HTTP that is not spoken here; use HTTP/1.1"
-            return ProblemAnswer("bad-request", detail, headers={"Connection": "close"})
-        length = headers.get("content-length")
-        if "transfer-encoding" in headers and length is not None:
-            # Two lengths for one body are how requests are smuggled past a proxy.
-            detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
-            return ProblemAnswer("bad-request", detail, headers={"Connection": "close"})
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it as it is")
-        limit = self.settings.max_upload_bytes
-        return too_much_data(limit) if length is not None and int(length) > limit else None
-
-    def _refuse_condition(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
-        if scope["method"] in ("GET", "HEAD") or not ("if-match" in headers or "if-unmodified-since" in headers):
-            return None
+        detail = f"the header block has {size} bytes in {len(headers.raw)} fields; {limits}"
+        return ProblemAnswer("too-many-headers", detail, headers=close)
+    if scope["http_version"] not in ("1.0", "1.1"):
+        detail = "the request names a version of HTTP that is not spoken here; use HTTP/1.1"
+        return ProblemAnswer("bad-request", detail, headers=close)
+    length = headers.get("content-length")
+    if "transfer-encoding" in headers and length is not None:
+        # Two lengths for one body are how requests are smuggled past a proxy.
+        detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
+        return ProblemAnswer("bad-request", detail, headers=close)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it as it is")
+    if length is not None and int(length) > settings.max_upload_bytes:
+        return too_much_data(settings.max_upload_bytes)
+    if scope["method"] not in ("GET", "HEAD") and ("if-match" in headers or "if-unmodified-since" in headers):
         # To go on as if nothing had been asked would change what the client wants to be left alone.
         detail = "what this route changes has no versions: leave If-Match and If-Unmodified-Since out"
         return ProblemAnswer("precondition-failed", detail)
-
-    def _refuse_host(self, headers: Headers) -> ProblemAnswer | None:
-        values = headers.getlist("host")
-        if len(values) == 1 and self._knows(values[0]):
-            return None
+    hosts, origin = headers.getlist("host"), headers.get("origin")
+    if len(hosts) != 1 or not _is_ours(hosts[0], settings):
         # A page of another site can point its own name at 127.0.0.1 (DNS rebinding); its Host gives it away.
-        return ProblemAnswer(
-            "unknown-host", "the Host header must be localhost, 127.0.0.1, [::1] or a name in allowed_hosts"
-        )
+        detail = "the Host header must be localhost, 127.0.0.1, [::1] or a name in allowed_hosts"
+        return ProblemAnswer("unknown-host", detail)
+    if origin is not None and not _is_ours(origin.partition("://")[2], settings):
+        detail = "the Origin header names another site; use the service from its own pages"
+        return ProblemAnswer("foreign-origin", detail)
+    return None
 
-    def _refuse_origin(self, headers: Headers) -> ProblemAnswer | None:
-        origin = headers.get("origin")
-        if origin is None or self._knows(origin.partition("://")[2]):
-            return None
-        return ProblemAnswer(
-            "foreign-origin", "the Origin header names another site; use the service from its own pages"
-        )
 
-    def _knows(self, authority: str) -> bool:
-        name = _host_name(authority)
-        return name is not None and (is_loopback(name) or name.lower() in self.settings.allowed_hosts)
+def _is_ours(authority: str, settings: Settings) -> bool:
+    """Say whether `host[:port]` or `[v6][:port]` is this machine, or a name of the service."""
+    host = _AUTHORITY.fullmatch(authority)
+    if host is None:
+        return False
+    name = host[1] or host[2]
+    return is_loopback(name) or name.lower() in settings.allowed_hosts
 
 
 def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
@@ -187,18 +167,6 @@ def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     whose = {"key": caller.key, "owner": caller.owner} if caller is not None and caller.owner else {}
     asked = {"method": scope["method"], "path": scope["path"][:200]}
     return {**asked, "status": status, "milliseconds": round(1000 * seconds, 1), **whose}
-
-
-def _host_name(authority: str) -> str | None:
-    """Return the host of `host[:port]` or `[v6][:port]`, or None where it is neither."""
-    if authority.startswith("["):
-        name, bracket, port = authority[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
-            return None
-        port = port[1:]
-    else:
-        name, _, port = authority.partition(":")
-    return name if name and (not port or (port.isascii() and port.isdigit())) else None
 
 
 def too_much_data(limit: int) -> ProblemAnswer:
@@ -215,13 +183,9 @@ async def read_body(request: Request, *, limit: int = MAX_JSON_BYTES) -> bytes:
     declared = request.headers.get("content-length")
     if declared is not None and int(declared) > limit:
         raise too_much_data(limit)
-    return b"".join([piece async for piece in _limited(request, limit)])
-
-
-async def _limited(request: Request, limit: int) -> AsyncIterator[bytes]:
-    received = 0
+    body = bytearray()
     async for piece in request.stream():
-        received += len(piece)
-        if received > limit:
+        body += piece
+        if len(body) > limit:
             raise too_much_data(limit)
-        yield piece
+    return bytes(body)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from factorize.api.catalog import listed
@@ -20,9 +20,8 @@ from factorize.api.http.access import Call, ReadCall, SubmitCall
 from factorize.api.http.answers import (
     digest_in,
     heavy,
-    job_response,
     json_response,
-    manifest_response,
+    known_response,
     not_known,
     wanted_wait,
 )
@@ -55,21 +54,18 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     """
     service, form = call.service, read_form(matrices, dtype)
 
-    def asked(body: bytes) -> tuple[Result | Job, list[str]]:
-        answer = service.obtain(body, form, call.caller)
-        return answer, service.notes(body, answer) if isinstance(answer, Job) else []
+    def obtain(body: bytes) -> tuple[Result | Job, list[str]]:
+        known = service.obtain(body, form, call.caller)
+        return known, service.notes(body, known) if isinstance(known, Job) else []
 
-    found, notes = await _about_body(call, asked, form)
+    known, notes = await _about_body(call, obtain, form)
     headers: dict[str, str] = {}
     seconds = wanted_wait(call.request)
-    if isinstance(found, Job) and seconds is not None:
+    if isinstance(known, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
-        await service.engine.wait(found.spec_digest, seconds)
-        found = await _lookup(call, found.spec_digest, form) or found
-    if isinstance(found, Result):
-        return manifest_response(call.request, found, pinned=False, headers=headers)
-    told = {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"}
-    return job_response(found, 202, told, notes=notes)
+        await service.engine.wait(known.spec_digest, seconds)
+        known = await _lookup(call, known.spec_digest, form)
+    return known_response(call.request, known, headers, notes)
 
 
 @router.post(
@@ -107,12 +103,7 @@ async def list_factorizations(
 )
 async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document."""
-    found = await _lookup(call, digest_in(name), read_form(matrices, dtype))
-    if found is None:
-        raise not_known(name)
-    if isinstance(found, Job):
-        return job_response(found, 200, {})
-    return manifest_response(call.request, found, pinned=found.digest == name, headers={})
+    return known_response(call.request, await _lookup(call, digest_in(name), read_form(matrices, dtype)))
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
@@ -121,10 +112,8 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
     job = await run_sync(call.service.cancel, digest_in(name), call.caller)
     if job is not None:
         return json_response(job.document(), 202)
-    found = await _lookup(call, name, ANY_FORM)
-    if found is None:
-        raise not_known(name)
-    state = found.state if isinstance(found, Job) else "done"
+    known = await _lookup(call, name)
+    state = known.state if isinstance(known, Job) else "done"
     raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
 
 
@@ -135,30 +124,26 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
 )
 async def retry_factorization(call: SubmitCall, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""
-    found = await run_sync(call.service.retry, digest_in(name), call.caller)
-    if isinstance(found, Result):
-        return manifest_response(call.request, found, pinned=False, headers={})
-    return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
+    return known_response(call.request, await run_sync(call.service.retry, digest_in(name), call.caller))
 
 
 async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form = ANY_FORM) -> Answer:
     body = await read_body(call.request)
     try:
-        async with working(call, "file") if form else _spec_place(call, body):
+        long = len(body) > LONG_BODY or b"learning_rates" in body  # a number for each step: few at once are read
+        async with working(call, "file" if form else "spec") if form or long else nullcontext():
             return await run_sync(answer, body)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
 
 
-def _spec_place(call: Call, body: bytes) -> AbstractAsyncContextManager[None]:
-    """Return the place of a request for a spec: what may list a number for each step is read by few at once."""
-    long = len(body) > LONG_BODY or b"learning_rates" in body
-    return working(call, "spec") if long else nullcontext()
-
-
-async def _lookup(call: Call, name: str, form: Form) -> Result | Job | None:
+async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | Job:
+    """Return what has a digest; nothing is a problem."""
     async with working(call, "file") if form else nullcontext():
-        return await run_sync(call.service.lookup, name, form, call.caller)
+        known = await run_sync(call.service.lookup, name, form, call.caller)
+    if known is None:
+        raise not_known(name)
+    return known
 
 
 PING_SECONDS = 15.0
@@ -184,14 +169,15 @@ async def get_events(call: ReadCall, name: str) -> Response:
 
     The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
     """
-    found = await _lookup(call, digest_in(name), ANY_FORM)
-    if found is None:
-        raise not_known(name)
-    if isinstance(found, Job) and not found.finished:
-        changes = call.service.engine.changes(name, _last_seen(call.request))
-        return EventStream(frames_of(changes, call.admitted), call)
-    last = frame(found) if isinstance(found, Job) else _done(found.entry.spec_digest, found.digest)
-    return EventStream([last], call)
+    known = await _lookup(call, digest_in(name))
+    if isinstance(known, Job) and not known.finished:
+        text = call.request.headers.get("last-event-id", "")
+        seen = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+        return EventStream(frames_of(call.service.engine.changes(name, seen), call.admitted), call)
+    if isinstance(known, Job):
+        return EventStream([frame(known)], call)
+    data = {"spec_digest": known.entry.spec_digest, "digest": known.digest}
+    return EventStream([event("done", canonical_json(data))], call)
 
 
 async def frames_of(
@@ -201,43 +187,28 @@ async def frames_of(
 
     The stream ends where `admitted` says that its caller would not be let in any more, or the ledger does not answer.
     """
-    told = time.monotonic()
+    last = time.monotonic()
     with suppress(StoreUnavailable):
         async with aclosing(changes):
             async for job in changes:
                 if admitted is not None and not await admitted():
                     return
                 now = time.monotonic()
-                if job is not None or now - told >= PING_SECONDS:
-                    told = now
+                if job is not None or now - last >= PING_SECONDS:
+                    last = now
                     yield PING if job is None else frame(job)
 
 
 def frame(job: Job) -> bytes:
     """Return a job's newest event; a job that waits or has said nothing yet has only a comment."""
-    if job.state == "done":
-        return _done(job.spec_digest, job.digest, job.seq)
-    if job.state == "failed":
-        return _event("failed", {"spec_digest": job.spec_digest, "error": shown_error(job.error)}, job.seq)
-    if job.state == "cancelled":
-        return _event("cancelled", {"spec_digest": job.spec_digest}, job.seq)
-    return f": {job.state}\n\n".encode() if job.progress is None else _event("progress", job.progress, job.seq)
-
-
-def _done(spec_digest: str, digest: str | None, seq: int | None = None) -> bytes:
-    return _event("done", {"spec_digest": spec_digest, "digest": digest}, seq)
-
-
-def _event(name: str, data: dict[str, Any], seq: int | None) -> bytes:
-    number = b"" if seq is None else f"id: {seq}\n".encode()
-    return number + event(name, canonical_json(data))
+    if not job.finished and job.progress is None:
+        return f": {job.state}\n\n".encode()
+    ends: dict[str, Any] = {"done": {"digest": job.digest}, "failed": {"error": shown_error(job.error)}}
+    data = {"spec_digest": job.spec_digest, **ends.get(job.state, {})} if job.finished else job.progress
+    name = job.state if job.finished else "progress"
+    return f"id: {job.seq}\n".encode() + event(name, canonical_json(data))
 
 
 def event(name: str, data: bytes) -> bytes:
     """Return the frame of an event whose data is JSON text on one line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
-
-
-def _last_seen(request: Request) -> int:
-    text = request.headers.get("last-event-id", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

@@ -52,29 +52,6 @@ WORK_KINDS: Mapping[str, WorkKind] = {
 """Long specs, rows of matrices, pages of the list, predictions, comparisons, calibrations, further forms of a file."""
 
 
-class _Line:
-    """Those at work of one kind, and those in line behind them."""
-
-    def __init__(self, kind: WorkKind) -> None:
-        self.kind, self.places, self.mean = kind, CapacityLimiter(kind.places), kind.seconds
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many are worked on, and how many wait."""
-        counts = self.places.statistics()
-        return counts.borrowed_tokens, counts.tasks_waiting
-
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait in line, and hold a place."""
-        async with self.places:
-            began = time.monotonic()
-            try:
-                yield
-            finally:
-                self.mean += (time.monotonic() - began - self.mean) / 8
-
-
 class WorkGate:
     """The places of one service; for one event loop.
 
@@ -85,14 +62,16 @@ class WorkGate:
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self._most_each = most, most_each
-        self._lines = {name: _Line(kind) for name, kind in WORK_KINDS.items()}
+        self._places = {name: CapacityLimiter(kind.places) for name, kind in WORK_KINDS.items()}
+        self._means = {name: kind.seconds for name, kind in WORK_KINDS.items()}
         self._held: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def at_work(self) -> dict[str, tuple[int, int]]:
         """Return for each kind how many are worked on and how many wait."""
-        return {name: line.counts for name, line in self._lines.items()}
+        counts = {name: places.statistics() for name, places in self._places.items()}
+        return {name: (count.borrowed_tokens, count.tasks_waiting) for name, count in counts.items()}
 
     def check(self, name: str, owner: str) -> None:
         """Refuse one more request, if there is no room for it.
@@ -104,29 +83,30 @@ class WorkGate:
         Raises:
             ProblemAnswer: 429, with the seconds after which to try again.
         """
-        line = self._lines[name]
-        running, waiting = line.counts
-        full = running >= line.kind.places and waiting >= line.kind.line
+        kind, (running, waiting) = WORK_KINDS[name], self.at_work()[name]
         if owner and self._held[owner] >= self._most_each:
             reason = f"{self._most_each} requests of this key are at work, the limit for each"
-        elif full:
+        elif running >= kind.places and waiting >= kind.line:
             reason = f"{running} requests for {name} work are at work and {waiting} wait, which is the limit"
         elif sum(self._held.values()) >= self._most:
             reason = f"{self._most} requests are at work, the limit of this service"
         else:
             return
         self.refused[name] += 1
-        seconds = min(max(1, math.ceil(line.mean * (waiting + 1) / line.kind.places)), _LONGEST_RETRY)
-        detail = f"{reason}; try again after {seconds} s"
-        raise ProblemAnswer("busy", detail, headers={"Retry-After": str(seconds)})
+        seconds = min(max(1, math.ceil(self._means[name] * (waiting + 1) / kind.places)), _LONGEST_RETRY)
+        raise ProblemAnswer("busy", f"{reason}; try again after {seconds} s", headers={"Retry-After": str(seconds)})
 
     @asynccontextmanager
     async def place(self, name: str, owner: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it; arguments and errors as for `check`."""
         self.check(name, owner)
         with _counted(self._held, owner):
-            async with self._lines[name].place():
-                yield
+            async with self._places[name]:
+                began = time.monotonic()
+                try:
+                    yield
+                finally:
+                    self._means[name] += (time.monotonic() - began - self._means[name]) / 8
 
     @contextmanager
     def stream(self, owner: str) -> Iterator[None]:

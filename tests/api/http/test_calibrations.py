@@ -12,7 +12,6 @@ from command_line import CommandLine
 from servers import LiveService, serving
 
 from factorize.api.http import questions
-from factorize.api.http.questions import KeptAnswers
 from factorize.api.settings import Settings
 from factorize.client import Service
 from factorize.errors import ServiceError
@@ -100,15 +99,6 @@ def test_the_newest_answers_are_kept(live_service: LiveService, digest: str) -> 
     kind, data = again.body.decode().strip().split("\n")
     assert kind == "event: done"
     assert json.loads(data.removeprefix("data: ")) == first.json()  # `seconds` too: nothing was computed
-
-
-def test_as_many_answers_are_kept_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "KEPT", 4)
-    answers = KeptAnswers()
-    for place in range(6):
-        answers.keep(str(place), b"{}")
-    answers.keep("large", b" " * (questions.LARGEST_KEPT + 1))
-    assert list(answers) == ["2", "3", "4", "5"]
 
 
 def test_one_question_is_worked_out_once_for_all_who_wait_for_it(
