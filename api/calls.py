@@ -19,10 +19,9 @@ import numpy as np
 
 from factorize.api.questions.comparison import text
 from factorize.api.terminal.progress import Display, python_display, show_event
-from factorize.api.terminal.sources import check_target, written_whole
+from factorize.api.terminal.sources import check_target, label_of, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
-from factorize.format.labels import describe_part
 from factorize.keywords import Part, SpecKeywords, WorkloadKind
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, parse_spec
@@ -116,7 +115,7 @@ def solve(
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
-    with extras_named("a solve"), python_display(_label(canonical), bar_of(progress)) as shown:
+    with extras_named("a solve"), python_display(label_of(canonical), bar_of(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
             factorization = _by_service(canonical, service, shown)
@@ -186,7 +185,10 @@ def compare(
         fields["budgets"] = fields.pop("buffers")
     canonical = spec_of(spec, words)
     request = request_for(canonical, **fields)
-    with extras_named("a comparison"), python_display(f"comparing for {_label(canonical)}", bar_of(progress)) as shown:
+    with (
+        extras_named("a comparison"),
+        python_display(f"comparing for {label_of(canonical)}", bar_of(progress)) as shown,
+    ):
         from factorize.api.questions.comparison import comparison
 
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
@@ -262,10 +264,6 @@ def remembered(factorization: Factorization) -> Factorization:
                 factorization.save(part)
             cache.remember(factorization.spec_digest, factorization.digest)
     return factorization
-
-
-def _label(spec: Spec) -> str:
-    return f"{describe_part(spec.workload.document())} by {spec.mechanism.kind}"
 
 
 def bar_of(progress: object) -> bool | None:

@@ -6,7 +6,6 @@ shown when it is made, and never again.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from factorize.api.terminal.progress import display, show_event
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from factorize.api.access.caller import AccessKey, Token
+    from factorize.api.access.caller import AccessKey
     from factorize.api.access.key_register import KeyRegister
     from factorize.client.service import Service
 
@@ -40,8 +39,11 @@ def list_jobs(
     service: str | None = None,
 ) -> Shown:
     """List jobs, newest first; results that no job has made come last."""
-    found = _service(service).jobs(state=state, workload=workload, search=search, limit=limit)
-    return {"items": found}, "\n".join(_job_line(job) for job in found) or "no jobs"
+    items = _service(service).jobs(state=state, workload=workload, search=search, limit=limit)
+    lines = [
+        f"{job['spec_digest']}  {job['state']:<9}  {job.get('workload') or '':<10}  {job['submitted']}" for job in items
+    ]
+    return {"items": items}, "\n".join(lines) or "no jobs"
 
 
 @jobs.command("show")
@@ -85,34 +87,20 @@ def _service(url: str | None) -> Service:
     return Service(url)
 
 
-def _shown_job(document: dict[str, Any]) -> Shown:
-    job = _as_job(document)
-    return job, _job_text(job)
-
-
-def _as_job(document: dict[str, Any]) -> dict[str, Any]:
+def _shown_job(job: dict[str, Any]) -> Shown:
     """Return a job's document as it is, and that of a job that is done in place of a manifest."""
-    if "certificate" not in document:
-        return document
-    names = {"spec_digest": document["spec_digest"], "digest": document["digest"], "state": "done", "error": None}
-    times = {"progress": None, "submitted": document.get("created"), "updated": document.get("created")}
-    return {**names, **times, "workload": document["spec"]["workload"]["kind"]}
-
-
-def _job_line(job: dict[str, Any]) -> str:
-    return f"{job['spec_digest']}  {job['state']:<9}  {job.get('workload') or '':<10}  {job['submitted']}"
-
-
-def _job_text(job: dict[str, Any]) -> str:
-    lines = [f"spec          {job['spec_digest']}", f"state         {job['state']}"]
-    for name in ("workload", "submitted", "updated"):
-        if job.get(name) is not None:
-            lines.append(f"{name:<14}{job[name]}")
-    if job.get("progress"):
-        lines.append("progress      " + ", ".join(f"{k} {v}" for k, v in job["progress"].items() if v is not None))
-    if job.get("error"):
-        lines.append(f"error         {job['error']['type']}: {job['error']['message']}")
-    return "\n".join(lines)
+    if "certificate" in job:
+        names = {"spec_digest": job["spec_digest"], "digest": job["digest"], "state": "done", "error": None}
+        times = {"progress": None, "submitted": job.get("created"), "updated": job.get("created")}
+        job = {**names, **times, "workload": job["spec"]["workload"]["kind"]}
+    progress, error = job.get("progress") or {}, job.get("error")
+    shown = {
+        "spec": job["spec_digest"],
+        **{name: job.get(name) for name in ("state", "workload", "submitted", "updated")},
+        "progress": ", ".join(f"{name} {value}" for name, value in progress.items() if value is not None),
+        "error": f"{error['type']}: {error['message']}" if error else None,
+    }
+    return job, "\n".join(f"{name:<14}{value}" for name, value in shown.items() if value)
 
 
 keys = Commands(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
@@ -144,35 +132,42 @@ def create(
     from factorize.api.access.key_register import read_key_request
 
     quotas = {"open_jobs": open_jobs, "core_seconds_per_day": core_seconds_per_day, "kept_bytes": kept_bytes}
-    asked = read_key_request({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas})
-    with _register(database, store) as register, _written(to) as write:
-        key, token = register.create(asked)
-        write(token)
-    return _shown_token(key, token, to)
+    request = read_key_request({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas})
+    with _register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
+        key, token = register.create(request)
+        if to is not None:
+            to.write_text(f"{token.text}\n", encoding="ascii")
+    document, text = _shown_key(key)
+    if to is not None:
+        return {**document, "file": str(to)}, f"{text}\nfile          {to}"
+    remark(f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again")
+    return {**document, "token": token.text}, token.text
 
 
 @keys.command("list")
 def list_keys(database: str | None = None, store: str | None = None) -> Shown:
     """List all keys, the oldest first; no secrets."""
     with _register(database, store) as register:
-        found = [key.document(time.time()) for key in register.all()]
-    return {"items": found}, "\n".join(_key_line(key) for key in found) or "no keys"
+        items = [key.document(time.time()) for key in register.all()]
+    lines = [
+        f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
+        for key in items
+    ]
+    return {"items": items}, "\n".join(lines) or "no keys"
 
 
 @keys.command("show")
 def show_key(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Show one key: scopes, end and quotas; no secret."""
     with _register(database, store) as register:
-        found = register.get(key_id)
-    return _shown_key(found)
+        return _shown_key(register.get(key_id))
 
 
 @keys.command()
 def revoke(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Take a key back for ever; services refuse it within a second."""
     with _register(database, store) as register:
-        found = register.revoke(key_id)
-    return _shown_key(found)
+        return _shown_key(register.revoke(key_id))
 
 
 @contextmanager
@@ -189,44 +184,27 @@ def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
 
 
 @contextmanager
-def _written(to: Path | None) -> Iterator[Any]:
-    """Give what writes a token. The file is made before the key, so that no key is made whose token is lost."""
-    if to is None:
-        yield lambda token: None
-        return
-    with open(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
-        try:
-            yield lambda token: file.write(f"{token.text}\n")
-        except BaseException:
-            to.unlink()
-            raise
+def _new_file(path: Path | None) -> Iterator[None]:
+    """Make a file that its owner alone reads, and remove it if the block fails."""
+    if path is not None:
+        path.touch(0o600, exist_ok=False)
+    try:
+        yield
+    except BaseException:
+        if path is not None:
+            path.unlink()
+        raise
 
 
-def _shown_token(key: AccessKey, token: Token, to: Path | None) -> Shown:
+def _shown_key(key: AccessKey) -> tuple[dict[str, Any], str]:
     document = key.document(time.time())
-    if to is not None:
-        return {**document, "file": str(to)}, f"{_key_text(document)}\nfile          {to}"
-    remark(f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again")
-    return {**document, "token": token.text}, token.text
-
-
-def _shown_key(key: AccessKey) -> Shown:
-    document = key.document(time.time())
-    return document, _key_text(document)
-
-
-def _key_line(key: dict[str, Any]) -> str:
-    return f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
-
-
-def _key_text(key: dict[str, Any]) -> str:
     lines = [
-        f"key           {key['id']}  ({key['name']})",
-        f"state         {key['state']}",
-        f"scopes        {', '.join(key['scopes'])}",
-        f"created       {key['created']}",
-        f"ends          {key['expires']}",
+        f"key           {key.id}  ({key.name})",
+        f"state         {document['state']}",
+        f"scopes        {', '.join(document['scopes'])}",
+        f"created       {document['created']}",
+        f"ends          {document['expires']}",
     ]
-    limits = {name: value for name, value in key["quotas"].items() if value is not None}
+    limits = {name: value for name, value in document["quotas"].items() if value is not None}
     lines += [f"quota         {name.replace('_', ' ')}: {value}" for name, value in limits.items()]
-    return "\n".join(lines)
+    return document, "\n".join(lines)

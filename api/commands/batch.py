@@ -24,8 +24,8 @@ from factorize.api.terminal.output import (
     remark,
 )
 from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt
-from factorize.api.terminal.sources import open_results
-from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
+from factorize.api.terminal.sources import existing_results, open_results
+from factorize.errors import FactorizeError, InvalidParameter, ServiceUnreachable
 
 if TYPE_CHECKING:
     from factorize.api.commands.batch_solving import Ended, LocalLanes, RemoteLanes
@@ -69,13 +69,14 @@ def batch(
     stored: Callable[[str], dict[str, Any]] | None = None
     lanes: Open | None = None
     if service is not None:
-        asked = Service(service)
-        items, width, stored = _expand(specs, None, Pace()), 1, asked.status
+        remote = Service(service)
+        items, width, stored = _expand(specs, None, Pace()), 1, remote.status
         lanes = partial(RemoteLanes, service)
         if dry_run:
-            _price(specs, items, asked)
+            _price(specs, items, remote)
     else:
-        results, processors = _results(store, create=not dry_run), load_settings().processors
+        results = existing_results(store) if dry_run else open_results(store, create=True)
+        processors = load_settings().processors
         items = _expand(specs, results, machine_pace())
         width = _width(items, processors)
         if results is not None:
@@ -95,16 +96,6 @@ def batch(
         remark("interrupted; what is finished is stored, and the same command goes on from there")
         return *shown, ExitCode.INTERRUPTED
     return *shown, ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
-
-
-def _results(store: str | None, *, create: bool) -> Store | None:
-    """Open the store; None where it does not exist and this run would not make it."""
-    try:
-        return open_results(store, create=create)
-    except NotFound:
-        if create:
-            raise
-        return None
 
 
 def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
-from factorize.api.terminal.sources import open_target, read_spec_text, written_whole
+from factorize.api.terminal.sources import check_picture, open_target, read_spec_text, save_picture
 from factorize.api.terminal.spec_command import options_of
-from factorize.encoding import is_digest
+from factorize.encoding import is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
 
 if TYPE_CHECKING:
@@ -43,31 +43,21 @@ def calibrate(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
-    asked = fields | ({"method": "deterministic"} if deterministic else {})
-    document = _here(target, store, asked) if service is None else _there(target, service, asked)
-    return document, _text(document)
-
-
-def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, Any]:
-    """Work it out in this process."""
     from factorize.accounting.calibration_request import answer, read_calibration_request
-
-    request = read_calibration_request(asked)
-    factorization = open_target(target, store)
-    check_sensitivity(factorization)
-    return answer(factorization, request)
-
-
-def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Have a service work it out."""
     from factorize.client.service import Service
 
-    if not is_digest(target):
-        raise InvalidParameter(
-            f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file",
-            field="service",
-        )
-    return Service(url).calibrate(target, asked)
+    question = fields | ({"method": "deterministic"} if deterministic else {})
+    if service is None:
+        request = read_calibration_request(question)
+        factorization = open_target(target, store)
+        check_sensitivity(factorization)
+        document = answer(factorization, request)
+    elif is_digest(target):
+        document = Service(service).calibrate(target, question)
+    else:
+        message = f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file"
+        raise InvalidParameter(message, field="service")
+    return document, _text(document)
 
 
 def check_sensitivity(factorization: Factorization) -> None:
@@ -95,10 +85,9 @@ def _text(document: dict[str, Any]) -> str:
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
     guarantees = ("epsilon", "delta", "rho", "mu")
     shown += [f"{name:<18}{document[name]:.12g}" for name in guarantees if document[name] is not None]
-    shown.append(
-        f"{'attack advantage':<18}{document['attack_advantage']:.6g}; true-positive rate at most "
-        + ", ".join(f"{most:.4g} at {float(rate):.3g}" for rate, most in document["true_positive_rates"].items())
-    )
+    rates = (f"{most:.4g} at {float(rate):.3g}" for rate, most in document["true_positive_rates"].items())
+    advantage = f"{document['attack_advantage']:.6g}; true-positive rate at most {', '.join(rates)}"
+    shown.append(f"{'attack advantage':<18}{advantage}")
     shown.append(f"the guarantee is {'exact' if document['exact'] else 'an upper bound'}")
     sampling = document["sampling"]
     amplified = "without amplification by sampling" if sampling == "fixed" else f"under {sampling} sampling"
@@ -111,20 +100,19 @@ def _text(document: dict[str, Any]) -> str:
 
 def _of_bins(document: dict[str, Any]) -> list[str]:
     """What else the answer rests on, and what is left of it without secrecy."""
-    shown = [f"{name:<18}{document[name]}" for name in ("bins", "epochs", "method")]
-    shown.append(f"{'deterministic':<18}{document['deterministic_sigma']} is the sigma of the bounds without samples")
-    shown.append(
-        f"{'without secrecy':<18}{document['epsilon_without_secrecy']:.6g} is epsilon if bins, batches or their sizes "
-        "become known"
-    )
-    shown.append(f"{'claim':<18}{document['claim_digest']}")
-    shown.append(f"{'tested':<18}{document['samples']} samples, {document['seconds']:.2f} s")
-    if document["absolute_cost"] is not None and document["absolute_cost"] > 1 + 1e-9:
-        shown.append(
-            f"{'|C| for C':<18}{document['absolute_cost']:.6g} times the sensitivity, since C has negative entries"
-        )
-    shown.append("rho and mu are those of the noise without amplification")
-    return shown
+    cost = document["absolute_cost"]
+    shown = {
+        **{name: document[name] for name in ("bins", "epochs", "method")},
+        "deterministic": f"{document['deterministic_sigma']} is the sigma of the bounds without samples",
+        "without secrecy": f"{document['epsilon_without_secrecy']:.6g} is epsilon if bins, batches or their sizes "
+        "become known",
+        "claim": document["claim_digest"],
+        "tested": f"{document['samples']} samples, {document['seconds']:.2f} s",
+    }
+    if cost is not None and cost > 1 + 1e-9:
+        shown["|C| for C"] = f"{cost:.6g} times the sensitivity, since C has negative entries"
+    lines = [f"{name:<18}{text}" for name, text in shown.items()]
+    return [*lines, "rho and mu are those of the noise without amplification"]
 
 
 _POINTS = 40
@@ -149,25 +137,26 @@ def profile(
     from factorize.accounting.schemes import privacy_profile
     from factorize.plain_data import read_union
 
-    if plot is not None:
-        from factorize.api.pictures.factorization_plot import check_format
-
-        check_format(plot)
+    check_picture(plot)
     levels = _numbers(epsilons)
     factorization = open_target(target, store)
     check_sensitivity(factorization)
-    asked = read_union(fields | {"method": "deterministic"}, CalibrationRequest)
-    options = SamplingOptions(**asked.model_dump(include=set(SamplingOptions.__dataclass_fields__)))
-    curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=asked.sampling, asked=options)
-    shown = {"sampling": asked.sampling, "sigma_of_sums": sigma}
-    document = {**shown, "clip_norm": asked.clip_norm, "adjacency": asked.adjacency, "profile": curve}
+    request = read_union(fields | {"method": "deterministic"}, CalibrationRequest)
+    options = SamplingOptions(**request.model_dump(include=set(SamplingOptions.__dataclass_fields__)))
+    curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=request.sampling, asked=options)
+    named = {name: getattr(request, name) for name in ("sampling", "clip_norm", "adjacency")}
+    document = {**named, "sigma_of_sums": sigma, "profile": curve}
     if plot is not None:
         from factorize.api.pictures.views import draw_profile
 
-        with written_whole(plot) as part:
-            draw_profile(document).savefig(part, dpi=130)
+        save_picture(draw_profile(document), plot)
         document["file"] = str(plot)
-    return document, _profile_text(document)
+    lines = [f"{'epsilon':>10}  {f'delta, {request.sampling}':>22}  {'without secrecy':>18}"]
+    lines += [
+        f"{point['epsilon']:>10.6g}  {point['delta']:>22.6g}  {point['delta_without_secrecy']:>18.6g}"
+        for point in curve
+    ]
+    return document, "\n".join([*lines, *([] if plot is None else [f"{plot}: picture of both curves"])])
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -186,17 +175,6 @@ def _numbers(text: str | None) -> list[float]:
         ) from None
 
 
-def _profile_text(document: dict[str, Any]) -> str:
-    """One line per epsilon."""
-    name = document["sampling"]
-    shown = [f"{'epsilon':>10}  {f'delta, {name}':>22}  {'without secrecy':>18}"]
-    shown += [
-        f"{point['epsilon']:>10.6g}  {point['delta']:>22.6g}  {point['delta_without_secrecy']:>18.6g}"
-        for point in document["profile"]
-    ]
-    return "\n".join(shown + ([f"{document['file']}: picture of both curves"] if "file" in document else []))
-
-
 def predict(
     question: Annotated[str, argument(metavar="QUESTION", help="A path, '-' for stdin, or inline JSON.")],
     factorization: Annotated[
@@ -210,24 +188,12 @@ def predict(
     """
     from factorize.predict import ask
 
-    document = _read(question)
-    found = ask(document, None if factorization is None else open_target(factorization, store)).document()
-    return found, _prediction_text(found)
-
-
-def _read(source: str) -> dict[str, Any]:
-    from factorize.encoding import read_json
-
-    document = read_json(read_spec_text(source))
+    document = read_json(read_spec_text(question))
     if not isinstance(document, dict):
         raise InvalidSpec([Violation("", "the text is JSON and no object; write {...}")])
-    return document
-
-
-def _prediction_text(found: dict[str, Any]) -> str:
-    """The number first, then its parts and what it rests on."""
-    lines = [f"{found['quantity']} {found['relation']}", f"{found['value']:.12g}", f"basis: {found['basis']}"]
-    lines += [f"  {name:<34}{value:.9g}" for name, value in found["terms"].items()]
-    lines += [f"assumes: {text}" for text in found["assumptions"]]
-    lines += [f"note: {text}" for text in found["notes"]]
-    return "\n".join([*lines, f"source: {found['source']}"])
+    answer = ask(document, None if factorization is None else open_target(factorization, store)).document()
+    lines = [f"{answer['quantity']} {answer['relation']}", f"{answer['value']:.12g}", f"basis: {answer['basis']}"]
+    lines += [f"  {name:<34}{value:.9g}" for name, value in answer["terms"].items()]
+    lines += [f"assumes: {text}" for text in answer["assumptions"]]
+    lines += [f"note: {text}" for text in answer["notes"]]
+    return answer, "\n".join([*lines, f"source: {answer['source']}"])

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from factorize.api.terminal.output import Shown, SpecText, argument, option, remark
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
+    check_picture,
     check_target,
+    existing_results,
     open_results,
     read_spec,
     read_spec_text,
+    save_picture,
     written_whole,
 )
 from factorize.api.terminal.spec_command import options_of
-from factorize.errors import InvalidParameter, NotFound
+from factorize.encoding import canonical_json, read_json
+from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.api.questions.training_job import Job
@@ -52,20 +56,15 @@ def compare(
     """
     from factorize.api.questions.comparison import comparison, request_for, text
 
-    if plot is not None:
-        from factorize.api.pictures.factorization_plot import check_format
-
-        check_format(plot)
-        check_target(plot)
+    check_picture(plot)
     request = request_for(read_spec(spec), **_memory(buffers), **fields)
     with prompt_interrupt(), display("comparing") as shown:
-        kept = None if service else opened_store(store)
-        table = comparison(request, kept, shown.count, service)
+        # The store has a user's own matrices; a comparison does without one.
+        table = comparison(request, None if service else existing_results(store), shown.count, service)
     if plot is not None:
         from factorize.api.pictures.views import draw_comparison
 
-        with written_whole(plot) as part:
-            draw_comparison(table).savefig(part, dpi=130)
+        save_picture(draw_comparison(table), plot)
     return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")
 
 
@@ -75,16 +74,8 @@ def _memory(text: str | None) -> dict[str, Any]:
 
     if text is None:
         return {}
-    found = read("memory", text)
-    return {"budgets": found} if len(found) > 1 else {"buffers": found[0]}
-
-
-def opened_store(url: str | None) -> Any:
-    """Return the store, for a user's own matrices; a comparison does without one."""
-    try:
-        return open_results(url, create=False)
-    except NotFound:
-        return None
+    budgets = read("memory", text)
+    return {"budgets": budgets} if len(budgets) > 1 else {"buffers": budgets[0]}
 
 
 @options_of(
@@ -122,25 +113,26 @@ def recommend(
 
     shown_code = _frameworks(code)
     check_target(to)
-    asked = _question(fields, workload)
-    remark("\n".join([headline(asked), *(f"note: {note}" for note in asked.notes())]))
+    job = _question(fields, workload)
+    remark("\n".join([headline(job), *(f"note: {note}" for note in job.notes())]))
     results = None if service is not None else open_results(store, create=True)
     with prompt_interrupt(), display("comparing") as shown:
 
-        def keep(found: Factorization) -> None:
+        def keep(recommended: Factorization) -> None:
             from factorize.api import local
             from factorize.api.calls import remembered
 
             assert results is not None
             shown.note("proving and storing the one that is recommended")
-            local.keep(found, results)
-            remembered(found)  # for the code, which calls `factorize.solve`
+            local.keep(recommended, results)
+            remembered(recommended)  # for the code, which calls `factorize.solve`
 
-        told = advise(asked, shown.count, service, None if results is None else keep)
+        advice = advise(job, shown.count, service, None if results is None else keep)
     if to is not None:
-        _write(to, told["spec"])
+        with written_whole(to) as part:
+            part.write_bytes(canonical_json(advice["spec"]) + b"\n")
     kept = "" if results is None else f"\nstore       {results.url} (`factorize solve` of this spec answers from there)"
-    return told, advice_text(told, shown_code, kept)
+    return advice, advice_text(advice, shown_code, kept)
 
 
 def _question(typed: dict[str, Any], workload: str | None) -> Job:
@@ -149,9 +141,9 @@ def _question(typed: dict[str, Any], workload: str | None) -> Job:
     from factorize.api.questions.training_job import kind_of, read_job
 
     kind = kind_of(typed)
-    given = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}
+    known = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}
     parts = _about(workload)
-    return read_job({**answers(kind, given, _ask, remark), **parts}, kind)
+    return read_job({**answers(kind, known, _ask, remark), **parts}, kind)
 
 
 def _ask(shown: str) -> str:
@@ -172,7 +164,6 @@ def _ask(shown: str) -> str:
 def _about(workload: str | None) -> dict[str, Any]:
     """Return workload and objective as plain data; see `training_job.about`."""
     from factorize.api.questions.training_job import about
-    from factorize.encoding import read_json
 
     if workload is None:
         return {}
@@ -190,17 +181,8 @@ def _frameworks(code: list[str] | None) -> tuple[str, ...]:
     """
     from factorize.api.questions.job_code import FRAMEWORKS
 
-    if code is None or not code:
-        return FRAMEWORKS
-    for name in code:
+    for name in code or ():
         if name not in (*FRAMEWORKS, "none"):
-            told = f"code={name[:20]!r} is not one of {', '.join(FRAMEWORKS)}, none"
-            raise InvalidParameter(told, field="code")
-    return tuple(name for name in FRAMEWORKS if name in code)
-
-
-def _write(path: Path, spec: dict[str, Any]) -> None:
-    from factorize.encoding import canonical_json
-
-    with written_whole(path) as part:
-        part.write_bytes(canonical_json(spec) + b"\n")
+            message = f"code={name[:20]!r} is not one of {', '.join(FRAMEWORKS)}, none"
+            raise InvalidParameter(message, field="code")
+    return tuple(name for name in FRAMEWORKS if not code or name in code)

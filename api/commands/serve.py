@@ -60,7 +60,7 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
         ) from None
     with listener:
         url = address(listener, "http" if settings.https_certificate is None else "https")
-        running, lacks_keys = _opened(settings)
+        running, lacks_keys = opened(settings)
         listener.listen()  # whoever reads the address may connect at once, and waits until the service has started
         if lacks_keys:  # its token would stand in a log, were it made here
             remark("there is no key yet; run here: factorize keys create --name admin --scopes admin --to admin.key")
@@ -70,7 +70,7 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
         running.run(sockets=[listener])
 
 
-def _opened(settings: Settings) -> tuple[Server, bool]:
+def opened(settings: Settings) -> tuple[Server, bool]:
     """Return the server, and whether callers need a key and there is none."""
     from factorize.api.http.server import server
 
@@ -157,14 +157,11 @@ def _report_text(report: StoreReport, url: str) -> str:
     return "\n".join(lines)
 
 
-Delete = Annotated[
-    list[str] | None, option("--delete", metavar="DIGEST", help="Delete this result; may be given again.")
-]
-
-
 def gc(
     grace: Annotated[float | None, option(metavar="SECONDS", min=0, help="Spare what is younger (7 days).")] = None,
-    delete: Delete = None,
+    delete: Annotated[
+        list[str] | None, option(metavar="DIGEST", help="Delete this result; may be given again.")
+    ] = None,
     retention: Annotated[float | None, option(metavar="DAYS", min=0, help="Delete results older than that.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
     store: str | None = None,
@@ -178,16 +175,11 @@ def gc(
 
     before = None if retention is None else datetime.now(UTC) - timedelta(days=retention)
     results = open_results(store, create=False)
-    found = collect(
-        results,
-        grace_seconds=GRACE_SECONDS if grace is None else grace,
-        delete=delete or (),
-        created_before=before,
-        dry_run=dry_run,
-    )
-    for digest in [] if dry_run else found.deleted:
+    spared = GRACE_SECONDS if grace is None else grace
+    removed = collect(results, grace_seconds=spared, delete=delete or (), created_before=before, dry_run=dry_run)
+    for digest in [] if dry_run else removed.deleted:
         _audited("deletion", digest, store=store)
-    return {"store": results.url, **found.document()}, _removed_text(found, results.url)
+    return {"store": results.url, **removed.document()}, _removed_text(removed, results.url)
 
 
 def revoke(
@@ -219,15 +211,15 @@ def _audited(event: str, subject: str, *, store: str | None, **detail: Any) -> N
         AuditLog(ledger.engine).add(event, actor=operator(), subject=subject, detail=detail)
 
 
-def _removed_text(found: Removed, url: str) -> str:
-    lines = [f"{removal.kind:<14}{removal.key}: {removal.bytes} bytes" for removal in found.removals[:MAX_LINES]]
-    if len(found.removals) > MAX_LINES:
-        lines.append(f"and {len(found.removals) - MAX_LINES} more")
-    if found.damaged:
-        damaged = f"{len(found.damaged)} manifests are damaged and may name them"
+def _removed_text(removed: Removed, url: str) -> str:
+    lines = [f"{removal.kind:<14}{removal.key}: {removal.bytes} bytes" for removal in removed.removals[:MAX_LINES]]
+    if len(removed.removals) > MAX_LINES:
+        lines.append(f"and {len(removed.removals) - MAX_LINES} more")
+    if removed.damaged:
+        damaged = f"{len(removed.damaged)} manifests are damaged and may name them"
         lines.append(f"unnamed blobs were spared: {damaged}; run fsck --repair")
-    verb = "would be removed" if found.dry_run else "removed"
-    lines.append(f"{url}: {len(found.removals)} objects, {found.bytes} bytes {verb}")
+    verb = "would be removed" if removed.dry_run else "removed"
+    lines.append(f"{url}: {len(removed.removals)} objects, {removed.bytes} bytes {verb}")
     return "\n".join(lines)
 
 
@@ -295,9 +287,9 @@ def verify(
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///").partition("?")[0]).is_file():
         raise NotFound(f"there is no ledger {url}, so no audit log; name another with --database")
     with Ledger(url) as ledger:
-        found = verify_log(ledger.engine, head)
-    if found.expected is False:
+        log = verify_log(ledger.engine, head)
+    if log.expected is False:
         message = f"the audit log does not hold {expect}: rows were cut off, or it is another log"
         raise VerificationFailed(CorruptObject(message))
-    document = {"rows": found.rows, "since": found.since, "head": str(found.head)}
-    return document, f"rows          {found.rows}, since {found.since or 'now'}\nhead          {found.head}"
+    document = {"rows": log.rows, "since": log.since, "head": str(log.head)}
+    return document, f"rows          {log.rows}, since {log.since or 'now'}\nhead          {log.head}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,13 +25,15 @@ from factorize.api.terminal.progress import describe_seconds, display, prompt_in
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,
+    existing_results,
+    label_of,
     open_results,
     parse_matrices,
     read_spec,
     read_spec_text,
 )
 from factorize.api.terminal.spec_command import SpecCommand
-from factorize.errors import InvalidParameter, InvalidStrategy, NotFound
+from factorize.errors import InvalidParameter, InvalidStrategy
 from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from factorize.factorization import Factorization
     from factorize.spec import Spec
+    from factorize.storage.store import Store
     from factorize.structures.base import Matrix
 
 
@@ -61,22 +63,21 @@ def solve(
     if service is not None:
         from factorize.spec import parse_spec
 
-        wanted = None if dtype == "float64" else dtype
-        manifest = _by_service(service, spec, to, wanted, names)
+        manifest = _by_service(service, spec, to, None if dtype == "float64" else dtype, names)
         _warn(read_spec(spec), parse_spec(manifest["spec"]))
         return manifest, _text(manifest, f"service       {service}", to, explain)
     from factorize.api.local import choose, in_form, keep, obtain
     from factorize.api.proof import prover
 
     results = open_results(store, create=True)
-    asked = read_spec(spec)
-    chosen = choose(asked)
+    wanted = read_spec(spec)
+    chosen = choose(wanted)
     origin = "known before" if results.find(chosen) else "solved now"
     if origin == "solved now":
         prover().start()  # which imports what it needs while the solve runs
-    with prompt_interrupt(), display(_label(chosen.document())) as shown:
+    with prompt_interrupt(), display(label_of(chosen)) as shown:
         manifest = obtain(chosen, results, progress=shown.report)
-    _warn(asked, chosen)
+    _warn(wanted, chosen)
     if names != ["C"] or dtype != "float64":
         manifest = keep(in_form(results.load(manifest["digest"]), names, dtype), results)
     if to is not None:
@@ -90,11 +91,11 @@ def _text(manifest: dict[str, Any], kept: str, to: Path | None, explain: bool) -
     return explained(text) if explain else text
 
 
-def _warn(asked: Spec, solved: Spec) -> None:
+def _warn(wanted: Spec, solved: Spec) -> None:
     """Say what dense noise costs where `auto` has named it."""
     from factorize.spec import notes_of_choice
 
-    for note in notes_of_choice(asked, solved, "`factorize recommend --memory 4`"):
+    for note in notes_of_choice(wanted, solved, "`factorize recommend --memory 4`"):
         remark(f"warning: {note}")
 
 
@@ -114,19 +115,13 @@ def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names
     return manifest
 
 
-def _label(document: dict[str, Any]) -> str:
-    return f"{describe_part(document['workload'])} by {document['mechanism']['kind']}"
-
-
 def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
     from factorize.api.local import choose
     from factorize.api.local import estimate as estimate_of
     from factorize.api.pace import machine_pace
 
-    results = None
-    with suppress(NotFound):
-        results = open_results(store, create=False)
+    results = existing_results(store)
     chosen = choose(read_spec(spec))
     needed, pace = estimate_of(chosen), machine_pace()
     until, posted = pace.command(chosen, needed), pace.service(chosen, needed)
@@ -163,20 +158,18 @@ def add(
     from factorize.api.local import keep
     from factorize.format.reading import read_array
 
-    array = read_array(strategy)
-    asked = read_spec(spec)
+    array, wanted = read_array(strategy), read_spec(spec)
     results = open_results(store, create=True)
-    found = certified(array, asked, results)
-    manifest = keep(found, results, strict=True)
+    manifest = keep(certified(array, wanted, results), results, strict=True)
     return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
 
 
-def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
+def certified(array: np.ndarray, wanted: Spec, results: Store) -> Factorization:
     """Return the certified factorization of a matrix under a spec whose mechanism is replaced by `added`.
 
     Args:
         array: C, shape (n, n).
-        asked: canonical spec; its mechanism says nothing here.
+        wanted: canonical spec; its mechanism says nothing here.
         results: the store, for the numbers of users' workloads.
 
     Raises:
@@ -189,12 +182,10 @@ def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
     from factorize.factorization import Factorization
     from factorize.mechanisms import Added
     from factorize.solution import Outcome, Solution
-    from factorize.storage.store import Store
 
-    assert isinstance(results, Store)
-    if array.shape != (asked.workload.n, asked.workload.n):
-        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={asked.workload.n}")
-    named = asked.model_copy(update={"mechanism": Added(kind="added", sha256=tensor_digest([array]))})
+    if array.shape != (wanted.workload.n, wanted.workload.n):
+        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={wanted.workload.n}")
+    named = wanted.model_copy(update={"mechanism": Added(kind="added", sha256=tensor_digest([array]))})
     solution = Solution(_structured(array), Outcome.ADDED, 0)
     solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
     return Factorization.from_solution(bound(named, results), solution, solver=solver)
@@ -225,25 +216,26 @@ def show(spec: SpecText, store: str | None = None) -> Shown:
 @spec.command(cls=SpecCommand)
 def digest(spec: SpecText, store: str | None = None) -> Shown:
     """Print the digest of a spec, which names its answer in every store."""
-    found = _chosen(spec).digest
-    return {"spec_digest": found}, found
+    name = _chosen(spec).digest
+    return {"spec_digest": name}, name
 
 
 @spec.command(cls=SpecCommand)
 def explain(spec: SpecText, store: str | None = None) -> Shown:
     """Say what a spec asks for, part by part, in words."""
-    asked = read_spec(spec)
-    chosen = _chosen(spec)
-    parts = {name: getattr(chosen, name) for name in PARTS if getattr(chosen, name) is not None}
-    told = [
-        {"part": name, "is": describe_part(_document(part)), "meaning": _meaning(type(part))}
-        for name, part in parts.items()
+    from factorize.plain_data.fields import about
+
+    wanted, chosen = read_spec(spec), _chosen(spec)
+    named = {name: getattr(chosen, name) for name in PARTS if getattr(chosen, name) is not None}
+    parts = [
+        {"part": name, "is": describe_part(part.document()), "meaning": about(type(part))}
+        for name, part in named.items()
     ]
-    told.append({"part": "tolerance", "is": f"{chosen.tolerance:g}", "meaning": "relative gap asked for"})
-    document = {"spec": chosen.document(), "spec_digest": chosen.digest, "parts": told}
-    lines = [f"{one['part']:<15}{one['is']}\n{'':15}{one['meaning']}" for one in told]
-    if asked.mechanism.kind != chosen.mechanism.kind:
-        lines.append(f"{asked.mechanism.kind:<15}stands for {chosen.mechanism.kind} here")
+    parts.append({"part": "tolerance", "is": f"{chosen.tolerance:g}", "meaning": "relative gap asked for"})
+    document = {"spec": chosen.document(), "spec_digest": chosen.digest, "parts": parts}
+    lines = [f"{part['part']:<15}{part['is']}\n{'':15}{part['meaning']}" for part in parts]
+    if wanted.mechanism.kind != chosen.mechanism.kind:
+        lines.append(f"{wanted.mechanism.kind:<15}stands for {chosen.mechanism.kind} here")
     return document, "\n".join([*lines, f"{'digest':<15}{chosen.digest}"])
 
 
@@ -255,11 +247,11 @@ def fields(
     store: str | None = None,
 ) -> Shown:
     """List the kinds of each part of a spec and what each takes, or the fields of one kind."""
-    found = [one for one in _kinds() if kind in (None, one["kind"])]
-    if not found:
+    kinds = [one for one in _kinds() if kind in (None, one["kind"])]
+    if not kinds:
         raise InvalidParameter(f"no part of a spec has the kind {kind!r}; leave KIND out to see all", field="KIND")
-    text = "\n".join(f"{one['part']:<16}{one['takes']}\n{'':16}{one['about']}" for one in found)
-    return {"kinds": found}, text
+    text = "\n".join(f"{one['part']:<16}{one['takes']}\n{'':16}{one['about']}" for one in kinds)
+    return {"kinds": kinds}, text
 
 
 def _kinds() -> list[dict[str, Any]]:
@@ -267,17 +259,17 @@ def _kinds() -> list[dict[str, Any]]:
     from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
     from factorize.spec import Spec
 
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    kinds: dict[tuple[str, str], dict[str, Any]] = {}
     owners: list[type] = [Spec]
     for owner in owners:
         for part, field in fields_of(owner).items():
             for name, of in {} if part == "optimize_for" else kinds_in(field.annotation).items():
-                if (part, name) not in found:
+                if (part, name) not in kinds:
                     takes = [one for one in fields_of(of) if one != "kind"]
-                    found[part, name] = {"part": part, "kind": name, "fields": takes}
-                    found[part, name] |= {"takes": taken_by(of), "about": about(of)}
+                    kinds[part, name] = {"part": part, "kind": name, "fields": takes}
+                    kinds[part, name] |= {"takes": taken_by(of), "about": about(of)}
                     owners.append(of)
-    return list(found.values())
+    return list(kinds.values())
 
 
 def _chosen(text: str) -> Any:
@@ -285,13 +277,3 @@ def _chosen(text: str) -> Any:
     from factorize.api.local import choose
 
     return choose(read_spec(text))
-
-
-def _document(part: Any) -> dict[str, Any]:
-    return dict(part.document())
-
-
-def _meaning(owner: type) -> str:
-    from factorize.plain_data.fields import about
-
-    return about(owner)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,7 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
+    check_picture,
     copy_stored,
     file_of,
     full_digest,
@@ -34,15 +35,14 @@ from factorize.api.terminal.sources import (
     parse_matrices,
     read_spec,
     read_spec_text,
-    written_whole,
+    save_picture,
 )
 from factorize.encoding import is_digest
-from factorize.errors import InvalidParameter, NotFound
+from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.format.labels import describe_part
 from factorize.signatures import check_signature
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization
     from factorize.storage.store import Store
 
 
@@ -57,8 +57,8 @@ def ls(
 ) -> Shown:
     """List the results of the store, newest first; every command takes a digest by its first characters."""
     results = open_results(store, create=False)
-    count, found = _newest(results, workload, n, limit)
-    items = [_item(manifest) for manifest in found]
+    count, manifests = _newest(results, workload, n, limit)
+    items = [_item(manifest) for manifest in manifests]
     lines = [f"{item['digest'][:SHORT]}  {item['created'][:16]}  {item['text']}" for item in items]
     if count > len(items):
         lines.append(f"and {count - len(items)} more; --limit shows more")
@@ -72,23 +72,18 @@ def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> 
     from factorize.storage.revocation import REVOKED
 
     if workload is not None or n is not None:
-        found = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
-        return len(found), found[:limit]
+        matching = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
+        return len(matching), matching[:limit]
     revoked = set(map(name_in, results.objects.names(REVOKED)))
     entries = [entry for entry in results.objects.list(MANIFESTS) if name_in(entry.key) not in revoked]
     entries.sort(key=lambda entry: entry.modified, reverse=True)
-    sound = (manifest for entry in entries if (manifest := _sound(results, name_in(entry.key))) is not None)
-    return len(entries), list(islice(sound, limit))
-
-
-def _sound(results: Store, digest: str) -> dict[str, Any] | None:
-    """Return a manifest, or None if it is damaged or has gone meanwhile."""
-    from factorize.errors import StoreError
-
-    try:
-        return results.manifest(digest)
-    except StoreError:
-        return None
+    sound: list[dict[str, Any]] = []
+    for entry in entries:
+        with suppress(StoreError):  # it is damaged, or has gone meanwhile
+            sound.append(results.manifest(name_in(entry.key)))
+        if len(sound) == limit:
+            break
+    return len(entries), sound
 
 
 def _item(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -109,29 +104,21 @@ def _item(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def show(target: Target, store: str | None = None, explain: Explain = False) -> Shown:
     """Show a result: its spec, its digests, its certificate and what is stored of it."""
-    manifest, size = _manifest_and_size(target, store)
-    text = "\n".join([describe_manifest(manifest), *_about_solve(manifest, size)])
-    return manifest, explained(text) if explain else text
-
-
-def _manifest_and_size(target: str, store: str | None) -> tuple[dict[str, Any], int]:
-    """Return a manifest and the bytes of what it tells of; the matrices of a stored one are not read."""
-    if not is_name(target):
-        return dict(open_target(target, store).manifest), Path(target).stat().st_size
-    results = open_results(store, create=False)
-    manifest = results.manifest(full_digest(target, results))
-    return manifest, sum(file["bytes"] for file in manifest["files"])
-
-
-def _about_solve(manifest: dict[str, Any], size: int) -> list[str]:
-    """When, by which release and in how many seconds it was solved, and what is stored of it."""
+    if is_name(target):  # its matrices are not read
+        results = open_results(store, create=False)
+        manifest = results.manifest(full_digest(target, results))
+        size = sum(file["bytes"] for file in manifest["files"])
+    else:
+        manifest, size = dict(open_target(target, store).manifest), Path(target).stat().st_size
     solver = manifest["solver"]
     kept = ", ".join(f"{name} ({part['structure']}, {part['dtype']})" for name, part in manifest["matrices"].items())
     when = f" {manifest['created']}" if "created" in manifest else ""
-    return [
-        f"solved       {when} by factorize {solver['version']}, in {solver['seconds']:.3g} s",
-        f"matrices      {kept}, {size} bytes",
-    ]
+    text = (
+        f"{describe_manifest(manifest)}\n"
+        f"solved       {when} by factorize {solver['version']}, in {solver['seconds']:.3g} s\n"
+        f"matrices      {kept}, {size} bytes"
+    )
+    return manifest, explained(text) if explain else text
 
 
 def get(
@@ -155,12 +142,18 @@ def get(
 
     A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
     """
+    from factorize.client import fetch
+    from factorize.factor_file import load
+
     accept = partial(check_signature, signature=signature, public_key=public_key)
-    manifest = (
-        _from_store(source, to, store, dtype, accept)
-        if service is None
-        else _from_service(source, to, service, dtype, signature, public_key)
-    )
+    if service is None:
+        manifest = _from_store(source, to, store, dtype, accept)
+    else:
+        named = source if is_digest(source) else read_spec_text(source)
+        with display(service) as shown:
+            say = partial(show_event, shown)
+            fetch(named, url=service, to=to, dtype=dtype, progress=say, signature=signature, public_key=public_key)
+        manifest = load(to).manifest
     text = f"{describe_manifest(manifest)}\nfile          {to}"
     signed = accept(to)
     if signed is not None:
@@ -168,28 +161,25 @@ def get(
     return manifest, text
 
 
-def _from_service(
-    source: str, to: Path, url: str, dtype: str | None, signature: Path | None, public_key: Path | None
-) -> dict[str, Any]:
-    from factorize.client import fetch
-    from factorize.factor_file import load
-
-    wanted = source if is_digest(source) else read_spec_text(source)
-    with display(url) as shown:
-        say = partial(show_event, shown)
-        fetch(wanted, url=url, to=to, dtype=dtype, progress=say, signature=signature, public_key=public_key)
-    return load(to).manifest
-
-
 def _from_store(
     source: str, to: Path, store: str | None, dtype: str | None, accept: Callable[[Path], object]
 ) -> dict[str, Any]:
+    from factorize.api.local import choose, in_form, keep
+
     results = open_results(store, create=False)
-    digest = full_digest(source, results) if is_name(source) else _digest_of(source, results)
+    if is_name(source):
+        digest = full_digest(source, results)
+    else:
+        chosen = choose(read_spec(source))
+        known = results.find(chosen)
+        if known is None:
+            raise NotFound(
+                f"the store has no result for the spec {chosen.digest}; run `factorize solve` first, or name a "
+                "service with --service"
+            )
+        digest = known
     manifest = results.manifest(digest)
     if dtype is not None:
-        from factorize.api.local import in_form, keep
-
         manifest = keep(in_form(results.load(digest), (), dtype), results)
     copy_stored(results, manifest, to, accept)
     return manifest
@@ -211,19 +201,6 @@ def sign(
     return {"file": target, "signature": str(written)}, f"{written}: signature of {target}"
 
 
-def _digest_of(source: str, results: Store) -> str:
-    from factorize.api.local import choose
-
-    chosen = choose(read_spec(source))
-    known = results.find(chosen)
-    if known is None:
-        raise NotFound(
-            f"the store has no result for the spec {chosen.digest}; run `factorize solve` first, or name a "
-            "service with --service"
-        )
-    return known
-
-
 def plot(
     targets: Annotated[list[str], argument(metavar="FILE|DIGEST...", help="Factor files or stored results.")],
     to: ToFile,
@@ -237,26 +214,19 @@ def plot(
     The overview has C, C^-1 and the error of each query against the bound; `matrices` heatmaps, `coefficients` the
     noise over time and frequency, `memory` the loss against vectors of state.
     """
-    from factorize.api.pictures.factorization_plot import check_format
     from factorize.api.pictures.views import picture
+    from factorize.client import load
 
-    check_format(to)
+    check_picture(to)
     shown = parse_matrices(matrices)
-    if service is not None:
-        factorizations = [_downloaded(service, target) for target in targets]
-    else:
+    strangers = [] if service is None else [target for target in targets if not is_digest(target)]
+    if strangers:
+        raise InvalidParameter(f"{strangers[0]!r} is no digest, by which a service knows results", field="service")
+    if service is None:
         factorizations = [open_target(target, store) for target in targets]
-    figure = picture(view, factorizations, shown)
-    with written_whole(to) as part:
-        figure.savefig(part, dpi=130)
+    else:
+        factorizations = [load(target, url=service).opened() for target in targets]
+    save_picture(picture(view, factorizations, shown), to)
     digests = [factorization.digest for factorization in factorizations]
     document = {"file": str(to), "digest": digests[0], "digests": digests, "view": view}
     return document, f"{to}: picture of {', '.join(digests)}"
-
-
-def _downloaded(url: str, digest: str) -> Factorization:
-    from factorize.client import load
-
-    if not is_digest(digest):
-        raise InvalidParameter(f"{digest!r} is no digest, by which a service knows results", field="service")
-    return load(digest, url=url).opened()

@@ -21,12 +21,11 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.sources import file_of, open_target, read_spec_text
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
-from factorize.signatures import Signature, check_signature
+from factorize.signatures import check_signature
 
 if TYPE_CHECKING:
     from factorize.checker.report import Report
     from factorize.checker.sampling.calibrations import CalibrationReport
-    from factorize.factorization import Factorization
 
 
 def verify(
@@ -63,7 +62,7 @@ def verify(
     re-run the test of a claim that calibrate wrote. Exits with 4 where a claim does not hold or the bytes are
     damaged, and with 6 where one was not looked at.
     """
-    from factorize.api.proof import confirm_sensitivity
+    from factorize.api.proof import confirm_sensitivity, examined
 
     if (target is None) == (strategy is None):
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
@@ -77,9 +76,12 @@ def verify(
     if calibration is not None:
         return verify_calibration(target, store, calibration, seed == "fresh")
     try:
-        signed = _signature(target, store, signature, public_key)
+        with file_of(target, store) as path:
+            signed = check_signature(path, signature, public_key) if signature or public_key else None
+            data = path.read_bytes()
         factorization = open_target(target, store)
-        report = check_file(target, store, factorization)
+        own = factorization.spec.user_matrices().get("workload")  # from the store: they are in no factor file
+        report = examined(data, {} if own is None else {str(own.sha256): own.array})
         head: dict[str, Any] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
         if signed is not None:
             head["signature"] = signed.document()
@@ -91,38 +93,8 @@ def verify(
     return _shown_report(report, head, explain=explain)
 
 
-def _signature(target: str, store: str | None, signature: Path | None, public_key: Path | None) -> Signature | None:
-    if signature is None and public_key is None:
-        return None
-    with file_of(target, store) as path:
-        return check_signature(path, signature, public_key)
-
-
 _SHOWN = 12
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
-
-
-def check_file(target: str, store: str | None, factorization: Factorization) -> Report:
-    """Run the checker over the bytes of a factor file or of a stored result.
-
-    Args:
-        target: path or digest.
-        store: what `--store` says.
-        factorization: the same result, opened; only the numbers of users' matrices are taken from it.
-
-    Raises:
-        CorruptObject: the bytes are not accounted for.
-    """
-    from factorize.api.proof import examined
-
-    own = factorization.spec.user_matrices().get("workload")
-    user = {} if own is None else {str(own.sha256): own.array}
-    return examined(_bytes(target, store), user)
-
-
-def _bytes(target: str, store: str | None) -> bytes:
-    with file_of(target, store) as path:
-        return path.read_bytes()
 
 
 def verify_strategy(path: Path, participation: str | None, claim: float) -> Shown:
@@ -154,13 +126,13 @@ def _participation(text: str, n: int) -> dict[str, Any]:
     from factorize.encoding import read_json
     from factorize.spec import parse_spec
 
-    found = {"kind": "single"} if text == "single" else read_json(read_spec_text(text))
-    if isinstance(found, dict) and "workload" in found:
-        spec = parse_spec(found)
+    document = {"kind": "single"} if text == "single" else read_json(read_spec_text(text))
+    if isinstance(document, dict) and "workload" in document:
+        spec = parse_spec(document)
         if spec.workload.n != n:
             raise InvalidParameter(f"the spec has n={spec.workload.n} and the matrix has {n} columns", field="workload")
     else:
-        spec = parse_spec({"workload": {"kind": "identity", "n": n}, "participation": found})
+        spec = parse_spec({"workload": {"kind": "identity", "n": n}, "participation": document})
     return dict(spec.document()["participation"])
 
 
@@ -175,37 +147,31 @@ def _shown_report(report: Report, head: dict[str, Any], *, explain: bool = False
 
 def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
     """Return a report as text."""
-    name = document.get("digest") or document.get("strategy", "")
-    found = [f"{_headline(report):13} {name}"]
+    headline = ("NOT ALL SEEN" if report.unseen else "verified") if report.supported else "NOT SUPPORTED"
+    lines = [f"{headline:13} {document.get('digest') or document.get('strategy', '')}"]
     if "certificate" in document:
-        found += describe_certificate(document["certificate"])
+        lines += describe_certificate(document["certificate"])
     if "signature" in document:
-        found.append(f"signed        {document['signature']['file']}, by the key sha256:{document['signature']['key']}")
+        lines.append(f"signed        {document['signature']['file']}, by the key sha256:{document['signature']['key']}")
     value = report.sensitivity
     if value:
         ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"
-        found.append(f"sensitivity   {ends}  ({value['rule']})")
+        lines.append(f"sensitivity   {ends}  ({value['rule']})")
         steps = [
             f"{'-' if sign < 0 else '+'}{step}" for step, sign in zip(value["pattern"], value["signs"], strict=True)
         ]
         more = f" and {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
-        found.append(f"attained by   steps {' '.join(steps[:_SHOWN])}{more}: {value['lower']!r}")
-    found += [f"{_STATUS[entry['status']]:13} {entry['claim']}{_reason(entry)}" for entry in report.claims]
-    found += [f"failed        {text}" for text in report.failed]
-    found += [f"warning       {text}" for text in report.warnings]
-    found += [f"checked       {text}" for text in report.checked]
-    return found + [f"not checked   {text}" for text in report.not_checked]
+        lines.append(f"attained by   steps {' '.join(steps[:_SHOWN])}{more}: {value['lower']!r}")
+    for claim in report.claims:  # what proves the others is listed below them
+        why = "" if claim["status"] == "proved" else f": {claim['why']}"
+        lines.append(f"{_STATUS[claim['status']]:13} {claim['claim']}{why}")
+    return lines + _findings(report, "failed", "warnings", "checked", "not_checked")
 
 
-def _headline(report: Report) -> str:
-    if not report.supported:
-        return "NOT SUPPORTED"
-    return "NOT ALL SEEN" if report.unseen else "verified"
-
-
-def _reason(entry: dict[str, str]) -> str:
-    """Why a claim is not proved; what proves the others is listed below them."""
-    return "" if entry["status"] == "proved" else f": {entry['why']}"
+def _findings(report: Report | CalibrationReport, *kinds: str) -> list[str]:
+    """Return what a report has of each kind, a line for each."""
+    names = {kind: kind.replace("_", " ").removesuffix("s") for kind in kinds}
+    return [f"{name:<14}{text}" for kind, name in names.items() for text in getattr(report, kind)]
 
 
 MOST_BYTES = 1 << 20
@@ -228,11 +194,12 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
     from factorize.checker.sampling.calibrations import check_calibration
     from factorize.encoding import read_json
 
-    found = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
-    if not isinstance(found, dict):
+    stated = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
+    if not isinstance(stated, dict):
         raise InvalidParameter(f"{path} holds no JSON object; give the claim that calibrate wrote", field="calibration")
     try:
-        report = check_calibration(_bytes(target, store), found, fresh=fresh)
+        with file_of(target, store) as factors:
+            report = check_calibration(factors.read_bytes(), stated, fresh=fresh)
     except CorruptObject as error:
         raise VerificationFailed(error) from None
     document = {"verified": report.supported, "factors": target, **report.document()}
@@ -243,16 +210,14 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
 
 def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:
     """Return a report as text."""
-    found = [f"{'accepted' if report.supported else 'REFUSED':13} {target}"]
+    lines = [f"{'accepted' if report.supported else 'REFUSED':13} {target}"]
     numbers: dict[str, Any] = report.calibration
     if "sigma_of_sums" in numbers:
         level = f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g}"
-        told = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"
-        found.append(f"claimed       {told}, {numbers['bins']} bins, a secret one for each example")
-        found.append(f"claim         {numbers['claim_digest']} (seed: {numbers['seed']})")
+        noise = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"
+        lines.append(f"claimed       {noise}, {numbers['bins']} bins, a secret one for each example")
+        lines.append(f"claim         {numbers['claim_digest']} (seed: {numbers['seed']})")
     for direction, name in _DIRECTIONS.items():
         if "estimate" in numbers.get(direction, {}):
-            found.append(f"{name:13} delta near {numbers[direction]['estimate']:.6g}, by the samples drawn here")
-    found += [f"failed        {text}" for text in report.failed]
-    found += [f"checked       {text}" for text in report.checked]
-    return found + [f"not checked   {text}" for text in report.not_checked]
+            lines.append(f"{name:13} delta near {numbers[direction]['estimate']:.6g}, by the samples drawn here")
+    return lines + _findings(report, "failed", "checked", "not_checked")

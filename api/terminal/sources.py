@@ -6,15 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from factorize.factorization import Factorization
     from factorize.format.names import MatrixName
     from factorize.spec import Spec
@@ -43,6 +46,13 @@ def open_results(url: str | None, *, create: bool) -> Store:
         return open_store(place, create=create)
     except StoreUnavailable as error:
         raise InvalidParameter(f"the store {place} cannot be opened: {error}", field="store") from None
+
+
+def existing_results(url: str | None) -> Store | None:
+    """Return the store, or None where there is none."""
+    with suppress(NotFound):
+        return open_results(url, create=False)
+    return None
 
 
 def read_spec_text(source: str) -> bytes:
@@ -74,6 +84,11 @@ def read_spec(source: str) -> Spec:
     from factorize.spec import parse_spec
 
     return parse_spec(read_spec_text(source))
+
+
+def label_of(spec: Spec) -> str:
+    """Return workload and mechanism of a spec, for a display."""
+    return f"{describe_part(spec.workload.document())} by {spec.mechanism.kind}"
 
 
 def parse_matrices(text: str | None) -> list[MatrixName]:
@@ -172,6 +187,21 @@ def written_whole(path: Path) -> AbstractContextManager[Path]:
 
     check_target(path)
     return cache.written_whole(path)
+
+
+def check_picture(path: Path | None) -> None:
+    """Refuse a picture that cannot be drawn: its suffix is no format, or its file cannot be written."""
+    if path is not None:
+        from factorize.api.pictures.factorization_plot import check_format
+
+        check_format(path)
+        check_target(path)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write a picture, whole or not at all."""
+    with written_whole(path) as part:
+        figure.savefig(part, dpi=130)
 
 
 def copy_stored(
