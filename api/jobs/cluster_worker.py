@@ -12,7 +12,6 @@ import ipaddress
 import signal
 import socket
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,19 +25,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files in PEM form.
-
-    Args:
-        ca: certificates of the authority that signs everybody's.
-        cert: this process's certificate.
-        key: its private key.
-    """
-
-    ca: str
-    cert: str
-    key: str
+Tls = dict[str, str]
+"""Files in PEM form: `tls_ca`, certificates of the authority that signs everybody's; `tls_cert`, this process's own
+certificate; `tls_key`, its private key."""
 
 
 def tls_of(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
@@ -47,15 +36,13 @@ def tls_of(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
     Raises:
         InvalidParameter: some are named and some are not, or one is not there.
     """
-    given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
-    if not any(given.values()):
-        return None
-    for name, path in given.items():
+    tls: Tls = {}
+    for name, path in {"tls_ca": ca, "tls_cert": cert, "tls_key": key}.items() if ca or cert or key else ():
         if path is None or not Path(path).is_file():
-            said = "is missing" if path is None else f"names {path}, which is not a file"
-            raise InvalidParameter(f"{name} {said}; TLS takes all three: tls_ca, tls_cert and tls_key", field=name)
-    assert ca and cert and key
-    return Tls(ca, cert, key)
+            reason = "is missing" if path is None else f"names {path}, which is not a file"
+            raise InvalidParameter(f"{name} {reason}; TLS takes all three: tls_ca, tls_cert and tls_key", field=name)
+        tls[name] = path
+    return tls or None
 
 
 def secure(address: str, tls: Tls | None) -> None:
@@ -81,10 +68,8 @@ def secure(address: str, tls: Tls | None) -> None:
             _check_private(host)
         return
     assert tls is not None
-    files = {
-        f"{role}.{name}": path for role in ("client", "worker") for name, path in (("cert", tls.cert), ("key", tls.key))
-    }
-    named = {f"distributed.comm.tls.{name}": path for name, path in {"ca-file": tls.ca, **files}.items()}
+    files = {f"{role}.{name}": tls[f"tls_{name}"] for role in ("client", "worker") for name in ("cert", "key")}
+    named = {f"distributed.comm.tls.{name}": path for name, path in {"ca-file": tls["tls_ca"], **files}.items()}
     dask.config.set({"distributed.comm.require-encryption": True, **named})
 
 
@@ -120,9 +105,9 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
 
     from factorize.api.jobs import dask_cluster
 
-    asked = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     parts = _parts(address)
     here = _own_address(str(parts.hostname), int(parts.port or 0))
     if parts.scheme != "tls":
@@ -148,12 +133,12 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
         raise ServiceUnreachable(dask_cluster.unreadable(address, cause)) from None
     worker.http_server.stop()
     ready(worker.address)
-    waits = [asyncio.ensure_future(wait) for wait in (asked.wait(), worker.finished())]
+    waits = [asyncio.ensure_future(wait) for wait in (stop.wait(), worker.finished())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     await worker.close()
     for wait in waits:
         wait.cancel()
-    return asked.is_set()
+    return stop.is_set()
 
 
 def _parts(address: str) -> Any:
@@ -172,7 +157,7 @@ def _parts(address: str) -> Any:
 def _addresses(host: str) -> list[str]:
     """What a name stands for; nothing where it cannot be looked up, and then nothing answers there either."""
     try:
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None)})
+        return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)})
     except OSError:
         return []
 

@@ -91,9 +91,12 @@ class _Reading:
         if self.stream is None:
             raise CommClosedError
         try:
-            data = await self._bytes(await self._length())
-            lengths = [length for (length,) in _WORD.iter_unpack(data[_WORD.size : _WORD.size * (1 + _frames(data))])]
-            start = _WORD.size * (1 + len(lengths))
+            (length,) = _WORD.unpack(await self.stream.read_bytes(_WORD.size))
+            data = await self._bytes(length)
+            start = _WORD.size * (1 + _WORD.unpack_from(data)[0])
+            if start > len(data):
+                raise ValueError(f"{start // _WORD.size - 1} frames in {len(data)} bytes")
+            lengths = [length for (length,) in _WORD.iter_unpack(data[_WORD.size : start])]
             data += await self._bytes(start + sum(lengths) - len(data))
         except (StreamClosedError, SSLError) as error:
             self.stream, self._closed = None, True
@@ -104,49 +107,18 @@ class _Reading:
         frame = data[start : start + lengths[0]] if lengths else b""
         return plain(msgpack.unpackb(frame, use_list=False, strict_map_key=False, raw=False))
 
-    async def _length(self) -> int:
-        (length,) = _WORD.unpack(await self.stream.read_bytes(_WORD.size))
-        return int(length)
-
     async def _bytes(self, count: int) -> bytes:
         if not 0 <= count <= LARGEST_MESSAGE:
             raise ValueError(f"a message of {count} bytes, and the limit is {LARGEST_MESSAGE}")
         return bytes(await self.stream.read_bytes(count)) if count else b""
 
 
-def _frames(data: bytes) -> int:
-    (count,) = _WORD.unpack_from(data)
-    if _WORD.size * (1 + count) > len(data):
-        raise ValueError(f"{count} frames in {len(data)} bytes")
-    return int(count)
-
-
-class _PlainTcp(_Reading, tcp.TCP):
-    pass
-
-
-class _PlainTls(_Reading, tcp.TLS):
-    pass
-
-
-class _TcpConnector(tcp.TCPConnector):
-    comm_class = _PlainTcp
-
-
-class _TlsConnector(tcp.TLSConnector):
-    comm_class = _PlainTls
-
-
-class _TcpBackend(tcp.TCPBackend):
-    _connector_class = _TcpConnector
-
-
-class _TlsBackend(tcp.TLSBackend):
-    _connector_class = _TlsConnector
-
-
-backends[f"{PREFIX}tcp"] = _TcpBackend()
-backends[f"{PREFIX}tls"] = _TlsBackend()
+for _scheme, _comm, _connector, _backend in (
+    ("tcp", tcp.TCP, tcp.TCPConnector, tcp.TCPBackend),
+    ("tls", tcp.TLS, tcp.TLSConnector, tcp.TLSBackend),
+):
+    _plain = type(_connector.__name__, (_connector,), {"comm_class": type(_comm.__name__, (_Reading, _comm), {})})
+    backends[f"{PREFIX}{_scheme}"] = type(_backend.__name__, (_backend,), {"_connector_class": _plain})()
 
 
 def configure() -> None:
@@ -286,13 +258,8 @@ def solve(document: str, store: str) -> None:
     """
     worker, job = get_worker(), Job(**json.loads(document))
     with pool().place(fresh=is_large(job)) as place:
-        carry_out(
-            job,
-            _own_store[0] if _own_store else store,
-            place,
-            say=partial(worker.log_event, TOPIC),
-            cancelled=lambda: not is_wanted(worker, job.task),
-        )
+        own, say = _own_store[0] if _own_store else store, partial(worker.log_event, TOPIC)
+        carry_out(job, own, say, place, lambda: not is_wanted(worker, job.task))
 
 
 @cache

@@ -229,9 +229,9 @@ def open_database(url: str) -> sa.Engine:
     engine = _connect(url)
     try:
         with _reported(engine.url):
-            found = read_version(engine) or _create(engine)
-        if found != SCHEMA_VERSION:
-            raise StoreUnavailable(other_version(found))
+            version = read_version(engine) or _create(engine)
+        if version != SCHEMA_VERSION:
+            raise StoreUnavailable(other_version(version))
     except BaseException:
         engine.dispose()
         raise
@@ -243,11 +243,11 @@ def _create(engine: sa.Engine) -> int:
     with engine.connect().execution_options(write=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
-        found = _version_in(connection)
-        if not found:
+        version = _version_in(connection)
+        if not version:
             metadata.create_all(connection)
             connection.execute(schema.insert().values(version=SCHEMA_VERSION, renewals=0))
-        return found or SCHEMA_VERSION
+        return version or SCHEMA_VERSION
 
 
 def read_version(engine: sa.Engine) -> int:
@@ -256,10 +256,10 @@ def read_version(engine: sa.Engine) -> int:
         return _version_in(connection)
 
 
-def other_version(found: int) -> str:
+def other_version(version: int) -> str:
     """Say that tables are not this release's, and what to do."""
     return (
-        f"the job database has schema version {found} and this release reads {SCHEMA_VERSION}; use the release that "
+        f"the job database has schema version {version} and this release reads {SCHEMA_VERSION}; use the release that "
         "wrote it, or take another database: no factorization is lost with it"
     )
 

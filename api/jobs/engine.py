@@ -118,14 +118,6 @@ class JobEngine:
         with suppress(Exception):
             self._ledger.renew(self.id, last=True)
 
-    def __enter__(self) -> Self:
-        """Start; use as ``with Engine(...) as engine``."""
-        return self.start()
-
-    def __exit__(self, *exception: object) -> None:
-        """Close."""
-        self.close()
-
     # What the doors ask for
 
     @property
@@ -270,16 +262,12 @@ class JobEngine:
         ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
         if kind == "ended" and ending is not None:
             self._settle(job, ending)
-        elif kind == "started":
-            self.solves_total += 1
-            self._let_go_unless(self._ledger.start(job), job)
-        elif kind == "progress" and progress is not None:
-            self._let_go_unless(self._ledger.update_progress(job, progress), job)
-
-    def _let_go_unless(self, changed: Job | None, job: Job) -> None:
-        """Let go of a solve whose claim is over, so that its job could not be changed."""
-        if changed is None:
-            self._drop(job.task, kill=self.solves.here)
+        elif kind == "started" or (kind == "progress" and progress is not None):
+            starts = kind == "started"
+            self.solves_total += starts
+            changed = self._ledger.start(job) if starts else self._ledger.update_progress(job, progress or {})
+            if changed is None:  # the claim is over, so that its job could not be changed
+                self._drop(job.task, kill=self.solves.here)
 
     def _on_end(self, job: Job, future: Any) -> None:
         """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
@@ -313,7 +301,11 @@ class JobEngine:
         elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
             self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
         else:
-            self._ledger.fail(job, outcome.error or _not_stored(outcome))
+            message = (
+                f"the solver says that it stored {outcome.digest}, and the store does not have it; check that workers "
+                "and service use the same store, and post the spec again"
+            )
+            self._ledger.fail(job, outcome.error or {"type": "not_stored", "message": message})
 
     # Reconciliation
 
@@ -375,14 +367,6 @@ def _given_up(last: dict[str, str] | None) -> dict[str, str]:
         "type": "gave_up",
         "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
         f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
-    }
-
-
-def _not_stored(outcome: SolveEnding) -> dict[str, str]:
-    return {
-        "type": "not_stored",
-        "message": f"the solver says that it stored {outcome.digest}, and the store does not have it; check "
-        "that workers and service use the same store, and post the spec again",
     }
 
 

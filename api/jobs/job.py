@@ -146,24 +146,18 @@ class SolveEnding:
         """Return the end that a document tells, or None: on a network a stranger may have written it."""
         if not isinstance(said, dict):
             return None
-        digest, error, seconds = said.get("digest"), _read_error(said.get("error")), said.get("seconds")
-        try:
-            ending = Ending[str(said.get("ending"))]
-        except KeyError:
-            return None
+        ending = Ending.__members__.get(str(said.get("ending")))
+        digest, error, seconds = said.get("digest"), None, said.get("seconds")
+        match said.get("error"):
+            case {"type": str() as kind, "message": str() as message}:
+                error = {"type": kind[:100], "message": message[:_MESSAGE_LIMIT]}
         done = ending is Ending.DONE
-        if done != is_digest(digest) or done != (error is None) or not (_is_finite(seconds) and 0 <= seconds < _LATEST):
+        if ending is None or done != is_digest(digest) or done != (error is None):
             return None
-        return cls(
-            ending, digest if done else None, error, seconds, _timings(said), read_progress(said.get("progress"))
-        )
-
-
-def _read_error(said: object) -> dict[str, str] | None:
-    match said:
-        case {"type": str() as kind, "message": str() as message}:
-            return {"type": kind[:100], "message": message[:_MESSAGE_LIMIT]}
-    return None
+        if not (_is_finite(seconds) and 0 <= seconds < _LATEST):
+            return None
+        progress = read_progress(said.get("progress"))
+        return cls(ending, digest if done else None, error, seconds, _timings(said), progress)
 
 
 def read_progress(said: object) -> dict[str, Any] | None:
@@ -192,9 +186,9 @@ def _is_finite(value: object) -> TypeGuard[float]:
 def _timings(document: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Return when each stage began and ended, where that can be."""
     said = document.get("timings")
-    found: dict[str, tuple[float, float]] = {}
+    timings: dict[str, tuple[float, float]] = {}
     for name, times in list(said.items())[:_MOST_STAGES] if isinstance(said, dict) else ():
         match times:
             case [int() | float() as begun, int() | float() as ended] if 0 <= begun <= ended < _LATEST:
-                found[str(name)[:20]] = (float(begun), float(ended))
-    return found
+                timings[str(name)[:20]] = (float(begun), float(ended))
+    return timings

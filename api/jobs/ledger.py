@@ -215,14 +215,10 @@ class Ledger:
 
     def load(self) -> tuple[str | None, int]:
         """Return since when the oldest queued job waits (None without any), and the memory of running ones, in MiB."""
+        oldest = sa.select(sa.func.min(jobs.c.submitted)).where(jobs.c.state == "queued")
+        memory = sa.select(sa.func.sum(jobs.c.memory_mb)).where(jobs.c.state == "running")
         with reading(self.engine) as connection:
-            oldest = connection.execute(
-                sa.select(sa.func.min(jobs.c.submitted)).where(jobs.c.state == "queued")
-            ).scalar()
-            memory = connection.execute(
-                sa.select(sa.func.sum(jobs.c.memory_mb)).where(jobs.c.state == "running")
-            ).scalar()
-        return oldest, int(memory or 0)
+            return connection.scalar(oldest), int(connection.scalar(memory) or 0)
 
     def page(
         self,
@@ -247,10 +243,8 @@ class Ledger:
         time, digest = jobs.c.submitted, jobs.c.spec_digest
         query = sa.select(jobs).order_by(time.desc(), digest.desc()).limit(limit)
         query = query.where(*having(search, jobs.c.spec, digest, jobs.c.digest))
-        if state is not None:
-            query = query.where(jobs.c.state == state)
-        if workload is not None:
-            query = query.where(jobs.c.workload == workload)
+        fixed = {"state": state, "workload": workload}
+        query = query.filter_by(**{name: value for name, value in fixed.items() if value is not None})
         if holder is not None:
             held = sa.select(holds.c.spec_digest).where(holds.c.owner == holder)
             query = query.where(digest.in_(held))

@@ -47,15 +47,15 @@ class WorkerLoad(NamedTuple):
 
 
 def carry_out(
-    job: Job, store: str, place: Place, *, say: Callable[[Event], object], cancelled: Callable[[], bool]
+    job: Job, store: str, say: Callable[[Event], object], place: Place, cancelled: Callable[[], bool]
 ) -> None:
     """Solve, and say `started`, `progress` and `ended` as events of plain data, each with the task.
 
     Args:
         job: the solve.
         store: URL of the store that keeps the result.
-        place: whose workers do it.
         say: takes an event.
+        place: whose workers do it.
         cancelled: looked at ten times a second; True ends the solve.
     """
 
@@ -73,7 +73,9 @@ def carry_out(
             _log.exception("a solve could not be supervised")
             message = f"the solve could not be supervised: {error!r}"[:2000]
             ended = SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
-        _log.info("a solve has ended", extra={"about": _about(ended)})
+        about = {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest}
+        failure = {} if ended.error is None else {"error": ended.error["message"]}
+        _log.info("a solve has ended", extra={"about": {**about, **failure}})
     tell("ended", said=ended.document())
 
 
@@ -138,23 +140,12 @@ class _Reports:
         quiet = time.monotonic() - self._at
         if self.newest is None or quiet < REPORT_SECONDS or (self.newest is self._said and quiet < SILENT_SECONDS):
             return
-        if self.newest is self._said:
-            self.newest = _later(self.newest, quiet)
+        if self.newest is self._said:  # the worker is inside a long routine
+            left = self.newest["seconds_left"]
+            left = None if left is None or left <= quiet else left - quiet
+            self.newest = {**self.newest, "seconds": self.newest["seconds"] + quiet, "seconds_left": left}
         self._said, self._at = self.newest, time.monotonic()
         self._report(self.newest)
-
-
-def _later(event: Event, seconds: float) -> Event:
-    """The same progress, so many seconds later: the worker is inside a long routine."""
-    left = event["seconds_left"]
-    left = None if left is None or left <= seconds else left - seconds
-    return {**event, "seconds": event["seconds"] + seconds, "seconds_left": left}
-
-
-def _about(ended: SolveEnding) -> dict[str, Any]:
-    """What a line of the log says of an end."""
-    error = {} if ended.error is None else {"error": ended.error["message"]}
-    return {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest, **error}
 
 
 @cache
@@ -211,7 +202,7 @@ class LocalSolves:
             job: the job; earlier turns come first.
             room: memory in MB and threads that it takes.
         """
-        call = partial(self._carry_out, job)
+        call = partial(carry_out, job, self._store, self._listen)
         future = self._pool.submit(call, memory_mb=room[0], threads=room[1], rank=-job.turn, fresh=is_large(job))
         self._running.add(future)
         future.add_done_callback(self._running.discard)
@@ -235,6 +226,3 @@ class LocalSolves:
         running = [future for future in list(self._running) if not future.cancel()]
         if wait(running, END_SECONDS).not_done:
             _log.error("a worker has not ended within %g s; it ends with this process", END_SECONDS)
-
-    def _carry_out(self, job: Job, place: Place, cancelled: Callable[[], bool]) -> None:
-        carry_out(job, self._store, place, say=self._listen, cancelled=cancelled)

@@ -42,6 +42,7 @@ HOST = """
 import os, sys, time
 sys.path[:0] = {folders!r}
 import toy_solver
+from contextlib import closing
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.pool import Pool
@@ -51,7 +52,7 @@ def find(digest):
     return open(path).read() if os.path.exists(path) else None
 pool = Pool(1000, 2, toy_solver.MODULES)
 options = dict(find=find, store={store!r}, pool=pool, tick=0.2)
-with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
+with Ledger({url!r}) as ledger, closing(JobEngine(ledger, **options, **{more!r}).start()):
     print("ready", flush=True)
     sys.stdin.read()
 pool.close()
@@ -77,7 +78,7 @@ class Place:
         if "lease_seconds" in options:
             ledger = self.stack.enter_context(Ledger(self.url, lease_seconds=options.pop("lease_seconds")))
         engine = JobEngine(ledger, find=self.find, store=str(self.store), pool=pool, **options)
-        return self.stack.enter_context(engine)
+        return self.stack.enter_context(closing(engine.start()))
 
     def host(self, **more: Any) -> subprocess.Popen[str]:
         """An engine in a process of its own that a test may kill."""

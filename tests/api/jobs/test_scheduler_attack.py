@@ -144,8 +144,10 @@ def test_what_is_no_end_ends_nothing(spoil: Callable[[dict[str, Any]], object]) 
 
 def test_a_connection_is_ended_as_dask_ends_it() -> None:
     from distributed.comm import tcp
+    from distributed.comm.registry import backends
 
     from factorize.api.jobs import dask_cluster
 
-    assert dask_cluster._PlainTcp.abort is tcp.TCP.abort
-    assert dask_cluster._PlainTls.abort is tcp.TLS.abort
+    for scheme, comm in (("tcp", tcp.TCP), ("tls", tcp.TLS)):
+        plain_comm = backends[f"{dask_cluster.PREFIX}{scheme}"]._connector_class.comm_class
+        assert issubclass(plain_comm, comm) and plain_comm.abort is comm.abort
