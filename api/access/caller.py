@@ -240,11 +240,6 @@ class AccessKey:
             "quotas": self.quotas.document(),
         }
 
-    def in_short(self, now: float) -> dict[str, Any]:
-        """Return what the audit log says of a key."""
-        document = self.document(now)
-        return {name: document[name] for name in ("name", "scopes", "expires")}
-
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -15,9 +15,8 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -28,6 +27,7 @@ from factorize.api.access.key_register import KeyRegister
 from factorize.api.settings import Issuer
 from factorize.encoding import read_json
 from factorize.errors import MalformedJson, ServiceUnreachable
+from factorize.storage.blobs import Cache
 
 FRESH_SECONDS = 0.5
 LONGEST_CREDENTIAL = 8 << 10
@@ -36,12 +36,6 @@ _LOOKUPS = 4
 _OURS = f"{PREFIX}_".encode()
 _MISSING = "this route needs a key: send it as Authorization: Bearer, never in the address"
 _UNKNOWN = "the key is not one of this service; check that it was copied whole"
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    caller: Caller
-    looked: float
 
 
 class Gate:
@@ -66,7 +60,7 @@ class Gate:
         self._foreign = foreign
         self._defaults = defaults
         self._clock = clock
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: Cache[tuple[Caller, float]] = Cache(_KNOWN, lambda _: 1)
         self._pending: dict[bytes, asyncio.Future[Caller]] = {}
         self._limiters: dict[bool, CapacityLimiter] = {}
 
@@ -82,8 +76,8 @@ class Gate:
         """
         name = hashlib.sha256(credential).digest()
         known = self._known.get(name)
-        if known is not None and time.monotonic() - known.looked < FRESH_SECONDS:
-            return known.caller
+        if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
+            return known[0]
         looking = self._pending.get(name)
         if looking is None:  # requests that come meanwhile wait for the same look
             looking = self._pending[name] = asyncio.ensure_future(self._look(name, credential))
@@ -98,12 +92,9 @@ class Gate:
             caller = await run_sync(self.identify, credential, limiter=limiter)
             caller = replace(caller, quotas=caller.quotas.or_else(self._defaults))
         except AccessRefused:
-            self._known.pop(name, None)
+            self._known.drop(name)
             raise
-        self._known[name] = _Known(caller, looked)
-        self._known.move_to_end(name)
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+        self._known.put(name, (caller, looked))
         return caller
 
     def identify(self, credential: bytes) -> Caller:
@@ -113,7 +104,7 @@ class Gate:
             AccessRefused: nobody has it, or its key has ended or was revoked.
             StoreUnavailable, ServiceUnreachable: the ledger, or the issuer of a token, does not answer.
         """
-        text = _text(credential)
+        text = credential.decode("ascii", "replace")  # what is not ASCII is nobody's
         if self._foreign is not None and not credential.startswith(_OURS):
             return self._foreign(text)
         token = read_token(text)
@@ -148,13 +139,6 @@ def credential_in(values: list[bytes]) -> bytes:
     if scheme.lower() != b"bearer" or not credential or b" " in credential or b"," in credential:
         raise AccessRefused(_MISSING)
     return credential
-
-
-def _text(credential: bytes) -> str:
-    try:
-        return credential.decode("ascii")
-    except UnicodeDecodeError:
-        raise AccessRefused(_UNKNOWN) from None
 
 
 ISSUER_SECONDS = 600.0

@@ -53,19 +53,6 @@ class Holdings:
         self._engine, self._clock = engine, clock
         self._insert = partial(insert_into, engine)
 
-    def _charge(self, connection: sa.Connection, caller: Caller, spec_digest: str, core_seconds: float) -> None:
-        """Count a job that is begun for a caller, in the transaction that begins it, or refuse it; see `enter`."""
-        self._check_open(connection, caller, spec_digest)
-        self._check_kept(connection, caller, 0)
-        limit = caller.quotas.core_seconds_per_day
-        if limit is not None and core_seconds > limit:
-            raise TooLarge(
-                f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a smaller n "
-                "or a structured mechanism, or ask the operator for a larger quota"
-            )
-        self._check_day(connection, caller, core_seconds)
-        self._add(connection, caller, core_seconds)
-
     def check_left(self, caller: Caller) -> None:
         """Refuse work whose price is not known before it ends, where no core-seconds are left of the day's.
 
@@ -166,7 +153,16 @@ class Holdings:
         """
         take_turns(connection)
         if claimed and caller.owner:
-            self._charge(connection, caller, job.spec_digest, core_seconds)
+            limit = caller.quotas.core_seconds_per_day
+            self._check_open(connection, caller, job.spec_digest)
+            self._check_kept(connection, caller, 0)
+            if limit is not None and core_seconds > limit:
+                raise TooLarge(
+                    f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a "
+                    "smaller n or a structured mechanism, or ask the operator for a larger quota"
+                )
+            self._check_day(connection, caller, core_seconds)
+            self._add(connection, caller, core_seconds)
         if caller.owner:
             self._put(connection, holds, spec_digest=job.spec_digest, owner=caller.owner)
         if not job.finished:

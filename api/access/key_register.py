@@ -80,18 +80,20 @@ class KeyRegister:
     ) -> None:
         self._engine, self._actor, self._medium = engine, actor, medium
 
-    def create(self, asked: KeyRequest, *, latest: float = math.inf) -> tuple[AccessKey, Token]:
+    def create(self, request: KeyRequest, *, latest: float = math.inf) -> tuple[AccessKey, Token]:
         """Make a key; its token is nowhere else.
 
         Args:
-            asked: the key that is asked for.
+            request: the key that is asked for.
             latest: when it ends at the latest, in seconds since 1970.
         """
         token, now = new_token(), time.time()
-        expires = min(now + asked.days * DAY, latest)
-        key = AccessKey(token.id, asked.name, frozenset(asked.scopes), token.sha256, now, expires, quotas=asked.quotas)
+        expires, scopes = min(now + request.days * DAY, latest), frozenset(request.scopes)
+        key = AccessKey(token.id, request.name, scopes, token.sha256, now, expires, quotas=request.quotas)
         with writing(self._engine) as connection:
-            connection.execute(access_keys.insert().values(**_row(key)))
+            names = ("id", "name", "secret_sha256", "created", "expires", "revoked")
+            row = {name: getattr(key, name) for name in names} | key.quotas.document()
+            connection.execute(access_keys.insert().values(**row, scopes=" ".join(sorted(key.scopes))))
             self._note(connection, "key created", key)
         return key, token
 
@@ -107,10 +109,10 @@ class KeyRegister:
         Raises:
             NotFound: there is none of this id.
         """
-        found = self.find(key_id)
-        if found is None:
+        key = self.find(key_id)
+        if key is None:
             raise NotFound(f"the ledger has no key {key_id[:24]}; `factorize keys list` shows those it has")
-        return found
+        return key
 
     def all(self) -> list[AccessKey]:
         """Return all keys, the oldest first."""
@@ -173,15 +175,9 @@ class KeyRegister:
         return key
 
     def _note(self, connection: sa.Connection, event: str, key: AccessKey) -> None:
-        add_row(connection, event, actor=self._actor, subject=key.id, detail=key.in_short(time.time()))
-
-
-def _row(key: AccessKey) -> dict[str, Any]:
-    names = ("id", "name", "secret_sha256", "created", "expires", "revoked")
-    return {name: getattr(key, name) for name in names} | {
-        "scopes": " ".join(sorted(key.scopes)),
-        **key.quotas.document(),
-    }
+        document = key.document(time.time())
+        detail = {name: document[name] for name in ("name", "scopes", "expires")}
+        add_row(connection, event, actor=self._actor, subject=key.id, detail=detail)
 
 
 def _key(row: sa.Row[Any]) -> AccessKey:

@@ -14,7 +14,6 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -102,27 +101,30 @@ class Place:
 
 
 class Solve(Future[Any]):
-    """A call that was submitted. `cancel` also tells one that runs to stop."""
+    """A call that was submitted. `cancel` also tells one that runs to stop.
 
-    def __init__(self) -> None:
+    Args:
+        call: gets its place, and what says whether it was cancelled.
+        order: of those that wait the least comes first.
+        room: memory in units of 2^20 bytes, and threads.
+        fresh: whether its workers are its own.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Place, Callable[[], bool]], Any],
+        order: tuple[int, int],
+        room: tuple[int, int],
+        fresh: bool,
+    ) -> None:
         super().__init__()
         self.stop = threading.Event()
+        self.call, self.order, self.room, self.fresh = call, order, room, fresh
 
     def cancel(self) -> bool:
         """Keep it from running; whether it never will."""
         self.stop.set()
         return super().cancel()
-
-
-@dataclass(order=True)
-class _Waiting:
-    rank: int
-    number: int
-    memory_mb: int = field(compare=False)
-    threads: int = field(compare=False)
-    fresh: bool = field(compare=False)
-    call: Callable[[Place, Callable[[], bool]], Any] = field(compare=False)
-    future: Solve = field(compare=False)
 
 
 class Pool:
@@ -146,7 +148,7 @@ class Pool:
         self._free_mb, self._free_threads = self.memory_mb, self.processors
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Solve] = []
         self._pairs: set[Pair] = set()
         self._idle: list[Pair] = []
         self._warming: threading.Thread | None = None
@@ -184,12 +186,11 @@ class Pool:
             rank: larger ones come first, among equals the first; one that does not fit lets others pass.
             fresh: whether its workers are its own.
         """
-        future = Solve()
         with self._lock:
-            waiting = _Waiting(-rank, next(self._numbers), memory_mb, threads, fresh, call, future)
-            insort(self._waiting, waiting)
+            solve = Solve(call, (-rank, next(self._numbers)), (memory_mb, threads), fresh)
+            insort(self._waiting, solve, key=lambda one: one.order)
             self._admit()
-        return future
+        return solve
 
     @contextmanager
     def place(self, *, fresh: bool = False) -> Iterator[Place]:
@@ -217,8 +218,8 @@ class Pool:
         """Kill all workers, and wait for the calls that had them."""
         with self._lock:
             self._closed = True
-            for waiting in self._waiting:
-                waiting.future.cancel()
+            for solve in self._waiting:
+                solve.cancel()
             self._waiting.clear()
             pairs = list(self._pairs)
         for pair in pairs:
@@ -230,33 +231,34 @@ class Pool:
 
     def _admit(self) -> None:
         """Start what fits."""
-        for waiting in list(self._waiting):
-            if waiting.memory_mb <= self._free_mb and waiting.threads <= self._free_threads:
-                self._waiting.remove(waiting)
-                if waiting.future.set_running_or_notify_cancel():
-                    self._free_mb -= waiting.memory_mb
-                    self._free_threads -= waiting.threads
-                    self._threads.submit(self._run, waiting)
+        for solve in list(self._waiting):
+            memory_mb, threads = solve.room
+            if memory_mb <= self._free_mb and threads <= self._free_threads:
+                self._waiting.remove(solve)
+                if solve.set_running_or_notify_cancel():
+                    self._free_mb -= memory_mb
+                    self._free_threads -= threads
+                    self._threads.submit(self._run, solve)
 
-    def _run(self, waiting: _Waiting) -> None:
-        pair = self._taken(waiting.fresh)
+    def _run(self, solve: Solve) -> None:
+        pair, (memory_mb, threads) = self._taken(solve.fresh), solve.room
 
         def give_back() -> None:
-            self._give_back(pair, waiting.fresh)
+            self._give_back(pair, solve.fresh)
             with self._lock:
-                self._free_mb += waiting.memory_mb
-                self._free_threads += waiting.threads
+                self._free_mb += memory_mb
+                self._free_threads += threads
                 self._admit()
 
         place = Place(pair, give_back)
         try:
-            answer = waiting.call(place, waiting.future.stop.is_set)
+            answer = solve.call(place, solve.stop.is_set)
         except BaseException as error:
             place.release()
-            waiting.future.set_exception(error)
+            solve.set_exception(error)
         else:
             place.release()
-            waiting.future.set_result(answer)
+            solve.set_result(answer)
 
     def _taken(self, fresh: bool) -> Pair:
         warming = self._warming

@@ -27,11 +27,11 @@ class Stages:
     """Passes a solver's steps on, and says where the solve is after it.
 
     Args:
-        told: gets all progress.
+        callback: gets all progress.
     """
 
-    def __init__(self, told: ProgressCallback) -> None:
-        self._told = told
+    def __init__(self, callback: ProgressCallback) -> None:
+        self._callback = callback
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
         self._entered = [("solve", time.time())]
@@ -39,7 +39,7 @@ class Stages:
     def step(self, progress: Progress) -> None:
         """Pass a solver's step on; the callback of a solve."""
         self._last = progress
-        self._told(progress)
+        self._callback(progress)
 
     def timings(self) -> dict[str, tuple[float, float]]:
         """Return when each stage began and ended, in seconds since 1970; the last ends now."""
@@ -50,7 +50,7 @@ class Stages:
         """Begin the next stage: `prove` or `store`."""
         self._entered.append((phase, time.time()))
         passed = time.monotonic() - self._began
-        self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
+        self._callback(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
 
 
 _PROOFS: dict[str, tuple[str, Document]] = {"solve": ("certify", {}), "form": ("check", {"strict": False})}
@@ -90,10 +90,10 @@ def published(
     with store.objects.stage() as staged:
         path, pair = str(staged.path), place.pair
 
-        def ask(worker: Any, name: str, asked: Document, progress: Callable[[Document], object]) -> Any:
+        def ask(worker: Any, name: str, about: Document, progress: Callable[[Document], object]) -> Any:
             return worker.ask(
                 name,
-                {**asked, "path": path, "store": store.url},
+                {**about, "path": path, "store": store.url},
                 seconds=max(0.0, end - time.monotonic()),
                 memory_mb=memory_mb,
                 threads=threads,
@@ -144,11 +144,10 @@ def read_names(text: str | None) -> tuple[MatrixName, ...]:
         InvalidParameter: an unknown name.
     """
     names = [] if text is None else text.split(",")
-    for name in names:
-        if name not in MATRIX_NAMES:
-            known = ", ".join(MATRIX_NAMES)
-            message = f"matrix {name[:20]!r} is not one of {known}; write them with commas between, such as C,C_inv"
-            raise InvalidParameter(message, field="matrices")
+    for name in (name for name in names if name not in MATRIX_NAMES):
+        known = ", ".join(MATRIX_NAMES)
+        message = f"matrix {name[:20]!r} is not one of {known}; write them with commas between, such as C,C_inv"
+        raise InvalidParameter(message, field="matrices")
     return tuple(name for name in MATRIX_NAMES if name in names)
 
 

@@ -18,18 +18,14 @@ _ROOT = os.path.realpath(Path(os.path.abspath(__file__)).parents[__name__.count(
 
 def search_path() -> list[str]:
     """Return `sys.path` as absolute folders without the working folder; our own folder is in it, wherever that is."""
-    here = _working_folder()
-    found = [os.path.abspath(entry) for entry in sys.path if entry and os.path.realpath(entry) != here]
-    return found if _ROOT in map(os.path.realpath, found) else [_ROOT, *found]
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # it was removed; nothing can be imported from it
+        here = None
+    folders = [os.path.abspath(entry) for entry in sys.path if entry and os.path.realpath(entry) != here]
+    return folders if _ROOT in map(os.path.realpath, folders) else [_ROOT, *folders]
 
 
 def leave_working_folder() -> None:
     """Take the working folder off this process's `sys.path`, where `python -m` or PYTHONPATH=. has put it."""
     sys.path[:] = search_path()
-
-
-def _working_folder() -> str | None:
-    try:
-        return os.path.realpath(os.getcwd())
-    except FileNotFoundError:  # it was removed; nothing can be imported from it
-        return None

@@ -97,8 +97,8 @@ class Worker:
                 raise
             self.answers += 1
             if event["event"] == "failed":
-                told = event["error"]
-                error = refused(told["type"], told["message"], told["field"], memory_mb=memory_mb)
+                named = event["error"]
+                error = refused(named["type"], named["message"], named["field"], memory_mb=memory_mb)
                 if isinstance(error, WorkerEnded):
                     self._end()
                 raise error

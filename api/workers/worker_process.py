@@ -45,33 +45,27 @@ class Tell(Protocol):
 
 
 class _Stream:
-    """The stdout of the protocol; whatever else is printed goes to stderr."""
+    """The stdout of the protocol; whatever else is printed goes to stderr. Progress is told not too often."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="ascii")
         os.dup2(2, 1)
+        self._next = 0.0
+        self._unsaid: Document = {}
 
     def say(self, event: str, **more: Any) -> None:
-        self._out.write(json.dumps({"event": event, **more}) + "\n")
+        """Write an event, after the last step of progress that was not told."""
+        steps = [{"event": "progress", **self._unsaid}] if self._unsaid else []
+        self._unsaid = {}
+        for said in (*steps, {"event": event, **more}):
+            self._out.write(json.dumps(said) + "\n")
         self._out.flush()
 
-
-class _Told:
-    """Progress that is passed on, not too often, its last step always."""
-
-    def __init__(self, say: Callable[..., None]) -> None:
-        self._say, self._next = say, 0.0
-        self._unsaid: Document | None = None
-
-    def __call__(self, **progress: Any) -> None:
+    def tell(self, **progress: Any) -> None:
         self._unsaid = progress
         if time.monotonic() >= self._next:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._unsaid is not None:
-            self._say("progress", **self._unsaid)
-            self._unsaid, self._next = None, time.monotonic() + _QUIET_SECONDS
+            self._unsaid, self._next = {}, time.monotonic() + _QUIET_SECONDS
+            self.say("progress", **progress)
 
 
 def main(name: str, watch: int) -> None:
@@ -94,19 +88,16 @@ def main(name: str, watch: int) -> None:
 
 
 def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream, answered: int) -> None:
-    told = _Told(stream.say)
     try:
         with _limited(document["memory_mb"], document["threads"]):
-            answer = question(document["request"], told)
+            answer = question(document["request"], stream.tell)
     except (FactorizeError, MemoryError) as error:
-        told.flush()
         kind = error.slug if isinstance(error, FactorizeError) else type(error).__name__
         field = getattr(error, "field", None)
         stream.say("failed", error={"type": kind, "message": str(error), "field": field})
-        return
-    told.flush()
-    worn = answered >= MOST_ANSWERS or _status_bytes("VmRSS:") > MOST_BYTES
-    stream.say("done", answer=answer, worn=worn)
+    else:
+        worn = answered >= MOST_ANSWERS or _status_bytes("VmRSS:") > MOST_BYTES
+        stream.say("done", answer=answer, worn=worn)
 
 
 @contextmanager
