@@ -112,30 +112,22 @@ def exit_code(error: Exception) -> ExitCode:
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
-    if isinstance(error, ServiceError):
-        return _service_code(error)
+    if isinstance(error, ServiceError):  # a problem that the service answered with: its type, then its status
+        if str(error.problem.get("type", "")).endswith(("corrupt-object", "revoked")):
+            return ExitCode.VERIFICATION_FAILED
+        if error.status is not None and 400 <= error.status < 500:
+            return ExitCode.USAGE
+        return ExitCode.UNREACHABLE if error.status == 503 else ExitCode.SOLVE_FAILED
     # A file that the user named cannot be read or written; or there is no room for a result.
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
     return ExitCode.SOLVE_FAILED if full else ExitCode.USAGE
 
 
-def _service_code(error: ServiceError) -> ExitCode:
-    """A problem that the service answered with: its own words decide, then its status."""
-    kind = str(error.problem.get("type", ""))
-    if kind.endswith(("corrupt-object", "revoked")):
-        return ExitCode.VERIFICATION_FAILED
-    if error.status is not None and 400 <= error.status < 500:
-        return ExitCode.USAGE
-    return ExitCode.UNREACHABLE if error.status == 503 else ExitCode.SOLVE_FAILED
-
-
 def error_document(error: Exception) -> dict[str, Any]:
     """Return the JSON form of an expected error: type, detail, and where a spec is wrong one entry per place."""
     cause = error.cause if isinstance(error, VerificationFailed) else error
-    document: dict[str, Any] = {
-        "type": cause.slug if isinstance(cause, FactorizeError) else "file-error",
-        "detail": error_text(cause),
-    }
+    kind = cause.slug if isinstance(cause, FactorizeError) else "file-error"
+    document: dict[str, Any] = {"type": kind, "detail": error_text(cause)}
     places = _places(cause)
     if places:
         document["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in places]
@@ -255,10 +247,8 @@ def _with_shared(function: Any) -> Any:
     def command(**values: Any) -> Any:
         service = values.get("service")
         if service is not None and values["store"] is not None:
-            told = (
-                f"the service {service} has a store of its own; leave --store, or --service and FACTORIZE_SERVICE, out"
-            )
-            raise InvalidParameter(told, field="store")
+            way_out = "leave --store, or --service and FACTORIZE_SERVICE, out"
+            raise InvalidParameter(f"the service {service} has a store of its own; {way_out}", field="store")
         shown = function(**{name: values[name] for name in values if name in (*signature.parameters, "fields")})
         if not isinstance(shown, tuple):
             return shown
@@ -291,22 +281,19 @@ TERMS = {
 
 def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     """Return the certificate's numbers, one per line."""
-    sensitivity, loss = certificate["sensitivity"], certificate["loss"]
+    sensitivity, loss, gap = certificate["sensitivity"], certificate["loss"], certificate["relative_gap"]
     kind = "exact" if sensitivity["kind"] == "exact" else "an upper bound"
-    lines = [
-        f"sensitivity   {sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
-        f"objective     {_loss(loss['objective'], 12)}",
-        f"rmse          {_loss(loss['rmse'], 12)}",
-        f"max error     {_loss(loss['max_error'], 12)}",
-        f"last iterate  {_loss(loss['last_iterate'], 12)}",
-        f"lower bound   {_bound(certificate['lower_bound'])}",
-    ]
-    if certificate.get("class_lower_bound"):
-        lines.append(f"class bound   {_bound(certificate['class_lower_bound'])}")
-    gap = certificate["relative_gap"]
-    lines.append(f"relative gap  {'unknown' if gap is None else format(gap, '.3g')}")
-    lines.append(f"residual      {certificate['residual']['max_abs']:.3g}")
-    lines.append(f"converged     {'yes' if certificate['converged'] else 'no'}")
+    named = {"objective": "objective", "rmse": "rmse", "max error": "max_error", "last iterate": "last_iterate"}
+    numbers = {
+        "sensitivity": f"{sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
+        **{name: _loss(loss[field], 12) for name, field in named.items()},
+        "lower bound": _bound(certificate["lower_bound"]),
+        **({"class bound": _bound(own)} if (own := certificate.get("class_lower_bound")) else {}),
+        "relative gap": "unknown" if gap is None else format(gap, ".3g"),
+        "residual": f"{certificate['residual']['max_abs']:.3g}",
+        "converged": "yes" if certificate["converged"] else "no",
+    }
+    lines = [f"{name:<14}{text}" for name, text in numbers.items()]
     return lines + [f"warning       {text}" for text in certificate["warnings"]]
 
 

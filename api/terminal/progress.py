@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from html import escape
 from importlib.util import find_spec
@@ -235,23 +235,19 @@ def _rich() -> RichProgress:
 
 def show_event(shown: Display, event: Event) -> None:
     """Show what a service says of a solve, and how far a download is."""
+    from factorize.solution import Progress
+
     data = event.data
     if event.kind == "download":
         shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
     elif event.kind == "progress":
-        shown.report(progress_of(data))
-
-
-def progress_of(event: Mapping[str, Any]) -> Progress:
-    """Return what a service says of a running solve."""
-    from factorize.solution import Progress
-
-    gaps = (event.get("relative_gap"), event.get("class_gap"))
-    phase, left = event.get("phase") or "refine", event.get("seconds_left")
-    return Progress(event.get("iteration") or 0, *gaps, event.get("seconds") or 0.0, phase, left)
+        gaps = (data.get("relative_gap"), data.get("class_gap"))
+        phase, left = data.get("phase") or "refine", data.get("seconds_left")
+        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0, phase, left))
 
 
 GRACE_SECONDS = 3.0
+_DONE = b"\0"  # no signal has this number
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -263,9 +259,8 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
         grace_seconds: what the block gets to end by itself after the first SIGINT.
     """
     signals_read, signals_write = os.pipe()
-    done_read, done_write = os.pipe()
     os.set_blocking(signals_write, False)
-    watcher = threading.Thread(target=_watch, args=(signals_read, done_read, grace_seconds), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(signals_read, grace_seconds), daemon=True)
     # The interpreter's own C handler writes the signal's number there, also while the main thread is in a C call.
     before = signal.set_wakeup_fd(signals_write, warn_on_full_buffer=False)
     hook, sys.unraisablehook = sys.unraisablehook, _without_interrupts(sys.unraisablehook)
@@ -275,9 +270,9 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         signal.set_wakeup_fd(before)
-        os.close(done_write)
+        os.write(signals_write, _DONE)
         watcher.join()
-        for descriptor in (signals_read, signals_write, done_read):
+        for descriptor in (signals_read, signals_write):
             os.close(descriptor)
 
 
@@ -291,25 +286,22 @@ def _without_interrupts(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return report
 
 
-def _watch(signals: int, done: int, grace_seconds: float) -> None:
+def _watch(signals: int, grace_seconds: float) -> None:
     """Wait for SIGINT, then for the block's end, the next SIGINT or the end of the grace, whichever comes first."""
     patience: float | None = None
     while True:
-        ready, _, _ = select.select([signals, done], [], [], patience)
-        if done in ready:
+        ready, _, _ = select.select([signals], [], [], patience)
+        numbers = os.read(signals, 64) if ready else b""
+        if _DONE in numbers:
             return
-        interrupts = os.read(signals, 64).count(signal.SIGINT) if ready else 0  # both, if they come at once
+        interrupts = numbers.count(signal.SIGINT)  # both, if they come at once
         if interrupts > 1 or (patience is not None and (interrupts or not ready)):
             _end()
         if interrupts:
             patience = grace_seconds
-            _announce(grace_seconds)
-
-
-def _announce(grace_seconds: float) -> None:
-    clear = b"\r\x1b[K" if sys.stderr.isatty() else b""
-    text = f"ending after this step, in {grace_seconds:g} s at the latest; Ctrl-C again ends at once\n"
-    os.write(2, clear + text.encode())
+            clear = b"\r\x1b[K" if sys.stderr.isatty() else b""
+            text = f"ending after this step, in {grace_seconds:g} s at the latest; Ctrl-C again ends at once\n"
+            os.write(2, clear + text.encode())
 
 
 def _end() -> None:
@@ -329,12 +321,6 @@ def describe_seconds(seconds: float) -> str:
 def state_text(progress: Progress) -> str:
     """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
     left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
-    return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
-
-
-def _gap_text(progress: Progress) -> str:
-    if progress.relative_gap is not None:
-        return f"gap {progress.relative_gap:.2e}"
-    if progress.class_gap is not None:
-        return f"gap within its class {progress.class_gap:.2e}"
-    return "no gap yet"
+    gap = "no gap yet" if progress.class_gap is None else f"gap within its class {progress.class_gap:.2e}"
+    gap = gap if progress.relative_gap is None else f"gap {progress.relative_gap:.2e}"
+    return _DOING.get(progress.phase, "{gap}").format(gap=gap) + left

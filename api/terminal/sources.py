@@ -112,13 +112,13 @@ def full_digest(text: str, results: Store) -> str:
     """
     if is_digest(text):
         return text
-    found = results.index.beginning(text)
-    if not found:
+    names = results.index.beginning(text)
+    if not names:
         raise NotFound(f"the store {results.url} has nothing that begins with {text}; `factorize ls` lists what it has")
-    if len(found) > 1:
-        shown = ", ".join(name[: len(text) + 6] for name in found[:4])
-        raise InvalidParameter(f"{text} begins {len(found)} digests, {shown}; give more of it", field="target")
-    return found[0]
+    if len(names) > 1:
+        shown = ", ".join(name[: len(text) + 6] for name in names[:4])
+        raise InvalidParameter(f"{text} begins {len(names)} digests, {shown}; give more of it", field="target")
+    return names[0]
 
 
 def open_target(target: str, store: str | None) -> Factorization:

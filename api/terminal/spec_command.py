@@ -49,11 +49,15 @@ class SpecCommand(typer.core.TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's own parameters, and in help and completion the fields of specs."""
-        found = super().get_params(ctx)
+        parameters = super().get_params(ctx)
         if self._listing or ctx.resilient_parsing:
-            own = {flag: parameter for parameter in found for flag in parameter.opts}
-            found = found + [_option(own["--store"], word) for word in _words() if _flag(word.name) not in own]
-        return found
+            from factorize.plain_data.words import words_of
+            from factorize.spec import Spec
+
+            own = {flag: parameter for parameter in parameters for flag in parameter.opts}
+            words = [named[0] for named in words_of(Spec).values() if _flag(named[0].name) not in own]
+            parameters = parameters + [_option(own["--store"], word) for word in words]
+        return parameters
 
     def _with_spec(self, args: list[str]) -> list[str]:
         """Return the arguments with the spec as JSON where one is said in words."""
@@ -82,7 +86,7 @@ class SpecCommand(typer.core.TyperCommand):
             if flag in own or not text.startswith("--"):
                 if flag not in own and not said:
                     said = True
-                    if _is_word(text):
+                    if _WORD.fullmatch(text) and not is_name(text) and not Path(text).exists():
                         taken["workload"], place = text, len(left)
                         continue
                 left.append(text)
@@ -104,16 +108,10 @@ def complete_spec(incomplete: str) -> list[str]:
     return kinds + [f"{path}/" if path.is_dir() else str(path) for path in files]
 
 
-def _words() -> list[Word]:
-    """Return what may be given, each name once."""
-    from factorize.plain_data.words import words_of
-    from factorize.spec import Spec
-
-    return [words[0] for words in words_of(Spec).values()]
-
-
 def _option(pattern: Any, word: Word) -> Any:
     """Return the option of a word: another option with its name, help and completion."""
+    from typer._click.shell_completion import CompletionItem
+
     from factorize.plain_data.fields import literals_in, takes_numbers
 
     option = copy.copy(pattern)
@@ -126,19 +124,9 @@ def _option(pattern: Any, word: Word) -> Any:
     if not word.parts:
         kinds = f" {', '.join(word.kinds)}" if word.kinds else ""
         option.help = f"Of {owner}{kinds}. {option.help}".strip()
-    complete = [_completion(value) for value in values]
+    complete = [CompletionItem(value) for value in values]
     option.shell_complete = lambda _, start: [item for item in complete if item.value.startswith(start)]
     return option
-
-
-def _completion(value: str) -> Any:
-    from typer._click.shell_completion import CompletionItem
-
-    return CompletionItem(value)
-
-
-def _is_word(text: str) -> bool:
-    return _WORD.fullmatch(text) is not None and not is_name(text) and not Path(text).exists()
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -198,8 +186,8 @@ class ModelCommand(typer.core.TyperCommand):
         self._params = own
 
     def _called(self, **values: Any) -> Any:
-        given = {name: values.pop(name) for name in self._fields or ()}
-        fields = {name: value for name, value in given.items() if value not in (None, (), [])}
+        typed = {name: values.pop(name) for name in self._fields or ()}
+        fields = {name: value for name, value in typed.items() if value not in (None, (), [])}
         return self._function(**values, fields=fields)
 
 
@@ -241,11 +229,11 @@ def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | N
 
 def _about(model: Any) -> dict[str, str]:
     """Return what the docstrings of a model and its bases say of each field, in the words of a command line."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for name, text in (entry for owner in model.__mro__ for entry in _ABOUT.findall(owner.__doc__ or "")):
         words = re.sub(r"`(\w+)`", lambda word: _flag(word[1]) if word[1] in model.model_fields else word[1], text)
-        found.setdefault(name, " ".join((words[0].upper() + words[1:] if text[0] != "`" else words).split()))
-    return found
+        meanings.setdefault(name, " ".join((words[0].upper() + words[1:] if text[0] != "`" else words).split()))
+    return meanings
 
 
 def _flag(name: str) -> str:

@@ -86,26 +86,23 @@ def _check_count(count: int, path: Path) -> None:
 
 
 def _read_grid(path: Path) -> Iterator[ListedSpec]:
-    document = _parse_toml(path)
+    try:
+        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParameter(f"{path} is not TOML: {error}") from None
     unknown = sorted(set(document) - set(_TABLES))
     if unknown:
         raise InvalidParameter(f"{path}: unknown table [{unknown[0]}]; a grid has [spec], [grid] and [[exclude]]")
     base = _table(document, "spec", path)
     axes = _axes(_table(document, "grid", path), path)
     excluded = [_flat(table) for table in _excludes(document, path)]
-    _check_exclude_fields(excluded, axes, base, path)
+    _check_exclude_fields(excluded, set(axes) | set(_flat(base)), path)
     _check_count(math.prod(map(len, axes.values())), path)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         if not any(_matches(base, values, rule) for rule in excluded):
-            yield _entry(_label(values), _as_json(base, values))
-
-
-def _parse_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidParameter(f"{path} is not TOML: {error}") from None
+            # As JSON, so that it is read by the one strict reader; a TOML date becomes a refused string.
+            yield _entry(_label(values), json.dumps(_merged(base, values), default=str))
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -139,49 +136,32 @@ def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
     for field, values in axes.items():
         if not isinstance(values, list) or not values:
             raise InvalidParameter(f"{path}: the grid's field {field!r} needs a list of values; write [{values!r}]")
-        _check_twice(field, values, path)
-    _check_nesting(list(axes), path)
-    return axes
-
-
-def _check_twice(field: str, values: list[Any], path: Path) -> None:
-    text, count = Counter(map(repr, values)).most_common(1)[0]
-    if count > 1:
-        raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
-
-
-def _check_nesting(fields: list[str], path: Path) -> None:
-    """A field and a part of it cannot both vary: one would overwrite the other."""
-    for outer, inner in itertools.permutations(fields, 2):
-        if inner.startswith(f"{outer}."):
+        text, count = Counter(map(repr, values)).most_common(1)[0]
+        if count > 1:
+            raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
+    for outer, inner in itertools.permutations(axes, 2):
+        if inner.startswith(f"{outer}."):  # one would overwrite the other
             raise InvalidParameter(
                 f"{path}: the grid varies both {outer!r} and {inner!r}, a part of it; list the combinations as "
                 f"tables under {outer!r}"
             )
+    return axes
 
 
-def _check_exclude_fields(
-    excluded: list[dict[str, Any]], axes: Mapping[str, Any], base: Mapping[str, Any], path: Path
-) -> None:
+def _check_exclude_fields(excluded: list[dict[str, Any]], fields: set[str], path: Path) -> None:
     """A misspelt field would exclude nothing, silently."""
-    known = set(axes) | set(_flat(base))
-    for rule in excluded:
-        for field in rule:
-            if not any(field == name or field.startswith(f"{name}.") for name in known):
-                raise InvalidParameter(
-                    f"{path}: [[exclude]] names {field!r}, which neither [grid] nor [spec] sets; "
-                    f"they set {', '.join(sorted(known)) or 'nothing'}"
-                )
+    for field in itertools.chain(*excluded):
+        if not any(field == name or field.startswith(f"{name}.") for name in fields):
+            raise InvalidParameter(
+                f"{path}: [[exclude]] names {field!r}, which neither [grid] nor [spec] sets; "
+                f"they set {', '.join(sorted(fields)) or 'nothing'}"
+            )
 
 
 def _matches(base: Mapping[str, Any], values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    leaves = _flat(_merged(base, values))
-    return all(field in leaves and _same(leaves[field], wanted) for field, wanted in rule.items())
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    """Equal, where 1 and true are not."""
-    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+    """Say whether an [[exclude]] table has the values of a combination; 1 and true are not equal here."""
+    leaves = {field: (isinstance(value, bool), value) for field, value in _flat(_merged(base, values)).items()}
+    return all(leaves.get(field) == (isinstance(value, bool), value) for field, value in rule.items())
 
 
 def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,11 +175,6 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
                 raise InvalidParameter(f"the grid sets {field!r}, but [spec] gives {folder!r} a value and no fields")
         table[last] = value
     return merged
-
-
-def _as_json(base: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """The spec as JSON text, so that it is read by the one strict reader; a TOML date becomes a refused string."""
-    return json.dumps(_merged(base, values), default=str)
 
 
 def _label(values: Mapping[str, Any]) -> str:
