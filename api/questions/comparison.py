@@ -94,8 +94,8 @@ def request_for(spec: Spec, **options: Any) -> CompareRequest:
     Raises:
         InvalidSpec: see `read_request`.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    return read_request({"spec": spec.document(), **given}).model_copy(update={"spec": spec})
+    fields = {name: value for name, value in options.items() if value is not None}
+    return read_request({"spec": spec.document(), **fields}).model_copy(update={"spec": spec})
 
 
 def comparison(
@@ -178,12 +178,12 @@ def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
 
 def text(table: dict[str, Any]) -> str:
     """Return the table for people."""
-    sampled = bool(table["samplings"])
+    sampled, timed = bool(table["samplings"]), bool(table.get("step_pace"))
     rows = table["rows"]
     private = any(row["rmse_at_privacy"] is not None for row in rows)
     width = 2 + max([len("mechanism"), *(len(name_of(row)) for row in rows)])
-    timed = bool(table.get("step_pace"))
-    head = (_SAMPLED_HEAD if sampled else _head(private)) + (f"{'s/step':>10}" if timed else "")
+    head = _SAMPLED_HEAD if sampled else _HEAD.format("  at privacy" if private else "")
+    head += f"{'s/step':>10}" if timed else ""
     lines = [f"{' mechanism':<{width}}{head}"]
     marked = {one["row"] for one in chosen_of(table)}
     for number, row in enumerate(rows):
@@ -195,17 +195,17 @@ def text(table: dict[str, Any]) -> str:
             f"{_UNFINISHED} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
         )
     lines += _bounds(table) + _chosen(table, sampled)
-    lines += [_scheme(one) for one in table["samplings"]]
+    for one in table["samplings"]:
+        why = f" No row: it {one['misfit']}." if one["misfit"] else ""
+        lines.append(f"{one['sampling']} ({one['title']}): {one['loader']} Secret: {one['secret']}.{why}")
     lines += [f"left out: {name_of(refused)}: {refused['reason']}" for refused in table["refused"]]
     return "\n".join(lines)
 
 
-def _head(private: bool) -> str:
-    return (
-        f"{'objective':>13}{'gap %':>9}{'rmse':>10}{'max error':>11}"
-        + (f"{'at privacy':>12}" if private else "")
-        + f"{'sens.':>9}{'kind':>7}{'vectors':>9}{'redraws':>9}{'flops':>9}{'s':>7}"
-    )
+_HEAD = (
+    f"{'objective':>13}{'gap %':>9}{'rmse':>10}{'max error':>11}{{}}"
+    f"{'sens.':>9}{'kind':>7}{'vectors':>9}{'redraws':>9}{'flops':>9}{'s':>7}"
+)
 
 
 def _row(row: dict[str, Any], private: bool) -> str:
@@ -252,7 +252,8 @@ def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
     for one in chosen:
         lines.append(f"* {one['reason']}")
         if sampled or several:
-            lines.append(f"{_within(one) if several else 'next'}: {table['rows'][one['row']]['next_command']}")
+            within = f", within {one['budget']}" if several else ""
+            lines.append(f"next{within}: {table['rows'][one['row']]['next_command']}")
     if table.get("step_pace"):
         pace = table["step_pace"]
         lines.append(f"s/step: noise of a step for {pace['parameters']} parameters, by {pace['basis']}")
@@ -263,10 +264,6 @@ def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
     return [*lines, f"{units}; {gap}"]
 
 
-def _within(one: dict[str, Any]) -> str:
-    return f"next, within {one['budget']}"
-
-
 def chosen_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the recommendations of a table, one for each memory budget that a row fits."""
     if "recommendations" in table:
@@ -274,20 +271,12 @@ def chosen_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"budget": None, **table["recommendation"]}] if table["recommendation"] else []
 
 
-def _scheme(one: dict[str, Any]) -> str:
-    why = f" No row: it {one['misfit']}." if one["misfit"] else ""
-    return f"{one['sampling']} ({one['title']}): {one['loader']} Secret: {one['secret']}.{why}"
-
-
 def name_of(row: dict[str, Any]) -> str:
     """Return mechanism and parameters, whether columns are normalised, what it is optimised for, and if it finished."""
-    parameters = [f"{name}={_brief(value)}" for name, value in row["parameters"].items()]
+    brief = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row["parameters"].items()}
+    parameters = [f"{name}={value}" for name, value in brief.items()]
     parameters += [row["normalization"]] if row["normalization"] not in (None, "none") else []
     parameters += [f"for the {row['optimized_for']}"] if row.get("optimized_for") else []
     parameters += [f"for {row['optimized_under']}"] if row.get("optimized_under") else []
     name = f"{row['mechanism']}({', '.join(parameters)})" if parameters else str(row["mechanism"])
     return name if row.get("converged", True) else name + _UNFINISHED
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

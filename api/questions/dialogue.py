@@ -36,29 +36,29 @@ DEFAULTS = {"epochs": "1", "memory": ",".join(map(str, DEFAULT_MEMORY))}
 """Answers that are shown, and taken where nothing is typed."""
 
 
-def answers(kind: type[Job], given: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
+def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
     """Return the answers to all questions that were not answered by options.
 
     Args:
         kind: of the job.
-        given: answers by name; those that are None are asked for.
+        known: answers by name; those that are None are asked for.
         ask: see `Ask`.
         tell: shows why an answer is none.
     """
-    found = {name: value for name, value in given.items() if value is not None}
+    replies = {name: value for name, value in known.items() if value is not None}
     for name, text in QUESTIONS[kind].items():
         default = DEFAULTS.get(name, "")
-        while name not in found:
+        while name not in replies:
             typed = ask(f"{text} [{default}] " if default else f"{text} ")  # what it raises ends the dialogue
             try:
                 answer = read(name, typed.strip() or default, kind)
                 if name == "batch_size":
-                    check_batch(found["examples"], answer)
+                    check_batch(replies["examples"], answer)
             except InvalidParameter as error:
                 tell(str(error))
             else:
-                found[name] = answer
-    return found
+                replies[name] = answer
+    return replies
 
 
 def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:
@@ -69,7 +69,12 @@ def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:
     """
     several = [_number(part) for part in text.split(",") if part.strip()]
     answer = several if name == "memory" else _number(text)
-    check_field(name, answer, kind)
+    try:
+        read_union({name: answer}, kind)
+    except InvalidSpec as error:  # of other fields, too
+        wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
+        if wrong:
+            raise InvalidParameter(f"{name}: {wrong[0]}", field=name) from None
     return answer
 
 
@@ -81,17 +86,3 @@ def _number(text: str) -> Any:
             continue
         return int(value) if abs(value) < 2**53 and value == int(value) else value
     return text.strip()
-
-
-def check_field(name: str, value: Any, kind: type[Job]) -> None:
-    """Refuse the value of one field of a training job, whatever the others are.
-
-    Raises:
-        InvalidParameter: it is outside its limits.
-    """
-    try:
-        read_union({name: value}, kind)
-    except InvalidSpec as error:
-        wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
-        if wrong:
-            raise InvalidParameter(f"{name}: {wrong[0]}", field=name) from None

@@ -158,7 +158,7 @@ class _Compare(Question):
         return {"request": request.document()}, 0
 
     def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        return comparison(read_request(asked["request"]), store(), _telling(tell))
+        return comparison(read_request(asked["request"]), store(), _report(tell))
 
 
 class _Recommend(Question):
@@ -184,7 +184,7 @@ class _Recommend(Question):
         from factorize.api.questions.advice import advice_of, request_of
 
         job = training_job.read_job(asked["request"], self.body)
-        table = comparison(request_of(job), None, _telling(tell), fitting=True)
+        table = comparison(request_of(job), None, _report(tell), fitting=True)
         return {**advice_of(job, table), "table": table}
 
 
@@ -227,11 +227,9 @@ POSTED: dict[str, Question] = {
 """By the name of the route's operation and of the worker's question."""
 
 
-def _telling(tell: Tell) -> Report:
-    began = time.monotonic()
-    return lambda done, total, mechanism: tell(
-        done=done, total=total, mechanism=mechanism, seconds=time.monotonic() - began
-    )
+def _report(tell: Tell) -> Report:
+    began, names = time.monotonic(), ("done", "total", "mechanism")
+    return lambda *step: tell(**dict(zip(names, step, strict=True)), seconds=time.monotonic() - began)
 
 
 def make_ready() -> None:
@@ -275,7 +273,7 @@ def _answer(question: Question, request: Document, tell: Tell) -> Document:
     return question.answer(request, partial(_store, request["store"]), tell)
 
 
-QUESTIONS: dict[str, Any] = {one.__name__: one for one in (solve, form)}
+QUESTIONS: dict[str, Any] = {"solve": solve, "form": form}
 QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
 
 

@@ -163,15 +163,15 @@ class RecommendRequest(Job):
     def notes(self) -> list[str]:
         """Name the examples that are in no batch, and what a constant learning rate costs, too."""
         left = self.examples % self.batch_size
-        told = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
+        notes = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
         workload = self.workload or {"kind": "prefix"}
         if self.objective is None and workload["kind"] in _CONSTANT and not workload.get("learning_rates"):
-            told.append(
+            notes.append(
                 "the learning rate is constant; in our study (docs/choose.md) models were more accurate with one that "
                 "falls to zero (learning_rates: cosine), and, where it stays constant, with the objective lambda_tau "
                 f"and tau={self.steps}"
             )
-        return told + super().notes()
+        return notes + super().notes()
 
     def check(self) -> None:
         """Refuse a batch that is larger than the data set."""
@@ -223,11 +223,11 @@ class FleetRequest(Job):
     def loader(self) -> dict[str, Any]:
         """The timers; the choice of clients may be known."""
         apart, most = self.fleet.min_sep, self.fleet.max_participations
-        told = (
+        rule = (
             f"Ask a client in at most {most} of the rounds, at least {apart} apart; divide by a public constant, never "
             "by the number of answers."
         )
-        return {"loader": told, "secret": "nothing"}
+        return {"loader": rule, "secret": "nothing"}
 
     @property
     def title(self) -> str:
@@ -273,8 +273,8 @@ def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
     if "n" in workload:
         raise InvalidSpec([Violation("/workload/n", "n is the number of the job's steps, and follows from it")])
     if workload.get("kind") == "matrix":
-        told = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
-        raise InvalidSpec([Violation("/workload/kind", told)])
+        why = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
+        raise InvalidSpec([Violation("/workload/kind", why)])
     objective = {"objective": request.objective} if request.objective else {}
     parse_spec({"workload": {**workload, "n": request.steps}, **objective})
     return request.model_copy(update={"memory": sorted(set(request.memory))})
