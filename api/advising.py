@@ -118,9 +118,9 @@ def recommend(
     from factorize.api.questions.advice import advise
     from factorize.api.questions.training_job import FleetRequest, RecommendRequest, kind_of, read_job
 
-    asked = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
-    asked |= {"memory": [memory]} if isinstance(memory, int) else {}
-    job = read_job(asked, kind_of(asked))
+    fields = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
+    fields |= {"memory": [memory]} if isinstance(memory, int) else {}
+    job = read_job(fields, kind_of(fields))
     with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
 
@@ -134,9 +134,8 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[
 
     if not isinstance(workload, str):
         if words:
-            told = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"
-            raise InvalidParameter(told, field=next(iter(words)))
+            message = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"
+            raise InvalidParameter(message, field=next(iter(words)))
         return about({"workload": dict(workload)})
-    return about(
-        document_of_words(Spec, {"workload": workload} | {name: plain(value) for name, value in words.items()})
-    )
+    fields = {name: plain(value) for name, value in words.items()}
+    return about(document_of_words(Spec, {"workload": workload, **fields}))

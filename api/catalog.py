@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,7 +29,6 @@ from factorize.api.jobs.database import (
     results,
     writing,
 )
-from factorize.api.jobs.job import Job
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.workers.publishing import Key, form_of
 from factorize.encoding import sha256
@@ -123,8 +123,8 @@ class Catalog:
         revoked = set(map(name_in, self._store.objects.names(REVOCATIONS)))
         stored = set(map(name_in, self._store.objects.names(MANIFESTS)))
         with reading(self._engine) as connection:
-            found = connection.execute(sa.select(column.digest, column.spec_digest, column.standing))
-            known = {row.digest: row for row in found}
+            rows = connection.execute(sa.select(column.digest, column.spec_digest, column.standing))
+            known = {row.digest: row for row in rows}
         gone = {row.spec_digest for name, row in known.items() if name not in stored}
         ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
         new = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)
@@ -135,8 +135,8 @@ class Catalog:
                     connection.execute(results.delete().where(column.spec_digest.in_(part)))
                 for part in _parts(ended):
                     connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
-                for rows in _parts(come):
-                    connection.execute(self._insert(results).on_conflict_do_nothing(), rows)
+                for part in _parts(come):
+                    connection.execute(self._insert(results).on_conflict_do_nothing(), part)
         return len(new) <= READS
 
     def _row(self, digest: str) -> dict[str, Any] | None:
@@ -159,8 +159,8 @@ class Catalog:
 
 def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
     """Cut values into parts that one statement takes."""
-    listed = list(values)
-    return (listed[at : at + _BATCH] for at in range(0, len(listed), _BATCH))
+    rest = iter(values)
+    return iter(lambda: list(islice(rest, _BATCH)), [])
 
 
 def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,17 +186,8 @@ def _key_name(key: Key) -> str:
 
 def _entry(row: Any) -> dict[str, Any]:
     """Return the entry of a list that a row makes."""
-    return {
-        "spec_digest": row.spec_digest,
-        "state": "done",
-        "progress": None,
-        "error": None,
-        "submitted": row.submitted,
-        "updated": row.submitted,
-        "workload": row.workload,
-        "digest": row.digest,
-        "summary": row.summary,
-    }
+    stored = {name: getattr(row, name) for name in ("spec_digest", "submitted", "workload", "digest", "summary")}
+    return {**stored, "state": "done", "progress": None, "error": None, "updated": row.submitted}
 
 
 def listed(
@@ -220,15 +211,11 @@ def listed(
     holder = None if caller.sees_all else caller.owner
     before = None if cursor is None else read_cursor(cursor)
     query: dict[str, Any] = {"workload": workload, "search": search, "before": before, "limit": limit + 1}
-    jobs = ledger.page(state=state, holder=holder, **query)
-    aged = [((job.submitted, job.spec_digest), _entry_of_job(job)) for job in jobs]
+    aged = []
+    for job in ledger.page(state=state, holder=holder, **query):
+        more = {"workload": job.workload, "digest": job.digest, "summary": describe_spec(json.loads(job.spec))}
+        aged.append(((job.submitted, job.spec_digest), job.document() | more))
     aged += catalog.page(**query) if state in (None, "done") else []
     aged.sort(key=lambda one: one[0], reverse=True)
     following = write_cursor(*aged[limit - 1][0]) if len(aged) > limit else None
     return [entry for _, entry in aged[:limit]], following
-
-
-def _entry_of_job(job: Job) -> dict[str, Any]:
-    """Return a job's entry: its document, its spec in one line, its workload, the digest of its result."""
-    summary = describe_spec(json.loads(job.spec))
-    return {**job.document(), "workload": job.workload, "digest": job.digest, "summary": summary}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Silence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0
 """A store that took a file is not given another before."""
+_SILENT = {"database": "ledger-unreachable", "store": "store-unreachable", "engine": "scheduler-gone"}
 NOTES = ("no-workers", "other-worker", "loading")
 """What keeps solves waiting, and no request from being answered."""
 
@@ -63,37 +63,35 @@ class Readiness:
     def __init__(self, ledger: Ledger, store: Store, engine: JobEngine, scheduler: str | None) -> None:
         self._ledger, self._store, self._engine, self._scheduler = ledger, store, engine, scheduler
         self._threads = ThreadPoolExecutor(3, "readiness")
-        self._asked: dict[str, Future[list[Missing]]] = {}
+        self._answers: dict[str, Future[list[Missing]]] = {}
         self._lock = threading.Lock()
         self._probed = float("-inf")
 
     def look(self, seconds: float = ANSWER_SECONDS) -> list[Missing]:
         """Return all that is missing and all that is noteworthy; blocks for so many seconds at most."""
-        parts: dict[str, Callable[[], list[Missing]]] = {
-            "database": self._look_at_ledger,
-            "store": self._look_at_store,
-            "engine": self._look_at_engine,
-        }
-        asked = {name: self._ask(name, look) for name, look in parts.items()}
-        end = time.monotonic() + seconds
-        return [found for name, future in asked.items() for found in _answer(name, future, end - time.monotonic())]
+        looks = {"database": self._look_at_ledger, "store": self._look_at_store, "engine": self._look_at_engine}
+        with self._lock:
+            for name, look in looks.items():
+                if name not in self._answers or self._answers[name].done():
+                    self._answers[name] = self._threads.submit(look)
+            answers = dict(self._answers)
+        end, missing = time.monotonic() + seconds, list[Missing]()
+        for name, answer in answers.items():
+            try:
+                missing += answer.result(max(0.0, end - time.monotonic()))
+            except Silence:
+                missing.append(Missing(name, _SILENT[name], "it has not answered within some seconds"))
+        return missing
 
     def close(self) -> None:
         """Ask nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, name: str, look: Callable[[], list[Missing]]) -> Future[list[Missing]]:
-        with self._lock:
-            known = self._asked.get(name)
-            if known is None or known.done():
-                known = self._asked[name] = self._threads.submit(look)
-        return known
-
     def _look_at_ledger(self) -> list[Missing]:
         try:
-            found = read_version(self._ledger.engine)
-            if found != SCHEMA_VERSION:
-                return [Missing("database", "ledger-other-release", other_version(found))]
+            version = read_version(self._ledger.engine)
+            if version != SCHEMA_VERSION:
+                return [Missing("database", "ledger-other-release", other_version(version))]
         except (DBAPIError, FactorizeError) as error:
             return [Missing("database", "ledger-unreachable", _said(error))]
         try:
@@ -109,7 +107,9 @@ class Readiness:
         try:
             self._store.check_format(create=False)
             if time.monotonic() - self._probed > PROBE_SECONDS:
-                self._write()
+                self._store.objects.probe()
+                with self._store.objects.stage() as staged:  # a file, as every put writes one; it is removed
+                    staged.write(b"ready")
                 self._probed = time.monotonic()
         except (FactorizeError, OSError) as error:
             self._probed = float("-inf")
@@ -117,34 +117,19 @@ class Readiness:
             return [Missing("store", state, _said(error))]
         return []
 
-    def _write(self) -> None:
-        """Write a file as every put does, and remove it."""
-        objects = self._store.objects
-        objects.probe()
-        with objects.stage() as staged:
-            staged.write(b"ready")
-
     def _look_at_engine(self) -> list[Missing]:
-        if not self._engine.solves.up:
-            if self._engine.solves.unreadable:
-                return [Missing("engine", "scheduler-unreadable", self._engine.solves.unreadable)]
+        solves = self._engine.solves
+        if not solves.up:
+            if solves.unreadable:
+                return [Missing("engine", "scheduler-unreadable", solves.unreadable)]
             detail = f"the scheduler {self._scheduler} does not answer; start it, or check its address and certificates"
             return [Missing("engine", "scheduler-gone", detail)]
-        found = [Missing("engine", "other-worker", text) for text in self._engine.solves.other_workers()]
+        notes = [Missing("engine", "other-worker", text) for text in solves.other_workers()]
         if self._engine.capacity_mb is None:
-            found.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
-        if self._engine.solves.loads:
-            detail = "the first workers load code; that takes some seconds"
-            found.append(Missing("engine", "loading", detail))
-        return found
-
-
-def _answer(name: str, future: Future[list[Missing]], seconds: float) -> list[Missing]:
-    try:
-        return future.result(max(0.0, seconds))
-    except Silence:
-        state = {"database": "ledger-unreachable", "store": "store-unreachable"}.get(name, "scheduler-gone")
-        return [Missing(name, state, "it has not answered within some seconds")]
+            notes.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
+        if solves.loads:
+            notes.append(Missing("engine", "loading", "the first workers load code; that takes some seconds"))
+        return notes
 
 
 def _said(error: Exception) -> str:
@@ -168,11 +153,8 @@ class SolveCounts:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        meaning = "Wall time of solve, certificate, proof and publication."
-        of_end = ["mechanism", "end"]
-        self._seconds = Histogram(
-            "factorize_solve_duration_seconds", meaning, of_end, buckets=_SOLVE_SECONDS, registry=registry
-        )
+        meaning, name = "Wall time of solve, certificate, proof and publication.", "factorize_solve_duration_seconds"
+        self._seconds = Histogram(name, meaning, ["mechanism", "end"], buckets=_SOLVE_SECONDS, registry=registry)
         meaning = "Gap to the lower bound over all matrices that a solve has last reported."
         self._gaps = Histogram("factorize_relative_gap", meaning, ["mechanism"], buckets=_GAPS, registry=registry)
         meaning = "Solves whose process was killed or lost; all but the last of a job are queued again."
@@ -210,10 +192,8 @@ class HttpCounts:
         self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=registry)
         meaning = "Requests by route and status; what no route has is `none`."
         self._requests = Counter("factorize_http_requests", meaning, ["method", "route", "status"], registry=registry)
-        meaning, labels = "From a request to the head of its answer.", ["method", "route"]
-        self._seconds = Histogram(
-            "factorize_http_seconds", meaning, labels, buckets=_REQUEST_SECONDS, registry=registry
-        )
+        meaning, name = "From a request to the head of its answer.", "factorize_http_seconds"
+        self._seconds = Histogram(name, meaning, ["method", "route"], buckets=_REQUEST_SECONDS, registry=registry)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request whose answer begins.

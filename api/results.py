@@ -124,9 +124,9 @@ class Results:
     def whole(self, digest: str) -> Result | None:
         """Return a result whose manifest and file are both there and sound, or None."""
         with suppress(NotFound, CorruptObject, Revoked):
-            found = self.store.result(digest)
-            self.store.objects.status(blob_key(found.file.sha256))
-            return None if self.store.blobs.damaged(found.file.sha256) else found
+            result = self.store.result(digest)
+            self.store.objects.status(blob_key(result.file.sha256))
+            return None if self.store.blobs.damaged(result.file.sha256) else result
         return None
 
     def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> RowBlocks:
@@ -157,12 +157,12 @@ class Results:
         if rows.stop - rows.start > rows.per_block:
             return None
         key = (rows.factorization.digest, rows.matrix, rows.start, rows.stop)
-        found = self._blocks.get(key)
-        if found is None:
+        block = self._blocks.get(key)
+        if block is None:
             data = next(rows.blocks(), memoryview(b""))
-            found = Block(data, hashlib.sha256(data).digest(), zlib.crc32(data))
-            self._blocks.put(key, found)
-        return found
+            block = Block(data, hashlib.sha256(data).digest(), zlib.crc32(data))
+            self._blocks.put(key, block)
+        return block
 
     def opened(self, result: Result) -> Factorization:
         """Return the factorization of a result; it stays open while there is room.
@@ -170,12 +170,12 @@ class Results:
         Raises:
             CorruptObject: the stored bytes are damaged.
         """
-        found = self._open.get(result.digest)
-        if found is None:
+        factorization = self._open.get(result.digest)
+        if factorization is None:
             with self._opening:
-                found = self._open.get(result.digest) or self.store.load(result.digest)
-                self._open.put(result.digest, found)
-        return found
+                factorization = self._open.get(result.digest) or self.store.load(result.digest)
+                self._open.put(result.digest, factorization)
+        return factorization
 
 
 def weight(factorization: Factorization) -> int:

@@ -7,8 +7,7 @@ solved by workers. The command line takes the same steps in its own process (`ap
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
+from factorize.api.forms import Forms
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
@@ -29,16 +29,14 @@ from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.pace import machine_pace
-from factorize.api.results import Results, weight
+from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
-from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import SMALL_SECONDS, Pool
-from factorize.api.workers.publishing import ANY_FORM, Form, Key, Stages, matrices_key, published, type_key
+from factorize.api.workers.publishing import ANY_FORM, Form
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
-    FactorizeError,
     InvalidParameter,
     InvalidSpec,
     NotFound,
@@ -47,8 +45,6 @@ from factorize.errors import (
     TooLarge,
     Violation,
 )
-from factorize.factorization import Factorization
-from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
@@ -57,14 +53,9 @@ from factorize.workloads import UserMatrix
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 LEAST_SECONDS = 600.0
 """The wall limit of a solve that is estimated to take less than a quarter of it."""
-FORM_SECONDS = 600.0
-"""That a further form of a result may take."""
-_FORM_LEAST_MB = 512
-_EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -156,9 +147,10 @@ class SolverService:
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
         self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, outcome.progress)
-        said = {f"factorize.{name}": value for name, value in (job.about() | {"ending": outcome.ending.name}).items()}
+        about_job = job.about() | {"ending": outcome.ending.name}
+        attributes = {f"factorize.{name}": value for name, value in about_job.items()}
         failure = None if outcome.error is None else outcome.error["message"]
-        record_job(self.tracer_provider, job.traceparent, job.submitted, said, outcome.timings, failure)
+        record_job(self.tracer_provider, job.traceparent, job.submitted, attributes, outcome.timings, failure)
 
     # The one path
 
@@ -219,31 +211,29 @@ class SolverService:
         job = self._own_job(name, caller) if result is None else None
         if job is not None and job.state == "done":  # since the first look, or its result is not whole any more
             result = self.results.named(name)
-            if result is None:
-                self._check_answer(name)
+            try:
+                if result is None:
+                    self.store.check_answer(name)
+            except (NotFound, CorruptObject) as error:
+                raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
         return job if result is None else self.forms.of(result, form, caller)
 
     def _own_job(self, name: str, caller: Caller) -> Job | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
         return self.ledger.get(name) if self.holdings.has_job(caller, name) else None
 
-    def _check_answer(self, spec_digest: str) -> None:
-        """Say what is missing of a result that a job has stored."""
-        try:
-            self.store.check_answer(spec_digest)
-        except (NotFound, CorruptObject) as error:
-            raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
-
     def canonicalize(self, source: Source) -> dict[str, Any]:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
-        asked = source if isinstance(source, Spec) else parse_spec(source)
-        spec = self.canonical(asked)
+        posted = source if isinstance(source, Spec) else parse_spec(source)
+        spec = self.canonical(posted)
+        needed = solvers.estimate(spec)
+        until_done = round(machine_pace().service(spec, needed), 3)  # `needed` is bytes and seconds of the solver
         return {
             "spec": spec.document(),
             "spec_digest": spec.digest,
             "known": self.results.answer(spec) is not None,
-            "estimate": self._estimate(spec),
-            "notes": notes_of_choice(asked, spec, _WITH_MEMORY),
+            "estimate": {**vars(needed), "until_done": until_done},
+            "notes": notes_of_choice(posted, spec, _WITH_MEMORY),
         }
 
     def notes(self, body: bytes, job: Job) -> list[str]:
@@ -251,11 +241,6 @@ class SolverService:
         if b"dense" in body or '"dense"' not in job.spec:
             return []
         return notes_of_choice(parse_spec(body), parse_spec(job.spec), _WITH_MEMORY)
-
-    def _estimate(self, spec: Spec) -> dict[str, float]:
-        """Return what a solve takes: bytes, seconds of the solver, seconds until its result is proved and stored."""
-        needed = solvers.estimate(spec)
-        return {**vars(needed), "until_done": round(machine_pace().service(spec, needed), 3)}
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:
         """Queue a failed or cancelled job again, as posting its spec does.
@@ -301,7 +286,7 @@ class SolverService:
     def _order(self, spec: Spec) -> JobOrder:
         """Say what a solve may take, from the estimate, before any array exists."""
         needed = solvers.estimate(spec)
-        memory_mb = math.ceil(needed.bytes / MEBIBYTE)
+        memory_mb = math.ceil(needed.bytes / 2**20)
         limit_mb, limit_seconds = self.engine.capacity_mb, self.settings.max_solve_seconds
         if needed.seconds > limit_seconds or (limit_mb is not None and memory_mb > limit_mb):
             limit = "" if limit_mb is None else f"{limit_mb / 1024:.1f} GiB and "
@@ -348,107 +333,3 @@ class SolverService:
             self.store.keep(name)
             return self.store.blob(name).size == 8 * math.prod(matrix.shape)
         return False
-
-
-class Forms:
-    """Stored results with further matrices beside C, or in another type. Safe for threads.
-
-    A form is computed, certified from its own numbers and stored by workers when it is first asked for; nothing is cast
-    on the way out.
-
-    Args:
-        results: of the store.
-        catalog: knows forms that are stored already; their files may be gone by now.
-        holdings: says what callers have left.
-        engine: says what memory there is.
-        pool: the workers.
-        settings: have the wall limit.
-    """
-
-    def __init__(
-        self, results: Results, catalog: Catalog, holdings: Holdings, engine: JobEngine, pool: Pool, settings: Settings
-    ) -> None:
-        self._results, self._catalog, self._holdings = results, catalog, holdings
-        self._engine, self._pool, self._settings = engine, pool, settings
-        self._making = threading.Lock()
-        self._known: dict[Key, str] = {}
-
-    def of(self, result: Result, form: Form, caller: Caller) -> Result:
-        """Return the result whose file has this form.
-
-        Args:
-            result: any result of the factorization.
-            form: what the file is to hold.
-            caller: for whom it is made.
-
-        Raises:
-            TooLarge: a matrix without structure does not fit, or the form took more memory or time than it may.
-            InvalidParameter: the type is unknown, or the result is rounded already.
-            QuotaExhausted: it has to be made, and no core-seconds are left to the caller.
-            StoreUnavailable: a worker ended otherwise; try again.
-        """
-        if not form:
-            return result
-        held = result.manifest()["matrices"]
-        names = form.matrices or held
-        if form.dtype not in (None, held["C"]["dtype"]):
-            result = self._made(result, type_key(result.digest, str(form.dtype)), ("C",), form.dtype, caller)
-            held = ("C",)
-        wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
-        if wanted == tuple(name for name in MATRIX_NAMES if name in held):
-            return result
-        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, caller)
-
-    def _made(self, result: Result, key: Key, names: Sequence[MatrixName], dtype: str | None, caller: Caller) -> Result:
-        """Return the result in another form, made and stored the first time that it is asked for."""
-        with self._making:
-            known = self._known.get(key) or self._catalog.form(key)
-            found = None if known is None else self._results.whole(known)
-            if found is not None:
-                return found
-            memory_mb = _memory(self._results.opened(result), names, self._engine.capacity_mb)
-            more = [name for name in names if name != "C"]
-            self._holdings.check_left(caller)
-            with self._holdings.working(caller, self._settings.processors or 1):
-                digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
-            self._known[key] = digest
-            return self._results.store.result(digest)
-
-    def _written(self, request: dict[str, Any], memory_mb: int) -> str:
-        """Have workers write, prove and store a form, and return its digest."""
-        try:
-            with self._pool.place() as place:
-                manifest = published(
-                    "form",
-                    request,
-                    place=place,
-                    store=self._results.store,
-                    stages=Stages(lambda _step: None),
-                    seconds=min(FORM_SECONDS, self._settings.max_solve_seconds),
-                    memory_mb=memory_mb,
-                    threads=self._pool.processors,
-                )
-        except InvalidParameter:
-            raise
-        except FactorizeError as error:
-            if isinstance(error, WorkerEnded) and error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-                raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None
-            raise StoreUnavailable(str(error)) from None
-        return str(manifest["digest"])
-
-
-def _memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> int:
-    """Return the memory that a form with these matrices takes, in units of 2^20 bytes.
-
-    Raises:
-        TooLarge: it is above the limit.
-    """
-    if not base.endless and base.matrix.coefficients() is not None:
-        return _FORM_LEAST_MB + (_EXPANDING * weight(base) >> 20)
-    size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
-    if limit_mb is not None and _EXPANDING * size > limit_mb << 20:
-        raise TooLarge(
-            f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
-            f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
-        )
-    return _FORM_LEAST_MB + (_EXPANDING * (size + weight(base)) >> 20)

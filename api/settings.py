@@ -220,35 +220,29 @@ def config_file() -> Path | None:
         InvalidParameter: `FACTORIZE_CONFIG` names a file that does not exist.
     """
     named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        if not Path(named).is_file():
-            raise InvalidParameter(f"{CONFIG_VARIABLE} names {named}, which is not a file", field=CONFIG_VARIABLE)
-        return Path(named)
-    local = Path(CONFIG_FILE)
-    return local if local.is_file() else None
+    path = Path(named or CONFIG_FILE)
+    if named and not path.is_file():
+        raise InvalidParameter(f"{CONFIG_VARIABLE} names {named}, which is not a file", field=CONFIG_VARIABLE)
+    return path if path.is_file() else None
 
 
-def load_settings(**given: Any) -> Settings:
+def load_settings(**fields: Any) -> Settings:
     """Return the settings in force.
 
     Args:
-        given: fields that win over file and environment; None stands for not given.
+        **fields: those that win over file and environment; None stands for not given.
 
     Raises:
         InvalidParameter: a field is unknown or out of range, or the file is not TOML.
     """
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
-        raise InvalidParameter("; ".join(_sentence(entry) for entry in error.errors(include_url=False))) from None
+        named = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
+        sentences = (f"setting {name}: {text}" if name else text for name, text in named)
+        raise InvalidParameter("; ".join(text.replace("Value error, ", "", 1) for text in sentences)) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None
-
-
-def _sentence(entry: Any) -> str:
-    name = ".".join(str(part) for part in entry["loc"])
-    message = entry["msg"].removeprefix("Value error, ")
-    return f"setting {name}: {message}" if name else message
 
 
 def is_loopback(host: str) -> bool:

@@ -54,17 +54,17 @@ def bound(**fields: str) -> Iterator[None]:
         _about.reset(token)
 
 
-def read_client_id(given: str | None, traceparent: str | None) -> str:
+def read_client_id(request_id: str | None, traceparent: str | None) -> str:
     """Return the id that a client gives to a request, or nothing. It names lines of the log beside the id of our own.
 
     Args:
-        given: the header `X-Request-Id`: 8 to 64 letters, digits, dots, dashes and underscores.
+        request_id: the header `X-Request-Id`: 8 to 64 letters, digits, dots, dashes and underscores.
         traceparent: the header of that name (W3C Trace Context, version 00); its trace id is the next best.
     """
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given
-    found = _TRACEPARENT.fullmatch(traceparent or "")
-    return "" if found is None else found[1]
+    if request_id is not None and _REQUEST_ID.fullmatch(request_id):
+        return request_id
+    parts = _TRACEPARENT.fullmatch(traceparent or "")
+    return "" if parts is None else parts[1]
 
 
 def read_traceparent(header: str | None) -> str:
@@ -101,8 +101,7 @@ def log_to_stderr(form: str) -> None:
     logging.getLogger().handlers[:] = [handler]
     logging.getLogger(_ROOT).setLevel(logging.INFO)
     logging.captureWarnings(True)
-    for name in _DASK:
-        pass_on(logging.getLogger(name))
+    adopt_dask()
 
 
 def writes_json() -> bool:
@@ -114,13 +113,9 @@ def adopt_dask() -> None:
     """Take back the handlers that dask gave its loggers when it was imported, where the log is JSON."""
     if writes_json():
         for name in _DASK:
-            pass_on(logging.getLogger(name))
-
-
-def pass_on(logger: logging.Logger) -> None:
-    """Have a logger hand its lines to the root's handler alone."""
-    logger.handlers.clear()
-    logger.propagate = True
+            logger = logging.getLogger(name)
+            logger.handlers.clear()
+            logger.propagate = True
 
 
 def of_application(provider: TracerProvider | None) -> Any:

@@ -147,8 +147,8 @@ def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) 
             _complete_operation(row, operation, keys)
     for (method, path, status), links in _LINKS.items():
         document["paths"][path][method]["responses"][status]["links"] = {
-            name: {"operationId": document["paths"][at][asked]["operationId"], "parameters": parameters}
-            for name, (asked, at, parameters) in links.items()
+            name: {"operationId": document["paths"][at][verb]["operationId"], "parameters": parameters}
+            for name, (verb, at, parameters) in links.items()
         }
 
 
@@ -221,16 +221,16 @@ def answers(
         media: media type of its good answers.
         schema: their schema where `document` names none; bytes by default.
     """
-    found: dict[Any, Any] = {}
+    responses: dict[Any, Any] = {}
     for status in statuses:
-        found[status] = {"description": _MEANINGS.get(status, "A problem document")}
+        responses[status] = {"description": _MEANINGS.get(status, "A problem document")}
         if status in (304, 307):
             continue
         name = "Problem" if status >= 400 else document if isinstance(document, str) else document[status]
         kinds = [reference_to(kind) for kind in name.split(" | ") if kind]
         shape = (kinds[0] if len(kinds) == 1 else {"anyOf": kinds}) if kinds else schema or _BYTES
-        found[status]["content"] = {MEDIA_TYPE if status >= 400 else media: {"schema": shape}}
-    return found
+        responses[status]["content"] = {MEDIA_TYPE if status >= 400 else media: {"schema": shape}}
+    return responses
 
 
 def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> dict[str, Any]:
@@ -241,15 +241,15 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
         rows: its routes.
         keys: whether it asks for keys.
     """
-    found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-    schemas = found.setdefault("components", {}).setdefault("schemas", {})
-    _drop_foreign_errors(found)
+    document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    _drop_foreign_errors(document)
     schemas.update({**deepcopy(dict(ANSWERS)), **_of_bodies()})
     for name, schema in schemas.items():
         _settle(schema)
         schema["title"] = name
-    complete(found, rows, keys=keys)
-    return found
+    complete(document, rows, keys=keys)
+    return document
 
 
 def _settle(schema: Any) -> None:
@@ -277,10 +277,10 @@ def _of_bodies() -> dict[str, Any]:
     """Return the schemas of what is posted, and of all that they name."""
     models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED.values())]
     _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
-    found: dict[str, Any] = shown["$defs"]
+    schemas: dict[str, Any] = shown["$defs"]
     for question in POSTED.values():
-        question.complete(found, _REFERENCE)
-    return found
+        question.complete(schemas, _REFERENCE)
+    return schemas
 
 
 def _drop_foreign_errors(document: dict[str, Any]) -> None:
