@@ -91,20 +91,21 @@ class CellGrid:
             cell = np.searchsorted(edges, np.arange(first, first + len(block)), side="right") - 1
             np.maximum.at(high, cell, np.maximum.reduceat(part, starts, axis=1))
             np.minimum.at(low, cell, np.minimum.reduceat(part, starts, axis=1))
-        found = np.where(high >= -low, high, low)
-        if self._causal:
-            found[columns[None, :-1] >= edges[1:, None]] = np.nan
-        return found
-
-    @property
-    def _causal(self) -> bool:
-        """Whether nothing is above the diagonal."""
-        made = self.rows.factorization
-        return self.rows.matrix != "B" or made.endless or made.spec.workload.m == made.spec.workload.n
+        values, factorization = np.where(high >= -low, high, low), self.rows.factorization
+        workload = factorization.spec.workload
+        if (
+            self.rows.matrix != "B" or factorization.endless or workload.m == workload.n
+        ):  # nothing is above the diagonal
+            values[columns[None, :-1] >= edges[1:, None]] = np.nan
+        return values
 
     def _blocks(self, edges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the rows that are looked at, with the number of the first, as many columns as are asked for."""
-        for start, stop in self._runs(edges):
+        runs = [(self.rows.start, self.rows.stop)]
+        if not self.exact:
+            ends = np.unique(np.concatenate((edges[:-1], edges[1:] - 1)))
+            runs = [(int(row), int(row) + 1) for row in ends]
+        for start, stop in runs:
             rows = replace(self.rows, start=start, stop=stop)
             wide, first = rows.shape[1], start
             for data in rows.blocks():
@@ -113,12 +114,6 @@ class CellGrid:
                     block = np.pad(block, ((0, 0), (0, self.columns[1] - wide)))
                 yield first, block
                 first += len(block)
-
-    def _runs(self, edges: np.ndarray) -> list[tuple[int, int]]:
-        if self.exact:
-            return [(self.rows.start, self.rows.stop)]
-        ends = np.unique(np.concatenate((edges[:-1], edges[1:] - 1)))
-        return [(int(row), int(row) + 1) for row in ends]
 
 
 def _edges(first: int, end: int, cells: int) -> np.ndarray:

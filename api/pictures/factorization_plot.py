@@ -103,8 +103,7 @@ def draw_heatmap(axes: Axes, grid: CellGrid, name: str) -> None:
         extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
     )
     axes.set_title(f"{name}{grid.note}", fontsize=11)
-    axes.set_xlabel("column (step)")
-    axes.set_ylabel("row (step)")
+    axes.set(xlabel="column (step)", ylabel="row (step)")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     bar = axes.figure.colorbar(shown, ax=axes, shrink=0.92, pad=0.02, extend=extend)
@@ -196,13 +195,9 @@ def bound_per_query(factorization: Factorization) -> float | None:
     Only the mean objective bounds the plain average of the errors; `weighted` bounds it under its weights.
     """
     bound, objective = factorization.certificate.lower_bound, factorization.spec.objective
-    if bound is None:
+    if bound is None or not isinstance(objective, Mean | Weighted):
         return None
-    if isinstance(objective, Mean):
-        return math.sqrt(bound.objective)
-    if isinstance(objective, Weighted):
-        return math.sqrt(bound.objective / sum(objective.weights))
-    return None
+    return math.sqrt(bound.objective / (sum(objective.weights) if isinstance(objective, Weighted) else 1.0))
 
 
 def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:
@@ -223,24 +218,17 @@ def _beside_bound(axes: Axes, curve: ErrorCurve, factorization: Factorization) -
     lowest, highest = min(float(curve.ours.min()), bound or rmse), float(curve.ours.max())
     room = 0.08 * highest + 0.25 * (highest - lowest)
     axes.set_ylim(max(0.0, lowest - 0.3 * room), highest + room)  # the legend goes above the curve
-    _finish(axes, curve, f"the same against the certified bound{_bound_note(factorization)}")
+    note, stated = "", factorization.certificate.lower_bound
+    if stated is None:
+        note = " (none known)"
+    elif bound is None:  # it is no line in the picture
+        kind, objective = factorization.spec.objective.kind, factorization.certificate.loss.objective
+        note = f"\n{kind} objective {objective:.6g}, its lower bound {stated.objective:.6g}"
+    _finish(axes, curve, f"the same against the certified bound{note}")
 
 
 def _finish(axes: Axes, curve: ErrorCurve, name: str) -> None:
-    axes.set_xlim(1, max(2, curve.queries[-1]))
-    axes.set_xlabel("query")
-    axes.set_ylabel("standard deviation")
+    axes.set(xlim=(1, max(2, curve.queries[-1])), xlabel="query", ylabel="standard deviation")
     axes.set_title(name, fontsize=11)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=9, loc="best")
-
-
-def _bound_note(factorization: Factorization) -> str:
-    """Say where the bound is when it is not a line in the picture."""
-    bound, loss = factorization.certificate.lower_bound, factorization.certificate.loss
-    if bound is None:
-        return " (none known)"
-    if bound_per_query(factorization) is None:
-        kind = factorization.spec.objective.kind
-        return f"\n{kind} objective {loss.objective:.6g}, its lower bound {bound.objective:.6g}"
-    return ""

@@ -32,6 +32,7 @@ MOST = 24
 _NAMES = {"C": "strategy matrix C", "C_inv": "noising matrix $C^{-1}$", "B": "decoder B"}
 _STYLES = ("-", "--", "-.", ":")
 _FREQUENCIES = 1 << 15
+_VECTORS = "vectors of noise state, each as long as the model"
 
 
 def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequence[MatrixName]) -> Figure:
@@ -116,32 +117,25 @@ def _memory(factorizations: Sequence[Factorization]) -> Figure:
     for factorization in factorizations:
         gap = factorization.certificate.relative_gap
         if gap is None:
-            raise InvalidParameter(
-                f"{factorization.digest[:12]} has no certified lower bound to compare its loss with",
-                field="view",
-            )
+            message = f"{factorization.digest[:12]} has no certified lower bound to compare its loss with"
+            raise InvalidParameter(message, field="view")
         mechanism = factorization.spec.mechanism
         family = mechanism.kind + (" with redraws" if getattr(mechanism, "redraws", None) else "")
-        families.setdefault(family, []).append((state_vectors(factorization), 100 * gap))
+        vectors = source_of(factorization).cost.vectors  # n where the client needs all earlier ones
+        families.setdefault(family, []).append((vectors, 100 * gap))
     for family, points in families.items():
         at, gaps = zip(*sorted(points), strict=True)
         axes.plot(at, gaps, "-o", markersize=4, label=family)
-    axes.set(xlabel="vectors of noise state, each as long as the model", ylabel="loss above the certified bound [%]")
-    axes.set_yscale("log")
-    vectors = [at for points in families.values() for at, _ in points]
-    if max(vectors) > 50:
+    axes.set(xlabel=_VECTORS, ylabel="loss above the certified bound [%]", yscale="log")
+    most, least = (pick(at for points in families.values() for at, _ in points) for pick in (max, min))
+    if most > 50:
         axes.set_xscale("symlog", linthresh=1)
-        axes.set_xlim(-0.1 if min(vectors) == 0 else 0.8, 1.5 * max(vectors))
+        axes.set_xlim(-0.1 if least == 0 else 0.8, 1.5 * most)
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=9)
     part = factorizations[0].spec
     axes.set_title(f"{part.workload.kind}, n = {part.workload.n}, {part.participation.kind}", fontsize=11)
     return figure
-
-
-def state_vectors(factorization: Factorization) -> int:
-    """Return how many vectors the client keeps to make the noise: n where it needs all earlier ones."""
-    return source_of(factorization).cost.vectors
 
 
 def _logarithmic(axes: Axes, x: str, y: str, title: str) -> None:
@@ -171,11 +165,9 @@ _MOST_BARS = 40
 
 def draw_comparison(table: dict[str, Any]) -> Figure:
     """Return a figure: bars of the loss above the bound (or at the privacy asked for), and loss against memory."""
-    from matplotlib.figure import Figure
-
     rows = table["rows"]
     bars = range(min(len(rows), _MOST_BARS))
-    figure = Figure(figsize=(15, 1.6 + 0.3 * max(12, len(bars))), layout="constrained")
+    figure = _figure(15, 1.6 + 0.3 * max(12, len(bars)))
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
     values, label = _values(table)
     taken = table["recommendation"]["row"] if table["recommendation"] else None
@@ -183,11 +175,13 @@ def draw_comparison(table: dict[str, Any]) -> Figure:
     left.barh(bars, [values[i] for i in bars], color=[colours[i] for i in bars], height=0.7)
     left.set_yticks(bars, [_bar_name(table, rows[i]) for i in bars], fontsize=8)
     left.invert_yaxis()
-    _finish(left, label, on="x", logarithmic=not table["samplings"])
+    left.set(xlabel=label, **({} if table["samplings"] else {"xscale": "log"}))
+    left.grid(True, which="major", axis="x", alpha=0.3)
     if len(rows) > len(bars):
         left.set_title(f"the {len(bars)} smallest of {len(rows)}", fontsize=9)
     _against_memory(right, table, values, colours)
-    _finish(right, label, on="y")
+    right.set(ylabel=label, yscale="log")
+    right.grid(True, which="major", alpha=0.3)
     figure.suptitle(_title(table), fontsize=11)
     return figure
 
@@ -199,15 +193,14 @@ def _against_memory(axes: Axes, table: dict[str, Any], values: list[float], colo
     sizes = [90 if number == taken else 26 for number in range(len(rows))]
     axes.scatter(vectors, values, c=colours, s=sizes, zorder=3)
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xlim(-0.2, 2 * max([1, *vectors]))
-    axes.set_xlabel("vectors of noise state, each as long as the model")
+    axes.set(xlim=(-0.2, 2 * max([1, *vectors])), xlabel=_VECTORS)
     largest = 0.0
     for sampling in dict.fromkeys(_sampling(row) for row in rows):
-        points = [
-            (row["noise_vectors"], value, _point_name(row))
-            for row, value in zip(rows, values, strict=True)
-            if _sampling(row) == sampling
-        ]
+        points = []
+        for row, value in zip(rows, values, strict=True):
+            if _sampling(row) == sampling:
+                name = row["mechanism"] + (", tuned" if row["optimized_under"] else "")
+                points.append((row["noise_vectors"], value, name + (" with redraws" if row["redraws"] else "")))
         label = sampling if table["samplings"] else None
         largest = max(largest, _staircase(axes, points, COLOURS[sampling], label))
     for sampling, bound in _bounds(table).items():
@@ -239,11 +232,11 @@ def _bounds(table: dict[str, Any]) -> dict[str, float]:
     """Return the errors at the privacy that no matrix beats, by sampling, where rows are drawn at a privacy."""
     if not table["samplings"] or table["objective"] != "mean":
         return {}  # others bound no root mean square
-    found = {sampling: bound["objective"] ** 0.5 for sampling, bound in table["sampled_bounds"].items()}
+    errors = {sampling: bound["objective"] ** 0.5 for sampling, bound in table["sampled_bounds"].items()}
     fixed = next((row for row in table["rows"] if row["sampling"] is None and row["relative_gap"] is not None), None)
     if fixed is not None:
-        found["fixed"] = fixed["rmse_at_privacy"] / (1 + fixed["relative_gap"]) ** 0.5
-    return found
+        errors["fixed"] = fixed["rmse_at_privacy"] / (1 + fixed["relative_gap"]) ** 0.5
+    return errors
 
 
 def _values(table: dict[str, Any]) -> tuple[list[float], str]:
@@ -265,11 +258,6 @@ def _bar_name(table: dict[str, Any], row: dict[str, Any]) -> str:
     return f"{name_of(row)}, {_sampling(row)}" if table["samplings"] else name_of(row)
 
 
-def _point_name(row: dict[str, Any]) -> str:
-    tuned = ", tuned" if row["optimized_under"] else ""
-    return row["mechanism"] + tuned + (" with redraws" if row["redraws"] else "")
-
-
 def _title(table: dict[str, Any]) -> str:
     spec, workload = table["spec"], table["spec"]["workload"]
     size = workload.get("n") or workload["shape"][1]
@@ -283,18 +271,9 @@ def _title(table: dict[str, Any]) -> str:
     return f"{head}\n{_bar_name(table, row)}: {numbers}, {row['noise_vectors']} vectors"
 
 
-def _finish(axes: Axes, label: str, *, on: str, logarithmic: bool = True) -> None:
-    (axes.set_xlabel if on == "x" else axes.set_ylabel)(label)
-    if logarithmic:
-        (axes.set_xscale if on == "x" else axes.set_yscale)("log")
-    axes.grid(True, which="major", axis="x" if on == "x" else "both", alpha=0.3)
-
-
 def draw_profile(document: dict[str, Any]) -> Figure:
     """Return a figure with both curves, delta on a logarithmic axis."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = _figure(7, 5)
     axes, sampling = figure.subplots(), document["sampling"]
     epsilons = [point["epsilon"] for point in document["profile"]]
     mark = "o" if len(epsilons) < 12 else None
@@ -303,10 +282,8 @@ def draw_profile(document: dict[str, Any]) -> Figure:
     if sampling != "fixed":
         deltas = [point["delta"] for point in document["profile"]]
         axes.plot(epsilons, deltas, color=COLOURS[sampling], marker=mark, label=sampling)
-    axes.set_yscale("log")
-    axes.set_xlabel("epsilon")
-    axes.set_ylabel("delta, from above")
+    title = f"sigma of sums {document['sigma_of_sums']:.6g}, clip norm {document['clip_norm']:g}"
+    axes.set(yscale="log", xlabel="epsilon", ylabel="delta, from above", title=title)
     axes.grid(True, alpha=0.3)
     axes.legend()
-    axes.set_title(f"sigma of sums {document['sigma_of_sums']:.6g}, clip norm {document['clip_norm']:g}")
     return figure

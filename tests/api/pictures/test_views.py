@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.api.pictures.views import VIEWS, last_step, picture, spectrum, state_vectors
+from factorize.api.pictures.views import VIEWS, last_step, picture, spectrum
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 
@@ -48,7 +49,7 @@ def test_the_spectrum_of_a_difference_is_known() -> None:
     ],
 )
 def test_state_is_what_the_client_keeps(mechanism: dict[str, Any], vectors: int | None) -> None:
-    found = state_vectors(solved(64, mechanism))
+    found = source_of(solved(64, mechanism)).cost.vectors
     assert found == vectors if vectors is not None else found <= 64
 
 
