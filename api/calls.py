@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from factorize.api.questions.comparison import text
-from factorize.api.terminal.progress import Display, python_display, show_event
+from factorize.api.terminal.progress import python_display, show_event
 from factorize.api.terminal.sources import check_target, label_of, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
@@ -118,9 +118,15 @@ def solve(
     with extras_named("a solve"), python_display(label_of(canonical), bar_of(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
-            factorization = _by_service(canonical, service, shown)
-        elif store is not None:
-            factorization = _by_store(canonical, str(store), report)
+            from factorize.client import load
+
+            factorization = load(canonical, url=service, progress=lambda event: show_event(shown, event)).opened()
+        elif store is not None:  # as `factorize solve` does
+            from factorize.api.local import obtain
+            from factorize.storage.store import open_store
+
+            kept = open_store(str(store), create=True)
+            factorization = kept.load(obtain(canonical, kept, progress=report)["digest"])
         else:
             factorization = _by_cache(canonical, report)
     if target is not None:
@@ -220,21 +226,6 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
             field=next(iter(words)),
         )
     return spec.canonical() if isinstance(spec, Spec) else parse_spec(spec if isinstance(spec, str) else dict(spec))
-
-
-def _by_service(spec: Spec, url: str, shown: Display) -> Factorization:
-    from factorize.client import load
-
-    return load(spec, url=url, progress=lambda event: show_event(shown, event)).opened()
-
-
-def _by_store(spec: Spec, url: str, report: ProgressCallback) -> Factorization:
-    """Look into the store, else solve, prove and keep, as `factorize solve` does."""
-    from factorize.api.local import obtain
-    from factorize.storage.store import open_store
-
-    kept = open_store(url, create=True)
-    return kept.load(obtain(spec, kept, progress=report)["digest"])
 
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:

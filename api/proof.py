@@ -91,26 +91,34 @@ def passed(answer: Document) -> Document:
     return {name: value for name, value in answer.items() if name not in ("failed", "refused")}
 
 
-def check(request: Document, _tell: Tell) -> Document:
-    """Check the file that a request names (`path`, `store`, `strict`), and say how long it took."""
-    return _timed(lambda: inspect(Path(request["path"]), request["store"], strict=request["strict"]))
+def check(request: Document) -> Document:
+    """Check the file that a request names (`path`, `store`, `strict`)."""
+    return inspect(Path(request["path"]), request["store"], strict=request["strict"])
 
 
-def certify_draft(request: Document, _tell: Tell) -> Document:
+def certify_draft(request: Document) -> Document:
     """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
-    return _timed(lambda: _certified(Path(request["path"]), request["store"]))
+    from factorize.certificate.certificate import utility_of
+    from factorize.factorization import Factorization
+    from factorize.storage.medium.files import Files
+
+    path, store = Path(request["path"]), request["store"]
+    spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
+    utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
+    Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
+    return inspect(path, store, strict=False, proved=utility)
 
 
-QUESTIONS = {"check": check, "certify": certify_draft}
-
-
-def _timed(call: Callable[[], Document]) -> Document:
+def _timed(answer: Callable[[Document], Document], request: Document, _tell: Tell) -> Document:
+    """Return an answer, with the seconds that it took."""
     started = time.monotonic()
     try:
-        answer = call()
+        return {**answer(request), "seconds": round(time.monotonic() - started, 3)}
     except OSError as error:
         raise StoreUnavailable(f"{error}; free space, check the disk and try again") from None
-    return {**answer, "seconds": round(time.monotonic() - started, 3)}
+
+
+QUESTIONS = {"check": partial(_timed, check), "certify": partial(_timed, certify_draft)}
 
 
 def write_draft(draft: Draft, path: Path) -> None:
@@ -163,17 +171,6 @@ def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.
         provenance=document["provenance"],
     )
     return Draft(spec, solution, document["solver"])
-
-
-def _certified(path: Path, store: str) -> Document:
-    from factorize.certificate.certificate import utility_of
-    from factorize.factorization import Factorization
-    from factorize.storage.medium.files import Files
-
-    spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
-    utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
-    Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
-    return inspect(path, store, strict=False, proved=utility)
 
 
 def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = None) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def batch(
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.pace import Pace, machine_pace
     from factorize.api.settings import load_settings
+    from factorize.api.workers.pool import machine_processors
     from factorize.client.service import Service
 
     reports = [check_path(path) for path in report or ()]
@@ -78,7 +79,7 @@ def batch(
         results = existing_results(store) if dry_run else open_results(store, create=True)
         processors = load_settings().processors
         items = _expand(specs, results, machine_pace())
-        width = _width(items, processors)
+        width = min(processors or machine_processors(), max(1, sum(item.state == "to solve" for item in items)))
         if results is not None:
             stored = results.manifest
             lanes = partial(LocalLanes, results, processors=processors)
@@ -88,7 +89,14 @@ def batch(
     for path in reports:
         _write(path, items, stored)
     interrupted = isinstance(end, KeyboardInterrupt)
-    shown = _summary_document(items, interrupted, cost), _summary(items)
+    counts = Counter(item.state for item in items)
+    document = {
+        "items": [item.document() for item in items],
+        "counts": {state.replace(" ", "_"): counts[state] for state in STATES},
+        "interrupted": interrupted,
+        "estimate": cost,
+    }
+    shown = document, _summary(items)
     if isinstance(end, ServiceUnreachable):
         emit(output, *shown)
         raise end
@@ -129,14 +137,6 @@ def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
             needed = estimate(spec)
             item.seconds, item.bytes = pace.lane(spec, needed), needed.bytes
     return item
-
-
-def _width(items: list[Item], processors: int | None) -> int:
-    """Return how many specs are solved at a time."""
-    from factorize.api.workers.pool import machine_processors
-
-    waiting = sum(item.state == "to solve" for item in items)
-    return max(1, min(processors or machine_processors(), waiting))
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:
@@ -221,19 +221,9 @@ def _price(path: Path, items: list[Item], service: Service) -> None:
 
     for item, entry in zip(items, each_spec(path), strict=True):
         if item.state == "to solve" and entry.spec is not None:
-            said = service.canonicalize(entry.spec)
-            item.state = "cached" if said["known"] else item.state
-            item.seconds, item.bytes = said["estimate"]["until_done"], said["estimate"]["bytes"]
-
-
-def _summary_document(items: list[Item], interrupted: bool, cost: dict[str, float]) -> dict[str, Any]:
-    counts = Counter(item.state for item in items)
-    return {
-        "items": [item.document() for item in items],
-        "counts": {state.replace(" ", "_"): counts[state] for state in STATES},
-        "interrupted": interrupted,
-        "estimate": cost,
-    }
+            document = service.canonicalize(entry.spec)
+            item.state = "cached" if document["known"] else item.state
+            item.seconds, item.bytes = document["estimate"]["until_done"], document["estimate"]["bytes"]
 
 
 def _summary(items: list[Item]) -> str:

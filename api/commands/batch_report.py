@@ -124,7 +124,8 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
 
 def _flat(item: Mapping[str, Any], manifest: Mapping[str, Any] | None) -> dict[str, Any]:
     error = item["error"]
-    document = {**(manifest or {}), **item, "error": None if error is None else _sentence(error)}
+    places = [f"{place['pointer']}: {place['detail']}" for place in (error or {}).get("errors", ())]
+    document = {**(manifest or {}), **item, "error": error and ("; ".join(places) or error["detail"])}
     if manifest is not None:
         proof = manifest["files"][0].get("proof", {})
         document["proof"] = {**proof, "checked": len(proof.get("checked", ()))}
@@ -138,7 +139,3 @@ def _cell(document: Any, path: list[str]) -> Any:
     if isinstance(document, list):
         return "; ".join(document)
     return json.dumps(document, sort_keys=True) if isinstance(document, dict) else document
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    return "; ".join(f"{place['pointer']}: {place['detail']}" for place in error.get("errors", ())) or error["detail"]

@@ -45,29 +45,18 @@ MOST_PER_KEY = 64
 """Of these those of one key, and as many streams of events of one key, or of one address without keys."""
 
 
-class PageFile:
-    """A file of the page, with the tag by which browsers keep it.
-
-    Args:
-        name: its name.
-        body: its bytes.
-    """
-
-    def __init__(self, name: str, body: bytes) -> None:
-        self.body = body
-        self.media = f"{_MEDIA[name.rsplit('.', 1)[1]]}; charset=utf-8"
-        self.tag = f'"{hashlib.sha256(body).hexdigest()}"'
-
-    def answer(self, request: Request) -> Response:
-        """Return the file, or 304 where the browser has it."""
-        headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-        return kept_response(request, self.body, headers, self.media)
-
-
 _HERE = files(__package__) / "console"
-_PAGE = PageFile("page.html", (_HERE / "page.html").read_bytes())
-FILES = {entry.name: PageFile(entry.name, entry.read_bytes()) for entry in (_HERE / "static").iterdir()}
+FILES = {entry.name: entry.read_bytes() for entry in (_HERE / "static").iterdir()}
 """What the page loads, by name."""
+_PAGE = (_HERE / "page.html").read_bytes()
+
+
+def _file(request: Request, name: str, body: bytes) -> Response:
+    """Return a file of the page, or 304 where the browser has it."""
+    tag, media = hashlib.sha256(body).hexdigest(), _MEDIA[name.rpartition(".")[2]]
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    return kept_response(request, body, headers, f"{media}; charset=utf-8")
+
 
 page = APIRouter(default_response_class=Response)
 
@@ -75,7 +64,7 @@ page = APIRouter(default_response_class=Response)
 @page.get("/", include_in_schema=False)
 async def console(call: OpenCall) -> Response:
     """Give the page."""
-    return _PAGE.answer(call.request)
+    return _file(call.request, "page.html", _PAGE)
 
 
 @page.get("/page/{name}", include_in_schema=False)
@@ -83,7 +72,7 @@ async def page_file(call: OpenCall, name: str) -> Response:
     """Give a script, style or picture of the page."""
     if name not in FILES:
         raise ProblemAnswer("not-found", "the page has no such file")
-    return FILES[name].answer(call.request)
+    return _file(call.request, name, FILES[name])
 
 
 _ROUTERS = {

@@ -178,20 +178,17 @@ class Gauges(Collector):
         yield CounterMetricFamily("factorize_sent_bytes", "Bytes of files and rows.", value=service.sent_bytes)
         oldest, memory_mb = service.ledger.load()
         age = 0.0 if oldest is None else (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds()
-        yield GaugeMetricFamily(
-            "factorize_queue_oldest_seconds", "How long the oldest queued job has waited.", value=max(0.0, age)
-        )
-        yield GaugeMetricFamily(
-            "factorize_memory_admitted_bytes", "Memory that running solves were admitted with.", value=memory_mb << 20
-        )
+        meaning = "How long the oldest queued job has waited."
+        yield GaugeMetricFamily("factorize_queue_oldest_seconds", meaning, value=max(0.0, age))
+        meaning = "Memory that running solves were admitted with."
+        yield GaugeMetricFamily("factorize_memory_admitted_bytes", meaning, value=memory_mb << 20)
         yield _gauge("factorize_jobs", "Jobs by state.", "state", service.ledger.counts())
         loads = service.engine.solves.worker_loads()
         solves, memory = {one.address: one.solves for one in loads}, {one.address: one.memory_mb << 20 for one in loads}
         yield _gauge("factorize_worker_solves", "Solves that a worker runs.", "worker", solves)
         yield _gauge("factorize_worker_memory_bytes", "Memory that a worker offers.", "worker", memory)
-        work = GaugeMetricFamily(
-            "factorize_work", "Requests that compute, or wait for a place.", labels=["kind", "state"]
-        )
+        meaning = "Requests that compute, or wait for a place."
+        work = GaugeMetricFamily("factorize_work", meaning, labels=["kind", "state"])
         refused = CounterMetricFamily("factorize_refused", "Requests that found no place (429).", labels=["kind"])
         for kind, (running, waiting) in self._gate.at_work().items():
             work.add_metric([kind, "running"], running)

@@ -62,8 +62,8 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given, trace = headers.get("x-request-id"), headers.get("traceparent")
-        request_id, known_as = secrets.token_hex(8), read_client_id(given, trace)
+        trace = headers.get("traceparent")
+        request_id, known_as = secrets.token_hex(8), read_client_id(headers.get("x-request-id"), trace)
         scope.setdefault("state", {})["request_id"] = request_id
         with bound(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
             with self._counts.open.track_inprogress():
@@ -165,8 +165,8 @@ def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     """Return what a line of the log says of an answer; queries are left out, since they may be long or private."""
     caller = scope["state"].get("caller")
     whose = {"key": caller.key, "owner": caller.owner} if caller is not None and caller.owner else {}
-    asked = {"method": scope["method"], "path": scope["path"][:200]}
-    return {**asked, "status": status, "milliseconds": round(1000 * seconds, 1), **whose}
+    request = {"method": scope["method"], "path": scope["path"][:200]}
+    return {**request, "status": status, "milliseconds": round(1000 * seconds, 1), **whose}
 
 
 def too_much_data(limit: int) -> ProblemAnswer:

@@ -114,11 +114,10 @@ class ServerConnection(H11Protocol):
         """Answer what is not HTTP: uvicorn calls this while it handles h11's error, which knows the status."""
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        slug, detail = "bad-request", "the request is not HTTP/1.1 as RFC 9112 has it"
         if hint == 431:
-            limit = f"the header block has more than {MAX_HEADER_BYTES} bytes, the limit"
-            self._refuse(ProblemAnswer("too-many-headers", limit))
-        else:
-            self._refuse(ProblemAnswer("bad-request", "the request is not HTTP/1.1 as RFC 9112 has it"))
+            slug, detail = "too-many-headers", f"the header block has more than {MAX_HEADER_BYTES} bytes, the limit"
+        self._refuse(ProblemAnswer(slug, detail))
 
     def _look(self) -> None:
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
@@ -337,9 +336,6 @@ def allow_connections(count: int) -> int:
         except (ValueError, OSError):  # macOS has a smaller limit than it says
             now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if now != resource.RLIM_INFINITY and now < wanted:
-        _log.warning(
-            "this process may have %d files open, too few for %d connections; raise `ulimit -n`",
-            now,
-            count,
-        )
+        message = "this process may have %d files open, too few for %d connections; raise `ulimit -n`"
+        _log.warning(message, now, count)
     return now

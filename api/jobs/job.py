@@ -94,8 +94,8 @@ class Job(JobOrder):
 
     def about(self) -> dict[str, str]:
         """What a line of the log says of it."""
-        asked = {name: getattr(self, name) for name in ("request_id", "client_request_id", "spec_digest")}
-        return {name: value for name, value in {**asked, "job": self.task}.items() if value}
+        names = {name: getattr(self, name) for name in ("request_id", "client_request_id", "spec_digest")}
+        return {name: value for name, value in {**names, "job": self.task}.items() if value}
 
     def document(self) -> dict[str, Any]:
         """The job document of the HTTP interface."""

@@ -131,12 +131,9 @@ def comparison(
     from factorize.privacy import PrivacyTarget
     from factorize.solvers.comparing.compare import Sampling, compare
 
-    spec = request.spec
-    privacy = sampling = None
-    if request.epsilon is not None:
-        privacy = PrivacyTarget(epsilon=request.epsilon, delta=request.delta)
-    if request.dataset_size is not None and request.batch_size is not None:
-        sampling = Sampling(request.dataset_size, request.batch_size)
+    spec, sizes = request.spec, (request.dataset_size, request.batch_size)
+    privacy = None if request.epsilon is None else PrivacyTarget(epsilon=request.epsilon, delta=request.delta)
+    sampling = None if sizes[0] is None or sizes[1] is None else Sampling(sizes[0], sizes[1])
     table = compare(
         spec if store is None else store.matrices.bind(spec),
         buffers=request.buffers,
@@ -238,9 +235,9 @@ def _bounds(table: dict[str, Any]) -> list[str]:
     bound = table["lower_bound"]
     lines = ["no lower bound is known" if bound is None else f"lower bound {bound['objective']:.9g} ({bound['rule']})"]
     return lines + [
-        f"lower bound under {name}: {found['objective']:.9g} at this privacy, rmse {found['objective'] ** 0.5:.5g}"
-        f" ({found['rule']})"
-        for name, found in table["sampled_bounds"].items()
+        f"lower bound under {name}: {one['objective']:.9g} at this privacy, rmse {one['objective'] ** 0.5:.5g}"
+        f" ({one['rule']})"
+        for name, one in table["sampled_bounds"].items()
     ]
 
 

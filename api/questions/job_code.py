@@ -24,19 +24,19 @@ _SPEC_IN_FILE = (
 _SCHEDULE = 'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak'
 
 
-def codes(asked: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
+def codes(job: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
     """Return the code, by the names of `FRAMEWORKS` that fit the job.
 
     Args:
-        asked: the job.
+        job: the training job.
         spec: of the mechanism, as plain data.
         sampling: name of the scheme that it counts on; `fixed` for none.
     """
-    if isinstance(asked, FleetRequest):
-        return {"federated": _federated(asked, spec)}
-    assert isinstance(asked, RecommendRequest)
+    if isinstance(job, FleetRequest):
+        return {"federated": _federated(job, spec)}
+    assert isinstance(job, RecommendRequest)
     makers = {"torch": _torch, "jax": _jax, "numpy": _numpy}
-    return {name: make(asked, spec, sampling) for name, make in makers.items()}
+    return {name: make(job, spec, sampling) for name, make in makers.items()}
 
 
 def _program(spec: Mapping[str, Any], imports: Sequence[str], *lines: str) -> str:
@@ -54,7 +54,7 @@ def _rates(spec: Mapping[str, Any]) -> bool:
     return bool(spec["workload"].get("learning_rates"))
 
 
-def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
+def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
     """Return the rounds of a server; the job's own names are `model`, `connected`, `update_of` and `seed`."""
     momentum = spec["workload"].get("momentum")
     return _program(
@@ -66,8 +66,8 @@ def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
             "from factorize.training.receipt import Receipt",
         ],
         "rounds = FederatedRounds(",
-        f'    "state", factorize.solve(spec), PrivacyTarget(epsilon={asked.epsilon!r}, delta={asked.delta!r}), model,',
-        f"    clients={asked.clients}, clients_a_round={asked.clients_a_round}, clip_norm=1.0, seed=seed,",
+        f'    "state", factorize.solve(spec), PrivacyTarget(epsilon={job.epsilon!r}, delta={job.delta!r}), model,',
+        f"    clients={job.clients}, clients_a_round={job.clients_a_round}, clip_norm=1.0, seed=seed,",
         '    receipt=Receipt("receipt.json"))     # model: a list of arrays; seed: secret, the same after a restart',
         *(["velocity = [0.0 * old for old in model]"] if momentum else []),
         "while rounds.step < rounds.steps:",
@@ -79,7 +79,7 @@ def _federated(asked: FleetRequest, spec: Mapping[str, Any]) -> str:
     )
 
 
-def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
     return _program(
@@ -89,9 +89,9 @@ def _torch(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
         *(scheduled if _rates(spec) else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
-        f"epsilon={asked.epsilon!r}, delta={asked.delta!r}, epochs={asked.epochs},",
-        f'    batch_size={asked.batch_size}, sampling="{named}", seed={_SECRET})',
-        f"for epoch in range({asked.epochs}):",
+        f"epsilon={job.epsilon!r}, delta={job.delta!r}, epochs={job.epochs},",
+        f'    batch_size={job.batch_size}, sampling="{named}", seed={_SECRET})',
+        f"for epoch in range({job.epochs}):",
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
         "        optimizer.step()",
@@ -113,9 +113,9 @@ def _optax(spec: Mapping[str, Any]) -> str:
     return f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))"
 
 
-def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     if sampling in ("poisson", "cyclic_poisson"):
-        return _jax_sampled(asked, spec, sampling)
+        return _jax_sampled(job, spec, sampling)
     return _program(
         spec,
         [
@@ -124,9 +124,9 @@ def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
             "from jax_privacy import clipped_grad",
         ],
         "noise, batches, statement = make_private(",
-        f"    spec, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
-        f"delta={asked.delta!r}, epochs={asked.epochs},",
-        f'    batch_size={asked.batch_size}, sampling="{sampling}", seed={_SECRET})',
+        f"    spec, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
+        f"delta={job.delta!r}, epochs={job.epochs},",
+        f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
         _optax(spec),
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
@@ -138,7 +138,7 @@ def _jax(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
     )
 
 
-def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _jax_sampled(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
     return _program(
         spec,
@@ -148,7 +148,7 @@ def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str
             "from factorize.training.sampling import CyclicPoisson",
             "from jax_privacy import clipped_grad",
         ],
-        *_sampled_lines(asked, sampling, "len(x)", divided=True),
+        *_sampled_lines(job, sampling, "len(x)", divided=True),
         f"noise = correlated_noise(factors, scale, seed={_SECRET})",
         _optax(spec),
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
@@ -161,38 +161,38 @@ def _jax_sampled(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str
     )
 
 
-def _sampled_lines(asked: RecommendRequest, sampling: str, count: str, divided: bool = False) -> list[str]:
+def _sampled_lines(job: RecommendRequest, sampling: str, count: str, divided: bool = False) -> list[str]:
     """Return the calibration and the order of the Poisson schemes."""
-    divisor = f", divisor={asked.batch_size}" if divided else ""
+    divisor = f", divisor={job.batch_size}" if divided else ""
     return [
         "factors = factorize.solve(spec)",
-        f'scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r}, sampling="{sampling}", '
-        f"dataset_size={count}, batch_size={asked.batch_size}{divisor})",
-        f"order = CyclicPoisson({count}, scale, steps={asked.steps}, seed={_SECRET})",
+        f'scale = factors.calibrate(epsilon={job.epsilon!r}, delta={job.delta!r}, sampling="{sampling}", '
+        f"dataset_size={count}, batch_size={job.batch_size}{divisor})",
+        f"order = CyclicPoisson({count}, scale, steps={job.steps}, seed={_SECRET})",
     ]
 
 
-def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     if sampling in ("poisson", "cyclic_poisson"):
         module, name = "sampling", "CyclicPoisson"
-        lines, batches = _sampled_lines(asked, sampling, "len(data)"), "order"
+        lines, batches = _sampled_lines(job, sampling, "len(data)"), "order"
     elif sampling == "fixed":
         module, name, batches = "orders", "fixed_order", "order"
         lines = [
             "factors = factorize.solve(spec)",
-            f"order = fixed_order(len(data), {asked.batch_size}, epochs={asked.epochs})",
-            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r})",
+            f"order = fixed_order(len(data), {job.batch_size}, epochs={job.epochs})",
+            f"scale = factors.calibrate(epsilon={job.epsilon!r}, delta={job.delta!r})",
             "order.check(scale.sensitivity.participation, factors.steps)",
         ]
     else:
         module, name = "orders", sampling
         batches = "(order[step] for step in range(len(order)))"
-        bins = asked.examples // asked.batch_size
+        bins = job.examples // job.batch_size
         lines = [
             "factors = factorize.solve(spec)",
-            f"order = {name}(len(data), {bins}, {asked.epochs}, secrets.token_bytes(32))",
-            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, "
-            f"delta={asked.delta!r} - order.extra_delta({asked.epsilon!r}), "
+            f"order = {name}(len(data), {bins}, {job.epochs}, secrets.token_bytes(32))",
+            f"scale = factors.calibrate(epsilon={job.epsilon!r}, "
+            f"delta={job.delta!r} - order.extra_delta({job.epsilon!r}), "
             f'sampling="{sampling}")',
             "order.check_calibration(scale, factors.steps)",
         ]
@@ -206,7 +206,7 @@ def _numpy(asked: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> s
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
-        f"    released = noise.add_to_sum(total) / {asked.batch_size}     # noise of sums, fixed divisor",
+        f"    released = noise.add_to_sum(total) / {job.batch_size}     # noise of sums, fixed divisor",
         *_numpy_update(spec),
     )
 

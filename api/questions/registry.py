@@ -81,7 +81,7 @@ class Question(ABC):
         """
 
     @abstractmethod
-    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
         """Answer what `read` returned, in a worker; `store` opens the service's."""
 
 
@@ -134,11 +134,11 @@ class _Predict(Question):
             raise AboveCapacity(message, {"bytes": size, "seconds": PREDICTION_SECONDS})
         return {"request": question, "digest": about.digest}, _PREDICTION_MB + (size >> 20)
 
-    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
         from factorize.predict import ask, parse_question
 
-        about = store().load(asked["digest"]) if asked["digest"] else None
-        return ask(parse_question(asked["request"]), about).document()
+        about = store().load(request["digest"]) if request["digest"] else None
+        return ask(parse_question(request["request"]), about).document()
 
 
 class _Compare(Question):
@@ -157,8 +157,8 @@ class _Compare(Question):
         service.keep_matrices(request.spec, caller, within="/spec")
         return {"request": request.document()}, 0
 
-    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        return comparison(read_request(asked["request"]), store(), _report(tell))
+    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        return comparison(read_request(request["request"]), store(), _report(tell))
 
 
 class _Recommend(Question):
@@ -180,10 +180,10 @@ class _Recommend(Question):
         training_job.read_job(document, self.body)
         return {"request": document}, 0
 
-    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
+    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
         from factorize.api.questions.advice import advice_of, request_of
 
-        job = training_job.read_job(asked["request"], self.body)
+        job = training_job.read_job(request["request"], self.body)
         table = comparison(request_of(job), None, _report(tell), fitting=True)
         return {**advice_of(job, table), "table": table}
 
@@ -213,8 +213,8 @@ class _Calibrate(Question):
         request = read_calibration_request(document)
         return {"request": request.document(), "digest": find(None).digest}, 0
 
-    def answer(self, asked: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        return calibration(store().load(asked["digest"]), read_calibration_request(asked["request"]))
+    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
+        return calibration(store().load(request["digest"]), read_calibration_request(request["request"]))
 
 
 POSTED: dict[str, Question] = {

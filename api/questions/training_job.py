@@ -316,7 +316,7 @@ def schemas(reference: str) -> dict[str, Any]:
     Args:
         reference: template of references, with `{model}`.
     """
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for kind in KINDS.values():
         schema = kind.model_json_schema(ref_template=reference)
         if "n" not in schema["properties"]:  # it lists its rows
@@ -324,8 +324,8 @@ def schemas(reference: str) -> dict[str, Any]:
         schema.pop("$defs", None)
         del schema["properties"]["n"]
         schema["required"] = [name for name in schema["required"] if name != "n"]
-        found[f"{kind.__name__}OfJob"] = schema
-    kinds = [{"$ref": reference.format(model=name)} for name in found]
+        named[f"{kind.__name__}OfJob"] = schema
+    kinds = [{"$ref": reference.format(model=name)} for name in named]
     objective = Spec.model_json_schema(ref_template=reference)["properties"]["objective"]["oneOf"]
     for job in (RecommendRequest, FleetRequest):
         request = job.model_json_schema(ref_template=reference)
@@ -333,5 +333,5 @@ def schemas(reference: str) -> dict[str, Any]:
         request["properties"] = {**own, **request["properties"]}  # what the job is, and then what is asked of it
         request["properties"]["workload"] = {"anyOf": [*kinds, {"type": "null"}], "default": None}
         request["properties"]["objective"] = {"anyOf": [*objective, {"type": "null"}], "default": None}
-        found[job.__name__] = request
-    return found
+        named[job.__name__] = request
+    return named
