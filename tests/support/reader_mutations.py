@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from checker_files import file_of
+from manifest_mutations import mutations
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -41,7 +42,6 @@ FIRST = 48
 """Rows that are compared of strategies without end."""
 BESIDE = "is not the one that C and the workload define"
 NO_SPEC = ("InvalidSpec", "does not hash to its spec digest")
-TYPES: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 1.5, 1e300, 10**14, "", "x", [], {}, [1], {"a": 1})
 NAMES = ("", "C", "C.", "C_inv", "B", "D", "C.row_scale", "C.column_scale", "C.coefficients", "C.x", "dual.C", "dual.",
          "dual.weights", "dual.x", "tree.nodes", "tree.x", "C.tree.nodes", "C..", "c", "C_inv.", "C.theta")  # fmt: skip
 STRUCTURES = ("dense", "toeplitz", "banded_toeplitz", "banded", "buffered", "state_space", "tree", "blt", "redrawn",
@@ -499,35 +499,11 @@ def reordered(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) ->
         entry["tensors"], other["tensors"] = other["tensors"], entry["tensors"]
 
 
-def _places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    for key, value in items:
-        yield (*path, key)
-        yield from _places(value, (*path, key))
-
-
 def field(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
-    """A field of the manifest: gone, of another type, a little different, or one more beside it."""
-    path = _pick(rng, list(_places(manifest)))
-    at: Any = manifest
-    for key in path[:-1]:
-        at = at[key]
-    key, kind = path[-1], rng.integers(4)
-    old = at[key]
-    if kind == 0:
-        del at[key]
-    elif kind == 1:
-        at[key] = copy.deepcopy(_pick(rng, TYPES))
-    elif kind == 2 and isinstance(at, dict):
-        at[_pick(rng, ("x", "row_scale", "shape", "n", "C"))] = copy.deepcopy(old)
-    elif isinstance(old, bool):
-        at[key] = not old
-    elif isinstance(old, (int, float)):
-        at[key] = _pick(rng, (old + 1, old - 1, float(old), 0.999 * old, str(old)))
-    elif isinstance(old, str):
-        at[key] = _pick(rng, (old + "x", old[:-1], old.upper(), ""))
-    elif isinstance(old, list):
-        at[key] = _pick(rng, (old[:-1], old + old, [None, None], old[0] if old else 1))
+    """A field of the manifest: gone, of another type, another number, or one more beside it."""
+    document = next(mutations(manifest, rng)).document
+    manifest.clear()
+    manifest.update(document)
 
 
 def relabelled(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
