@@ -105,10 +105,14 @@ class Client:
         lines = self.get("/metrics").body.decode().splitlines()
         return float(next(line for line in lines if line.startswith("factorize_solves_total ")).split()[1])
 
-    def raw(self, data: bytes, *, timeout: float = 600) -> bytes:
-        """Send bytes as they are and return all that comes back until the service closes the connection."""
+    def connected(self) -> socket.socket:
+        """A connection of one's own."""
         host, port = self.host.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+        return socket.create_connection((host, int(port)), timeout=600)
+
+    def raw(self, data: bytes) -> bytes:
+        """Send bytes as they are and return all that comes back until the service closes the connection."""
+        with self.connected() as connection:
             connection.sendall(data)
             return b"".join(iter(lambda: connection.recv(65536), b""))
 

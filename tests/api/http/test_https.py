@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from patience import wait_for
 from servers import SLOW_SOLVER, LiveService, serving
 
 from factorize.api.access.key_register import KeyRequest
@@ -70,29 +71,17 @@ def test_a_certificate_that_nobody_vouches_for_is_not_taken(secured: LiveService
         Service(url_of(secured), timeout=600).post({"workload": {"kind": "prefix", "n": 5}})
 
 
-def spoken(live: LiveService, sent: bytes) -> bytes:
-    """What comes back for bytes that are no TLS."""
-    host, port = live.host.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=600) as connection:
-        connection.sendall(sent)
-        try:
-            return b"".join(iter(lambda: connection.recv(65536), b""))
-        except ConnectionResetError:
-            return b""
-
-
 def test_nothing_is_said_in_the_clear(secured: LiveService) -> None:
-    assert b"HTTP" not in spoken(secured, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with suppress(ConnectionResetError):
+        assert b"HTTP" not in secured.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
 def test_old_versions_of_tls_are_refused(secured: LiveService, files: tuple[Path, Path]) -> None:
-    host, port = secured.host.rsplit(":", 1)
-
     def version(most: ssl.TLSVersion) -> str | None:
         context = ssl.create_default_context(cafile=str(files[0]))
         context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, most
         with (
-            socket.create_connection((host, int(port)), timeout=600) as plain,
+            secured.connected() as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
         ):
             return connection.version()
@@ -120,9 +109,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
         assert shown() == before
         renewed = shown_first.read_text()
         os.replace(other_private, private)
-        end = time.monotonic() + 600
-        while shown() == before:
-            assert time.monotonic() < end
+        wait_for(lambda: shown() != before)
         assert shown() == renewed
 
 

@@ -57,12 +57,6 @@ def test_equal_specs_share_a_digest_and_a_result(live_service: LiveService) -> N
     assert live_service.get(f"/v1/factorizations/{manifest['digest']}").json() == manifest
 
 
-def test_a_tighter_result_answers_a_looser_spec(live_service: LiveService) -> None:
-    manifest = live_service.solve(prefix(17, tolerance=1e-8))
-    answer = live_service.post(prefix(17, tolerance=1e-3))
-    assert (answer.status, answer.json()["digest"]) == (200, manifest["digest"])
-
-
 def test_twenty_identical_posts_run_one_solve(slow_service: LiveService) -> None:
     answers: list[Any] = []
     posts = [threading.Thread(target=lambda: answers.append(slow_service.post(PREFIX))) for _ in range(20)]
@@ -228,32 +222,12 @@ def test_more_matrices_than_memory_are_refused(live_service: LiveService, monkey
     assert live_service.post(spec, query="?matrices=C").json() == base
 
 
-def test_a_user_matrix_is_solved_inline_or_uploaded(live_service: LiveService) -> None:
-    rows = [[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [1.0, 1.0, 1.0]]
-    inline = live_service.solve({"workload": {"kind": "matrix", "rows": rows}})
-    named = {"kind": "matrix", "sha256": inline["spec"]["workload"]["sha256"], "shape": [3, 3]}
-    assert live_service.solve({"workload": named}) == inline
-
-
-def test_a_matrix_that_nobody_uploaded_is_pointed_at(live_service: LiveService) -> None:
-    spec = {"workload": {"kind": "matrix", "sha256": "ab" * 32, "shape": [3, 3]}}
-    document = live_service.post(spec).problem(422, "invalid-spec")
-    assert document["errors"][0]["pointer"] == "/workload/sha256"
-
-
 def test_what_does_not_fit_is_refused_with_the_estimate(tmp_path: Path) -> None:
     with serving(Settings(store=str(tmp_path / "store"), capacity_mb=100)) as live:
         document = live.post({"workload": {"kind": "prefix", "n": 8000}}).problem(422, "too-large")
         assert document["estimate"]["bytes"] > 100 * 2**20
         assert "GiB" in document["detail"]
         assert live.get("/v1/factorizations").json()["items"] == []
-
-
-def test_a_mechanism_without_a_solver_is_unsupported(live_service: LiveService) -> None:
-    rates = {"kind": "cosine", "final": 0.1}
-    spec = {"workload": {"kind": "schedule", "n": 8, "learning_rates": rates}, "mechanism": {"kind": "fft"}}
-    document = live_service.post(spec).problem(422, "unsupported-problem")
-    assert "FFT" in document["detail"] and "optimize_for" in document["detail"]
 
 
 def test_every_answer_of_a_connection_is_whole(live_service: LiveService) -> None:

@@ -261,20 +261,6 @@ def test_wall_and_memory_limits_are_named(place):
         assert job.state == "failed" and job.error is not None and job.error["type"] == kind
 
 
-def test_memory_is_admitted_and_not_overcommitted(place):
-    engine = place.engine(capacity_mb=1000)
-    for number in range(3):
-        engine.submit(order(number, memory_mb=450, gate=f"go{number}"))
-    wait_for(lambda: len(place.starts()) == 2)
-    wait_for(lambda: place.ledger.counts().get("queued") == 1)  # a child may be quicker than the note that it runs
-    first = place.starts()[0][0]
-    place.open(f"go{int(first, 16)}")
-    wait_for(lambda: len(place.starts()) == 3)
-    for number in range(3):
-        place.open(f"go{number}")
-        assert place.ended(digest(number)).state == "done"
-
-
 def test_callers_take_turns_on_the_workers(place):
     engine = place.engine(processors=1)
     engine.submit(order(0, gate="go"))
