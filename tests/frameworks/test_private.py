@@ -137,28 +137,23 @@ class TestWhatIsReleased:
 
 
 class TestWithThePrivacyEngine:
-    def test_replaces_the_noise_of_its_optimizer(self):
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_replaces_the_noise_of_its_optimizer(self, wrapped):
+        """`wrap_model=False` puts the hooks on the model's layers; either way one line makes its optimizer ours."""
         model = network()
-        loader = DataLoader(data(), batch_size=SIZE)
-        engine = PrivacyEngine()
-        wrapped, theirs, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=loader,
-            noise_multiplier=1.0,
-            max_grad_norm=9.0,
-            poisson_sampling=False,
-        )
+        hooked, theirs, loader = PrivacyEngine().make_private(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0,
+            data_loader=DataLoader(data(), batch_size=SIZE), max_grad_norm=9.0, poisson_sampling=False,
+            wrap_model=wrapped,
+        )  # fmt: skip
         refuse_sampling(loader)
         c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, divisor=SIZE)
         optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3)
         x, y = next(iter(loader))
-        torch.nn.functional.cross_entropy(wrapped(x), y).backward()
+        torch.nn.functional.cross_entropy((hooked if wrapped else model)(x), y).backward()
         optimizer.step()
-        rows = NoiseGenerator(factors(), c, optimizer.params, seed=3)
-        expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + torch.cat(
-            [p.flatten() / SIZE for p in rows.next()]
-        )
+        noise = flat(NoiseGenerator(factors(), c, optimizer.params, seed=3).next()).float() / SIZE
+        expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + noise
         assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-5)
 
     def test_refuses_its_poisson_loader(self):
@@ -269,9 +264,9 @@ class TestRefusals:
 
 
 class TestRestart:
-    @pytest.mark.parametrize("options", [None, {}, {"physical_batch_size": 3}], ids=["fixed", "bins", "parts of bins"])
-    def test_goes_on_to_the_same_weights(self, tmp_path, options):
-        whole, part, resumed = (private() if options is None else binned(**options) for _ in range(3))
+    @pytest.mark.parametrize("kind", ["fixed", "bins", "parts of bins", "allocation"])
+    def test_goes_on_to_the_same_weights(self, tmp_path, kind):
+        whole, part, resumed = (JOBS[kind]() for _ in range(3))
         train(whole)
         for x, y in part.loader:
             torch.nn.functional.cross_entropy(part.model(x), y).backward()
@@ -381,6 +376,19 @@ def binned(calibration: Calibration | None = None, **options: Any) -> Private:
     return private(**{**settings, **options})
 
 
+def allocated(**options: Any) -> Private:
+    """A job on steps that every epoch draws anew, with noise that it computes for itself."""
+    return private("auto", solve=solve, sampling="random_allocation", seed=SECRET, **options)
+
+
+JOBS = {
+    "fixed": private,
+    "bins": binned,
+    "parts of bins": lambda: binned(physical_batch_size=3),
+    "allocation": allocated,
+}
+
+
 class TestBallsInBins:
     @pytest.mark.parametrize("options", [{}, {"physical_batch_size": 3}, {"overflow": "unlimited"}])
     def test_clipped_gradients_of_the_bins_and_the_rows_of_noise(self, options):
@@ -478,14 +486,16 @@ class TestBallsInBins:
         assert again.statement == made.statement
 
     def test_bins_that_every_epoch_draws_anew(self):
-        made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
+        made = allocated()
         c, order = made.statement.calibration, made.loader.order
         assert isinstance(c, BinsCalibration) and c.sampling == "random_allocation"
         assert (c.bins, c.epochs, c.divisor) == (BINS, EPOCHS, SIZE)
         assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
         assert isinstance(order, RandomAllocation) and (bin_of_each(order, 0) != bin_of_each(order, 1)).any()
-        users = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, users=list(range(EXAMPLES)))
+        users = allocated(users=list(range(EXAMPLES)))
         assert users.statement.unit == "user" and made.optimizer.auditor.sampling == "random_allocation"
+        with pytest.raises(ConditionNotMet, match="C = I"):
+            private(sampling="random_allocation", seed=SECRET)
         for wrong in (bins_noise(), c):  # each law's calibration is refused by the other
             other = "random_allocation" if wrong is not c else "balls_in_bins"
             with pytest.raises(InvalidParameter, match=f"sampling='{other}'"):
@@ -501,20 +511,6 @@ class TestBallsInBins:
                 seed=SECRET,
                 auditor=BinsAuditor(EXAMPLES, BINS, EPOCHS),
             )
-
-    def test_a_restart_draws_the_same_steps(self):
-        made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
-        c = made.statement.calibration
-        whole = train(made)
-        first = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, calibration=c)
-        train(first, epochs=1)
-        rest = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, calibration=c)
-        rest.model.load_state_dict(first.model.state_dict())
-        rest.optimizer.load_state_dict(first.optimizer.state_dict())
-        for one, two in zip(whole[BINS:], train(rest, epochs=EPOCHS - 1), strict=True):
-            assert torch.equal(one, two)
-        with pytest.raises(ConditionNotMet, match="C = I"):
-            private(sampling="random_allocation", seed=SECRET)
 
     def test_the_optimizer_wants_the_auditor_of_bins(self):
         for auditor in (None, ParticipationAuditor({"kind": "fixed_epochs", "epochs": EPOCHS}, N)):
@@ -548,21 +544,3 @@ class TestAdapters:
         released = train(whole)
         hooked = inside._replace(model=inside.model._module)
         assert all(torch.equal(a, b) for a, b in zip(released, train(hooked), strict=True))
-
-    def test_opacus_without_a_wrapper(self):
-        """`wrap_model=False` puts the hooks on the model's layers; one line makes its optimizer ours."""
-        c = calibrate(factors().sensitivity, PrivacyTarget(mu=3.0), clip_norm=0.7, divisor=SIZE)
-        released = []
-        for wrapped in (True, False):
-            model, order = network(), np.arange(EXAMPLES)
-            made = PrivacyEngine().make_private(
-                module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0,
-                data_loader=DataLoader(data(), batch_size=SIZE), max_grad_norm=0.7, poisson_sampling=False,
-                wrap_model=wrapped,
-            )  # fmt: skip
-            optimizer = CorrelatedOptimizer(made[1], factors(), c, seed=11)
-            x, y = (tensor[order[:SIZE]] for tensor in data().tensors)
-            torch.nn.functional.cross_entropy((made[0] if wrapped else model)(x), y).backward()
-            optimizer.step()
-            released.append(torch.cat([p.grad.flatten() for p in optimizer.params]))
-        assert torch.equal(*released)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from factorize.adapters.torch_gradients import ModuleGradients
 from factorize.errors import InvalidParameter
-from factorize.privacy import PrivacyTarget
-from factorize.training import PlainSums, PrivateSums, Sgd, dp_ftrl, fixed_order
-from papers.algorithms import FilteredNoise, LinearRegression
+from papers.algorithms import LinearRegression
 
 EXAMPLES = 64
-TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
 
 
 def regression() -> tuple[ModuleGradients, LinearRegression]:
@@ -44,13 +39,6 @@ def network() -> ModuleGradients:
     return ModuleGradients(module, torch.nn.functional.cross_entropy, images, labels)
 
 
-def loss(model: ModuleGradients, weights: np.ndarray) -> float:
-    """The mean loss at these weights."""
-    model.load(weights)
-    with torch.no_grad():
-        return float(model._loss(model._module(model._inputs), model._targets))
-
-
 def test_gradients_are_those_of_numpy() -> None:
     own, plain = regression()
     weights, batch = np.array([0.3, 0.2, -0.1]), np.array([5, 0, 63, 17, 2, 3, 4, 9, 11, 30, 31])
@@ -74,29 +62,6 @@ def test_weights_go_in_and_out() -> None:
     model.load(changed)
     np.testing.assert_allclose(model.weights(), changed, atol=1e-6)
     assert float(model._module[1].weight.sum()) == 4  # frozen
-
-
-def private(size: int, steps: int, **options: Any) -> PrivateSums:
-    noise = FilteredNoise((1.0,), TARGET, size, steps=steps, clip_norm=1.0, divisor=8, seed=5, **options)
-    return PrivateSums(noise)
-
-
-def test_dp_ftrl_is_the_same_run_with_torch_and_with_numpy() -> None:
-    own, plain = regression()
-    runs = [
-        dp_ftrl(model, np.zeros(3), fixed_order(EXAMPLES, 8), private(3, 8), optimizer=Sgd(learning_rate=0.2))
-        for model in (own, plain)
-    ]
-    np.testing.assert_allclose(runs[0].weights, runs[1].weights, rtol=1e-9)
-
-
-def test_a_network_trains() -> None:
-    model = network()
-    start, order, optimizer = model.weights(), fixed_order(EXAMPLES, 8), Sgd(learning_rate=0.5)
-    trained = dp_ftrl(model, start, order, PlainSums(divisor=8, clip_norm=5.0), optimizer=optimizer)
-    assert loss(model, trained.weights) < loss(model, start) - 0.01
-    noisy = dp_ftrl(model, start, order, private(len(start), 8), optimizer=optimizer)
-    assert np.isfinite(noisy.weights).all() and noisy.calibration is not None
 
 
 def test_what_has_no_gradient_per_example_is_refused() -> None:

@@ -8,7 +8,6 @@ import torch
 from cpu_normals import CpuNormals
 from handmade import Handmade, handmade
 from structure_cases import NAMES, strategies
-from test_noise import statistic
 
 from factorize.adapters import torch_engine
 from factorize.adapters.torch import NoiseGenerator
@@ -63,20 +62,6 @@ def flat(noise: list[torch.Tensor]) -> torch.Tensor:
 
 def draw(noise: NoiseGenerator) -> np.ndarray:
     return np.array([flat(step).double().numpy() for step in noise])
-
-
-class TestDistribution:
-    def test_after_a_restart_and_across_shards(self):
-        made = factors("buffered")
-        parts = []
-        for rank in range(2):
-            shard = even_shard(D, rank, 2)
-            before = make(made, shard=shard)
-            first = [flat(before.next()) for _ in range(9)]
-            after = make(made, shard=shard)
-            after.load_state_dict(before.state_dict())
-            parts.append(np.array([row.numpy() for row in [*first, *(flat(step) for step in after)]]))
-        assert statistic(np.hstack(parts), made, scale(made).sigma_of_sums) < 1
 
 
 class TestArithmetic:
