@@ -36,7 +36,7 @@ check: $(STAMP)
 test-cluster: $(STAMP)
 	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/api/http/test_routes.py \
 	  tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py tests/api/http/test_predictions.py \
-	  tests/api/http/test_comparisons.py tests/factorize/client/test_client.py tests/factorize/client/test_events.py \
+	  tests/api/http/test_comparisons.py tests/factorize/client/test_client.py tests/api/http/test_events.py \
 	  tests/factorize/accounting/test_calibrations.py
 
 # Every mechanism on every small spec with every objective, twenty times what `make test` takes of them.
@@ -55,7 +55,7 @@ slow-tests: $(STAMP)
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(SIDE_BY_SIDE)
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks papers/tests/test_convolutional.py $(SIDE_BY_SIDE)
 
 # The adapters against the real Flower and NVFlare.
 test-federated: $(FEDERATED)/.installed

@@ -87,10 +87,10 @@ def test_cancelling_ends_the_stream(slow_service: LiveService) -> None:
 
 
 def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store")), solver="failing_solver") as live:
+    with serving(Settings(store=str(tmp_path / "store")), solver="no_solver") as live:
         name = live.post(SPEC).json()["spec_digest"]
         *_, last = listen(live, name)
-        assert (last["event"], last["data"]["error"]) == ("failed", {"type": "solve-failed", "message": "no"})
+        assert (last["event"], last["data"]["error"]["type"]) == ("failed", "failed")
         (again,) = listen(live, name)
         assert again == last
 

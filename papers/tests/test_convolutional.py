@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-import torch
 
-from factorize.adapters.torch_gradients import ModuleGradients
 from factorize.training import PlainSums, Sgd, dp_ftrl, fixed_order
-
-ROOT = Path(__file__).parents[2]
 
 
 class Replayed:
@@ -27,20 +19,19 @@ class Replayed:
         return self._sigma * next(self._rows)
 
 
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the papers, which are no installed package."""
-    monkeypatch.syspath_prepend(ROOT)
-    return lambda name: import_module(f"papers.{name}")
+def test_all_networks_at_once_are_dp_ftrl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skipped where there is no torch; `make test-frameworks` runs it."""
+    torch = pytest.importorskip("torch")
+    from factorize.adapters.torch_gradients import ModuleGradients
+    from papers.leaderboard import convolutional as network
+    from papers.leaderboard import many_models as many
+    from papers.reproductions.images import Images
 
-
-def test_all_networks_at_once_are_dp_ftrl(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    many, network = part("leaderboard.many_models"), part("leaderboard.convolutional")
     monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
     monkeypatch.setattr(network, "AT_ONCE", 4)
     luck = np.random.default_rng(0)
     pixels, labels = luck.random((40, 64), dtype=np.float32), luck.integers(0, 10, 40)
-    images = part("reproductions.images").Images(pixels[:32], labels[:32], pixels[32:], labels[32:])
+    images = Images(pixels[:32], labels[:32], pixels[32:], labels[32:])
     kind = network.ConvolutionalNetwork()
     size = kind.size(images)
     assert size == 8 * 9 + 8 + 16 * 72 + 16 + 64 * 10 + 10
