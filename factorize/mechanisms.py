@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +28,12 @@ class Mechanism(Frozen):
         searched: whether its parameters are searched for in a class of which no checker knows a bound, so that only
             double precision can say that the search has converged.
     """
+
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str:
+            """The contract's name."""
 
     unrestricted: ClassVar[bool] = False
     searched: ClassVar[bool] = False
@@ -211,30 +219,10 @@ class Added(Mechanism):
     sha256: Sha256
 
 
-AnyMechanism = Annotated[
-    Auto
-    | Dense
-    | Banded
-    | BufferedLinear
-    | Toeplitz
-    | BandedToeplitz
-    | NuToeplitz
-    | Spectral
-    | Blt
-    | SquareRoot
-    | BandedSquareRoot
-    | BandedInverseSquareRoot
-    | BandedInverseFractionalRoot
-    | BandedInverseToeplitz
-    | Tree
-    | Fft
-    | AntiPgd
-    | LambdaCgd
-    | IdentityMechanism
-    | Semidefinite
-    | Added,
-    Field(discriminator="kind"),
-]
+if TYPE_CHECKING:
+    AnyMechanism = Mechanism
+else:
+    AnyMechanism = Annotated[reduce(or_, Mechanism.__subclasses__()), Field(discriminator="kind")]
 
 
 class DenseNoise(UserWarning):

@@ -103,20 +103,17 @@ class Certificate:
         """
         stated = document["sensitivity"]
         value = float.fromhex(stated["hex"])
+        bounds = [bound and LowerBound(**bound) for bound in (document["lower_bound"], document["class_lower_bound"])]
         return cls(
             sensitivity=Sensitivity(value, stated["kind"], stated["rule"], stated["participation"]),
             loss=Loss(**{name: math.inf if value is None else value for name, value in document["loss"].items()}),
-            lower_bound=_bound_from(document["lower_bound"]),
-            class_lower_bound=_bound_from(document["class_lower_bound"]),
+            lower_bound=bounds[0],
+            class_lower_bound=bounds[1],
             relative_gap=document["relative_gap"],
             residual=document["residual"]["max_abs"],
             converged=document["converged"],
             warnings=tuple(document["warnings"]),
         )
-
-
-def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
-    return None if document is None else LowerBound(document["objective"], document["rule"])
 
 
 def utility_of(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray]) -> Utility:

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.series import series_product
 from factorize.numbers.triangular import lower_inverse
 
 LARGEST_DEFECT = 2.0**-7
@@ -74,9 +75,9 @@ def defect(array: np.ndarray, inverse: np.ndarray) -> float:
     for first in range(0, n, _BLOCK):
         last = min(first + _BLOCK, n)
         left, right = array[first:last, :last], inverse[:last, :last]
-        found = left @ right
-        found[np.arange(last - first), np.arange(first, last)] -= 1.0
-        rest += float(np.einsum("ij,ij->", found, found))
+        residual = left @ right
+        residual[np.arange(last - first), np.arange(first, last)] -= 1.0
+        rest += float(np.einsum("ij,ij->", residual, residual))
         magnitude = np.abs(left) @ np.abs(right)
         sizes += float(np.einsum("ij,ij->", magnitude, magnitude))
     return _bound(math.sqrt(rest), math.sqrt(sizes), n)
@@ -86,19 +87,13 @@ def column_defect(column: np.ndarray, inverse: np.ndarray) -> float:
     """Return the same bound for first columns of Toeplitz matrices, shape (n,): a sum of magnitudes is never less."""
     n = len(column)
     direct = n <= LONGEST_DIRECT
-    found = np.convolve(column, inverse)[:n] if direct else _product(column, inverse)
-    found[0] -= 1.0
-    rest = float(np.abs(found).sum())
+    residual = np.convolve(column, inverse)[:n] if direct else series_product(column, inverse)
+    residual[0] -= 1.0
+    rest, sizes = float(np.abs(residual).sum()), float(np.abs(column).sum() * np.abs(inverse).sum())
     if direct:
-        return _bound(rest, float(np.abs(column).sum() * np.abs(inverse).sum()), n)
+        return _bound(rest, sizes, n)
     lengths = float(np.linalg.norm(column) * np.linalg.norm(inverse))
-    rounding = float(np.abs(column).sum() * np.abs(inverse).sum())
-    return _bound(rest + n * _FFT * math.log2(2 * n) * _UNIT * lengths, rounding, 0)
-
-
-def _product(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    size = 1 << (2 * len(column) - 1).bit_length()
-    return np.fft.irfft(np.fft.rfft(column, size) * np.fft.rfft(inverse, size), size)[: len(column)]
+    return _bound(rest + n * _FFT * math.log2(2 * n) * _UNIT * lengths, sizes, 0)
 
 
 def _bound(rest: float, sizes: float, terms: int) -> float:

@@ -50,7 +50,24 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def _delta_above(epsilon: float, mu: float) -> float:
-    log_delta, log_complement = _curve(epsilon, mu * (1 + MARGIN))
+    """Return delta, rounded up.
+
+    With x = epsilon/mu, p = mu/2 - x and R the Mills ratio, e^epsilon phi(mu/2 + x) = phi(p) gives
+        delta = phi(p) (R(-p) - R(mu/2 + x))   and   1 - delta = phi(p) (R(p) + R(mu/2 + x)):
+    neither subtracts epsilon from a logarithm of its size, as the formula with two log-cdfs does.
+    """
+    mu *= 1 + MARGIN
+    half, x = mu / 2, epsilon / mu
+    p = half - x
+    if p < _NO_DOUBLE_BELOW:
+        return math.nextafter(0.0, math.inf)
+    log_density = -p * p / 2 - _LOG_SQRT_2PI
+    if p > 1:
+        log_complement = log_density + math.log(_mills(p) + _mills(x + half))
+        log_delta = math.log1p(-math.exp(log_complement))
+    else:
+        log_delta = log_density + math.log(_mills_drop(x, half))
+        log_complement = math.log1p(-math.exp(log_delta))
     nearest = math.exp(log_delta) if log_delta < -0.7 else -math.expm1(log_complement)
     return min(math.nextafter(nearest, math.inf), 1.0)
 
@@ -156,25 +173,6 @@ def remaining_mu(noise_multiplier: float, spent: float) -> float:
             field="spent_mu",
         )
     return math.nextafter(float(1 / Fraction(root_above(1 / left, "spent_mu"))), 0.0)
-
-
-def _curve(epsilon: float, mu: float) -> tuple[float, float]:
-    """Return log delta and log(1 - delta) as doubles.
-
-    With x = epsilon/mu, p = mu/2 - x and R the Mills ratio, e^epsilon phi(mu/2 + x) = phi(p) gives
-        delta = phi(p) (R(-p) - R(mu/2 + x))   and   1 - delta = phi(p) (R(p) + R(mu/2 + x)):
-    neither subtracts epsilon from a logarithm of its size, as the formula with two log-cdfs does.
-    """
-    half, x = mu / 2, epsilon / mu
-    p = half - x
-    if p < _NO_DOUBLE_BELOW:
-        return -math.inf, 0.0
-    log_density = -p * p / 2 - _LOG_SQRT_2PI
-    if p > 1:
-        log_complement = log_density + math.log(_mills(p) + _mills(x + half))
-        return math.log1p(-math.exp(log_complement)), log_complement
-    log_delta = log_density + math.log(_mills_drop(x, half))
-    return log_delta, math.log1p(-math.exp(log_delta))
 
 
 def _mills_drop(x: float, half: float) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 _DIRECT_WORK = 2**28  # multiplications above which the quotient switches from the direct recursion to FFTs
@@ -17,14 +15,11 @@ def series_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarra
     Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
     """
     n = len(numerator)
-    if n * min(n, 2 * len(denominator)) // 2 <= _DIRECT_WORK:
-        return _direct_quotient(np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64))
-    return _fft_quotient(numerator, denominator)
-
-
-def _direct_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    if n * min(n, 2 * len(denominator)) // 2 > _DIRECT_WORK:
+        return _fft_quotient(numerator, denominator)
     out = np.array(numerator, dtype=np.float64)
-    lead, tail = denominator[0], denominator[1:]
+    lead, *_ = column = np.asarray(denominator, dtype=np.float64)
+    tail = column[1:]
     reversed_tail = np.ascontiguousarray(tail[::-1])
     for t in range(len(out)):
         reach = min(t, len(tail))
@@ -52,11 +47,15 @@ def _newton_step(inverse: np.ndarray, denominator: np.ndarray, size: int) -> np.
 
 
 def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a * b modulo x^n for two series of shape (n,), by FFT."""
-    rfft, irfft, size_for = _transforms()
-    n = len(a)
-    size = size_for(2 * n)
-    return irfft(rfft(a, size) * rfft(b, size), size)[:n]
+    """Return a * b modulo x^n for two series of shape (n,), or for rows of shape (r, n) and a series, by FFT."""
+    n = a.shape[-1]
+    try:
+        from scipy.fft import irfft, next_fast_len, rfft
+    except ModuleNotFoundError:  # a training image
+        rfft, irfft, size = np.fft.rfft, np.fft.irfft, 1 << (2 * n - 1).bit_length()
+    else:
+        size = next_fast_len(2 * n, real=True)
+    return irfft(rfft(a, size) * rfft(b, size), size)[..., :n]
 
 
 def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
@@ -64,18 +63,7 @@ def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
     n = rows.shape[1]
     if n <= _DIRECT_ROWS:
         return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
-    rfft, irfft, size_for = _transforms()
-    size = size_for(2 * n)
-    return irfft(rfft(rows, size, axis=1) * rfft(series, size), size, axis=1)[:, :n]
-
-
-def _transforms() -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray], Callable[[int], int]]:
-    """Return the real transforms and a fast length: scipy's, or numpy's where a training image has no scipy."""
-    try:
-        from scipy.fft import irfft, next_fast_len, rfft
-    except ModuleNotFoundError:
-        return np.fft.rfft, np.fft.irfft, lambda least: 1 << (least - 1).bit_length()
-    return rfft, irfft, lambda least: next_fast_len(least, real=True)
+    return series_product(rows, series)
 
 
 def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray:

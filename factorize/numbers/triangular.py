@@ -56,18 +56,13 @@ def lower_inverse(array: np.ndarray) -> np.ndarray:
 
 def _invert(array: np.ndarray, out: np.ndarray) -> None:
     n = len(array)
-    if n <= _SMALL:
-        _substitute(array, out)
+    if n <= _SMALL:  # row i is (e_i - sum_{j < i} array[i, j] row_j) / array[i, i]
+        for i in range(n):
+            out[i, i] = 1.0
+            out[i, :i] = -(array[i, :i] @ out[:i, :i])
+            out[i, : i + 1] /= array[i, i]
         return
     half = n // 2
     _invert(array[:half, :half], out[:half, :half])
     _invert(array[half:, half:], out[half:, half:])
     out[half:, :half] = -(out[half:, half:] @ (array[half:, :half] @ out[:half, :half]))
-
-
-def _substitute(array: np.ndarray, out: np.ndarray) -> None:
-    """Row i of the inverse: (e_i - sum_{j < i} array[i, j] row_j) / array[i, i]."""
-    for i in range(len(array)):
-        out[i, i] = 1.0
-        out[i, :i] = -(array[i, :i] @ out[:i, :i])
-        out[i, : i + 1] /= array[i, i]

@@ -55,11 +55,9 @@ def read_union(document: Mapping[str, Any], of: Any) -> Any:
     """
     data = dict(document)
     try:
-        return _adapter(of).validate_python(data)
+        return _adapter_of(of).validate_python(data)
     except ValidationError as error:
         raise InvalidSpec(violations(data, error, of)) from None
 
 
-@cache
-def _adapter(of: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(of)
+_adapter_of = cache(TypeAdapter)

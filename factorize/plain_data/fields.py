@@ -50,7 +50,8 @@ def fields_of(owner: type) -> dict[str, PlainField]:
 
 def classes_in(annotation: Any) -> tuple[type, ...]:
     """Return the classes of plain data that a type is made of, in their order."""
-    return tuple(dict.fromkeys(part for part in _leaves(annotation) if _is_plain(part)))
+    classes = (part for part in _leaves(annotation) if isinstance(part, type))
+    return tuple(dict.fromkeys(part for part in classes if issubclass(part, BaseModel | LightData)))
 
 
 def kinds_in(annotation: Any) -> dict[str, type]:
@@ -101,10 +102,6 @@ _NAMES = {
     "CalibrationRequest": "a calibration",
     "PredictionRequest": "a prediction",
 }
-
-
-def _is_plain(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, BaseModel | LightData)
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:

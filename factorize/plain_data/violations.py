@@ -23,10 +23,9 @@ def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
     # One more than is shown is read, and a document may have 80,000 unknown fields.
     entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
     places = [_place(entry["loc"], data, of) for entry in entries]
-    told = [
-        (place, entry) for place, entry in zip(places, entries, strict=True) if not _said(place, entry, places, entries)
-    ]
-    return [Violation(place.pointer, _message(entry, place)) for place, entry in told[:MAX_VIOLATIONS]]
+    pairs = zip(places, entries, strict=True)
+    reported = [(place, entry) for place, entry in pairs if not _said(place, entry, places, entries)]
+    return [Violation(place.pointer, _message(entry, place)) for place, entry in reported[:MAX_VIOLATIONS]]
 
 
 class Place(NamedTuple):
@@ -88,7 +87,8 @@ def _message(entry: Any, place: Place) -> str:
     if kind == "missing":
         return f"{place.name} is required; {_taken(place)}"
     if kind == "union_tag_invalid":
-        return _unknown_kind(str(entry["ctx"]["tag"]), place)
+        tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
+        return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
     if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(given, dict):
@@ -111,11 +111,6 @@ def _unknown(place: Place) -> str:
 
 def _taken(place: Place) -> str:
     return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "the contract's fields are listed"
-
-
-def _unknown_kind(given: str, place: Place) -> str:
-    known = list(_kinds(place))
-    return f"unknown kind {given[:_LONGEST_NAME]!r}{_nearest(given, known)}; the kinds are {', '.join(known)}"
 
 
 def _kinds(place: Place) -> dict[str, type]:

@@ -9,6 +9,8 @@ The papers' bounds, with the papers' constants or none, are in `papers/predictio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -16,11 +18,7 @@ from pydantic import Field
 from factorize.errors import extras_named
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
-from factorize.predict.linear_regression import (
-    GaussianRegression,
-    LinearRegressionQuestion,
-    MeanEstimation,
-)
+from factorize.predict.linear_regression import GaussianRegression, LinearRegressionQuestion, MeanEstimation
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import QuadraticRun
 from factorize.predict.stochastic_regression import StochasticRegression
@@ -34,10 +32,7 @@ QUESTIONS: dict[str, type[Question]] = {
 }
 """The one list: kind to question."""
 
-AnyQuestion = Annotated[
-    GaussianRegression | LinearRegressionQuestion | MeanEstimation | QuadraticRun | StochasticRegression,
-    Field(discriminator="kind"),
-]
+AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminator="kind")]
 
 
 def parse_question(document: Mapping[str, Any]) -> Question:
@@ -64,11 +59,11 @@ def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) 
         InvalidParameter: a value is outside its range.
         TooLarge: a factorization with too many rows to read.
     """
-    asked = question if isinstance(question, Question) else parse_question(question)
+    parsed = question if isinstance(question, Question) else parse_question(question)
     with within_doubles("the answer"):
-        found = asked.answer(inverse)
-        refuse_infinite("the answer", found.document())
-    return found
+        prediction = parsed.answer(inverse)
+        refuse_infinite("the answer", prediction.document())
+    return prediction
 
 
 __all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask", "parse_question"]

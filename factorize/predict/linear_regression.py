@@ -23,7 +23,7 @@ from factorize.predict.filters import (
     Regression,
     noise_product,
 )
-from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Relation, require
+from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require
 
 SHOWN_DIRECTIONS = 256
 """Eigenvalues up to which an answer lists each direction's part of the loss."""
@@ -48,9 +48,7 @@ class MeanEstimation(PrivateNoise):
         sampling = eta * self.label_noise**2 / (2 - eta)
         return Prediction(
             quantity="limit of E (theta_t - theta*)^2",
-            relation=Relation.EQUAL,
             value=private + sampling,
-            basis=Basis.EXACT,
             terms={
                 "privacy": private,
                 "sampling": sampling,
@@ -99,9 +97,7 @@ class LinearRegressionQuestion(Regression):
         upper = (1 + ratio) * eta * self.radius * sgd + (1 + ratio * self.kurtosis) * 2 * eta**2 * self.scale * product
         return Prediction(
             quantity="stationary E F(theta) - F(theta*), inputs' outer product replaced by its mean H",
-            relation=Relation.EQUAL,
             value=privacy + sampling,
-            basis=Basis.EXACT,
             terms={
                 "privacy": privacy,
                 "sampling": sampling,
@@ -161,9 +157,7 @@ class GaussianRegression(Regression):
         sampling = spread * self.label_noise**2 / 2 / (1 - spread)
         return Prediction(
             quantity="stationary E F(theta) - F(theta*), Gaussian inputs",
-            relation=Relation.EQUAL,
             value=privacy + sampling,
-            basis=Basis.EXACT,
             terms={
                 "privacy": privacy,
                 "sampling": sampling,

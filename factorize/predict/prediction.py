@@ -53,9 +53,9 @@ class Prediction:
     """
 
     quantity: str
-    relation: Relation
+    relation: Relation = Relation.EQUAL
     value: float
-    basis: Basis
+    basis: Basis = Basis.EXACT
     terms: Mapping[str, float]
     assumptions: tuple[str, ...]
     source: str

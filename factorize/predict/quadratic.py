@@ -13,15 +13,7 @@ from pydantic import Field
 
 from factorize.plain_data import Fraction
 from factorize.predict.moments import ExactRun, shown_steps
-from factorize.predict.prediction import (
-    NO_CLIPPING,
-    Basis,
-    Inverse,
-    Prediction,
-    Relation,
-    require,
-    rows_wanted,
-)
+from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require, rows_wanted
 
 
 class QuadraticRun(ExactRun):
@@ -56,9 +48,7 @@ class QuadraticRun(ExactRun):
         shown = shown_steps(len(loss))
         return Prediction(
             quantity="E f(x_n) - f*",
-            relation=Relation.EQUAL,
             value=float(loss[-1]),
-            basis=Basis.EXACT,
             terms={
                 "initial": float(loss_of[0, -1]),
                 "noise": float(loss_of[1, -1]),

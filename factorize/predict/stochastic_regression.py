@@ -15,15 +15,7 @@ import numpy as np
 
 from factorize.plain_data import Count, NonNegative
 from factorize.predict.moments import ExactRun, shown_steps
-from factorize.predict.prediction import (
-    NO_CLIPPING,
-    Basis,
-    Inverse,
-    Prediction,
-    Relation,
-    require,
-    rows_wanted,
-)
+from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require, rows_wanted
 
 
 class StochasticRegression(ExactRun):
@@ -49,9 +41,7 @@ class StochasticRegression(ExactRun):
         shown = shown_steps(len(loss))
         return Prediction(
             quantity="E F(theta_n) - F(theta*)",
-            relation=Relation.EQUAL,
             value=float(loss[-1]),
-            basis=Basis.EXACT,
             terms={
                 "initial": float(parts[0, -1]),
                 "noise": float(parts[1, -1]),

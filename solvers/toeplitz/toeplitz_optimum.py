@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.errors import SolveFailed
+from factorize.mechanisms import BandedToeplitz
 from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
@@ -57,7 +58,7 @@ _SAFETY = 0.3  # of the tolerance, since the gap that stops the descent is an es
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     workload = spec.optimize_for or spec.workload
-    if spec.mechanism.kind == "banded_toeplitz" and spec.mechanism.bands > workload.n:
+    if isinstance(spec.mechanism, BandedToeplitz) and spec.mechanism.bands > workload.n:
         return f"bands={spec.mechanism.bands} exceeds n={workload.n}; use bands <= n"
     if workload.time_invariant:
         return refuse_weights(spec)

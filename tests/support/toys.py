@@ -200,7 +200,7 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
         (
             Change(
                 MECHANISMS,
-                "AnyMechanism = ",
+                "if TYPE_CHECKING:\n    AnyMechanism",
                 '''class Neighbours(Mechanism):
     """Each step's noise takes a share of the next one's."""
 
@@ -210,7 +210,6 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
 
 ''',
             ),
-            Change(MECHANISMS, "    | Semidefinite\n", "    | Neighbours\n"),
             Change(
                 EXACT_MECHANISMS,
                 "_RULES: dict",
