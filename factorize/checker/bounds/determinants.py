@@ -102,7 +102,7 @@ def _norm(given: Recursion) -> Fraction:
 
     def measure(k: int) -> Fraction | None:
         m = 1 + given.states
-        lower = determinant(math.ldexp(1.0, k), *given[1:], *np.zeros((2, m, m)), np.empty((4, m)))
+        lower = determinant(math.ldexp(1.0, k), *given[1:], np.zeros((m, m)), np.zeros((3, m)))
         return _logarithm(*lower, relative=len(given.inputs) * _LOST)
 
     with ThreadPoolExecutor(2) as pool:

@@ -179,14 +179,14 @@ def _srg(document: Document) -> Program:
 
 @defines("mu2")
 def _mu2(document: Document) -> Program:
-    """Sums q = S s and w = S q, then x_i = sum over j <= i of 2 (j + 2) w_j / ((i + 2)(i + 3))."""
+    """Sums q = S s and w = S q, then x_i = ((i + 1) x_{i-1} + 2 w_i) / (i + 3)."""
     program: list[Statement] = [(0, {0: _ONE, X: _ONE}), (1, {1: _ONE, 0: _ONE})]
     if document["output"] in ("q", "w"):
         states = 1 if document["output"] == "q" else 2
         return Program(program[:states], states - 1)
     n = document["n"]
-    program.append((2, {2: _ONE, 1: [Fraction(2 * (j + 2)) for j in range(n)]}))
-    return Program([*program, (3, {2: [Fraction(1, (i + 2) * (i + 3)) for i in range(n)]})], 3)
+    average: Statement = (2, {2: [Fraction(i + 1, i + 3) for i in range(n)], 1: [Fraction(2, i + 3) for i in range(n)]})
+    return Program([*program, average], 2)
 
 
 KINDS = (*PROGRAMS, *WITHOUT_PROGRAM)
