@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem, extras_named
-from factorize.format.claims import CertifiedSensitivity
+from factorize.format.claims import Sensitivity
 from factorize.format.manifest import ENDLESS, row_count, steps_of
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
@@ -37,7 +37,7 @@ class AnyFactors(ABC):
 
     @property
     @abstractmethod
-    def sensitivity(self) -> CertifiedSensitivity:
+    def sensitivity(self) -> Sensitivity:
         """Certified, with kind, rule and participation."""
 
     @abstractmethod
@@ -237,3 +237,11 @@ class AnyFactors(ABC):
     def _repr_html_(self) -> str:
         """The certificate in words and a small picture, for notebooks."""
         return html(self, type(self).__name__)
+
+
+def certified(given: object) -> AnyFactors:
+    """Return a factorization or factors; raise InvalidParameter for anything else."""
+    if not isinstance(given, AnyFactors):
+        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
+        raise InvalidParameter(message, field="factors")
+    return given

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified_value, differing
+from factorize.format.claims import Sensitivity, certified_value, differing
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, within_scale
 from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
+
+if TYPE_CHECKING:
+    from factorize.any_factors import AnyFactors
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""
@@ -94,7 +97,7 @@ class Calibration:
 
     noise_multiplier: float
     sigma_of_sums: float
-    sensitivity: CertifiedSensitivity
+    sensitivity: Sensitivity
     clip_norm: float
     adjacency: Adjacency
     epsilon: float | None
@@ -195,9 +198,7 @@ class Calibration:
         above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
         return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
 
-    def check_belongs(
-        self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
-    ) -> None:
+    def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
         """Refuse a factorization that this noise was not calibrated for.
 
         Args:
@@ -217,7 +218,7 @@ class Calibration:
                 field="calibration",
             )
 
-    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
+    def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
         """Return the sensitivity that a factorization has to have for this noise to be its own."""
         return mine
 
@@ -245,7 +246,7 @@ class Calibration:
         }
 
 
-def check_own(calibration: object, factors: CertifiedFactors) -> None:
+def check_own(calibration: object, factors: AnyFactors) -> None:
     """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
     if not isinstance(calibration, Calibration):
         message = f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration"
@@ -254,7 +255,7 @@ def check_own(calibration: object, factors: CertifiedFactors) -> None:
 
 
 def calibrate(
-    sensitivity: CertifiedSensitivity,
+    sensitivity: Sensitivity,
     asked: Question,
     *,
     clip_norm: float = 1.0,

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 from factorize.accounting.law import check_zero_out
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
+from factorize.any_factors import AnyFactors, certified
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.format.claims import Sensitivity
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
@@ -43,7 +44,7 @@ class AmplifiedCalibration(Calibration):
     compositions: int
     largest_column: float
 
-    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], AnyStrategy]) -> CertifiedSensitivity:
+    def _wanted(self, mine: Sensitivity, strategy: Callable[[], AnyStrategy]) -> Sensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups.
 
         With more bands than groups examples would meet their own noise; sigma is for columns of a largest norm.
@@ -70,7 +71,7 @@ class AmplifiedCalibration(Calibration):
 
 @extras_named("an amplified calibration")
 def calibrate_amplified(
-    factorization: CertifiedFactors,
+    factorization: AnyFactors,
     *,
     epsilon: float | None = None,
     delta: float | None = None,

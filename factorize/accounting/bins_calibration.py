@@ -14,8 +14,9 @@ from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law, check_zero_out
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.sampling_scheme import Method
+from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter, extras_named
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.format.claims import Sensitivity
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Adjacency, Calibration
@@ -54,9 +55,7 @@ class BinsCalibration(Calibration):
     signed: bool
     absolute_cost: float | None
 
-    def check_belongs(
-        self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
-    ) -> None:
+    def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
         """Refuse another factorization, also one of equal sensitivity: its columns may be more alike."""
         super().check_belongs(mine, strategy, digest=digest)
         if digest is not None and prefixed(digest) != self.claim.factors:
@@ -66,7 +65,7 @@ class BinsCalibration(Calibration):
                 field="calibration",
             )
 
-    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
+    def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
         """Return the certificate's sensitivity where it is for these epochs, else that of the law on C."""
         if dict(mine.participation) == dict(self.sensitivity.participation):
             return mine
@@ -93,7 +92,7 @@ def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
 
 @extras_named("a calibration for bins")
 def calibrate_bins(
-    factorization: CertifiedFactors,
+    factorization: AnyFactors,
     *,
     epsilon: float | None = None,
     delta: float | None = None,

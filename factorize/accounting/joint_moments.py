@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, Sensitivity, certified, differing
+from factorize.format.claims import Sensitivity, differing
 from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
@@ -50,13 +51,13 @@ class MomentCalibration(Calibration):
         own: sensitivity of that moment's strategy alone, by which its factorization is known.
     """
 
-    own: CertifiedSensitivity
+    own: Sensitivity
 
     def check_mean(self, norm: float) -> None:
         """Refuse what can only be a sum; squares of a contribution have norm at most that of the clip norm's square."""
         super().check_mean(norm / max(1.0, self.clip_norm))
 
-    def _wanted(self, mine: CertifiedSensitivity, strategy: Any) -> CertifiedSensitivity:
+    def _wanted(self, mine: Sensitivity, strategy: Any) -> Sensitivity:
         """The pair's, where the factorization is the one that it was calibrated for."""
         return self.sensitivity if differing(self.own, mine) is None else mine
 
@@ -93,7 +94,7 @@ class JointMoments:
 
 
 def moment_sensitivity(
-    first: CertifiedFactors, second: CertifiedFactors, *, weight: float, adjacency: Adjacency | str = "zero_out"
+    first: AnyFactors, second: AnyFactors, *, weight: float, adjacency: Adjacency | str = "zero_out"
 ) -> MomentSensitivity:
     """Return the sensitivity of first and second moments together.
 
@@ -131,8 +132,8 @@ def moment_sensitivity(
 
 
 def calibrate_moments(
-    first: CertifiedFactors,
-    second: CertifiedFactors,
+    first: AnyFactors,
+    second: AnyFactors,
     target: PrivacyTarget,
     *,
     weight: float | None = None,
@@ -173,7 +174,7 @@ def calibrate_moments(
     )
 
 
-def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
+def _attained(first: AnyFactors, second: AnyFactors) -> bool:
     """Whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
     one, two = first.sensitivity, second.sensitivity
     if one.kind != "exact" or two.kind != "exact":

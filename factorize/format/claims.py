@@ -1,7 +1,4 @@
-"""Claims about a strategy: its certified sensitivity, and the factors that it is stated for, wherever these are.
-
-In memory (`factorize.Factorization`), in a file or at a service (`factorize.client.Factors`), they are one noun.
-"""
+"""Claims about a strategy: its certified sensitivity, which says what it is, and why it may be believed."""
 
 from __future__ import annotations
 
@@ -9,15 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 from factorize.format.certificates import check_fields
 from factorize.numbers.scalars import finite_real
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Kind = Literal["exact", "upper_bound"]
 
@@ -27,70 +21,10 @@ _FIELDS = {"value", "hex", "kind", "rule", "participation"}
 _HEX = re.compile(r"0x1\.[0-9a-f]{13}p[+-][0-9]{1,4}")
 
 
-@runtime_checkable
-class CertifiedSensitivity(Protocol):
-    """What calibration needs to know of a sensitivity: its value, and why it may be believed."""
-
-    @property
-    def value(self) -> float:
-        """Sensitivity of C for contributions of norm at most 1, rounded up."""
-
-    @property
-    def kind(self) -> str:
-        """`exact` or `upper_bound`."""
-
-    @property
-    def rule(self) -> str:
-        """Name of the formula that was used."""
-
-    @property
-    def participation(self) -> Mapping[str, Any]:
-        """Which steps one user may take part in, in the contract's JSON form."""
-
-
-@runtime_checkable
-class CertifiedFactors(Protocol):
-    """A strategy C and the sensitivity that was certified for it: what noise, calibrations and adapters ask."""
-
-    @property
-    def digest(self) -> str:
-        """Names the bytes."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """What was asked, the matrices, and what was certified."""
-
-    @property
-    def steps(self) -> int:
-        """n; `ENDLESS` (factorize/format/manifest.py) where the rows have no end."""
-
-    @property
-    def structure(self) -> str:
-        """Of C, the contract's name."""
-
-    @property
-    def sensitivity(self) -> CertifiedSensitivity:
-        """Certified, with kind, rule and participation."""
-
-    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
-        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
-
-    def opened(self) -> Any:
-        """Return the `factorize.Factorization`, which has C in memory."""
-
-
-def certified(given: object) -> CertifiedFactors:
-    """Return a factorization or factors; raise InvalidParameter for anything else."""
-    if not isinstance(given, CertifiedFactors):
-        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
-        raise InvalidParameter(message, field="factors")
-    return given
-
-
 def certified_value(sensitivity: object) -> float:
     """Return the value of a sensitivity that states its kind, rule and participation."""
     remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
-    if not isinstance(sensitivity, CertifiedSensitivity):
+    if not isinstance(sensitivity, Sensitivity):
         raise InvalidParameter(
             f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}", field="sensitivity"
         )
@@ -103,7 +37,7 @@ def certified_value(sensitivity: object) -> float:
     return finite_real("sensitivity", sensitivity.value, remedy=remedy)
 
 
-def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
+def differing(one: Sensitivity, other: Sensitivity) -> tuple[str, Any, Any] | None:
     """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree."""
     for name in ("value", "kind", "rule", "participation"):
         theirs, ours = getattr(one, name), getattr(other, name)

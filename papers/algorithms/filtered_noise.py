@@ -13,7 +13,6 @@ import numpy as np
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.format.claims import CertifiedSensitivity
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -25,9 +24,7 @@ DIFFERENCED = (1.0, -1.0)
 """C^-1 = first differences, C = S: fresh noise for each running sum (anti-PGD, and DP-mu^2 as printed)."""
 
 
-def filtered_sensitivity(
-    inverse: Sequence[float], steps: int, participation: Mapping[str, Any]
-) -> CertifiedSensitivity:
+def filtered_sensitivity(inverse: Sequence[float], steps: int, participation: Mapping[str, Any]) -> Sensitivity:
     """Return the certified sensitivity of the C whose inverse is Toeplitz with these few coefficients.
 
     Args:

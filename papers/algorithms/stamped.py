@@ -8,9 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from factorize.any_factors import AnyFactors, certified
 from factorize.checker.sensitivity import square_root_up
 from factorize.errors import InvalidParameter
-from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.format.claims import Sensitivity
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.private_sums import FactorizationNoise
 
@@ -44,7 +45,7 @@ class StampedNoise:
 
     def __init__(
         self,
-        factors: CertifiedFactors,
+        factors: AnyFactors,
         target: PrivacyTarget,
         shape: int | Sequence[int],
         *,
@@ -92,14 +93,12 @@ class StampedNoise:
         return own
 
 
-def stamped_sensitivity(one: CertifiedSensitivity, stamps: int, *, once: bool = False) -> CertifiedSensitivity:
+def stamped_sensitivity(one: Sensitivity, stamps: int, *, once: bool = False) -> Sensitivity:
     """Return the certified sensitivity of `stamps` copies on the diagonal, rounded up.
 
     Raises:
         InvalidParameter: no stamps, or a participation whose repetition has no name in the contract.
     """
-    from factorize.certificate.sensitivity import Sensitivity
-
     stated = dict(one.participation)
     epochs = {"single": 1, "fixed_epochs": int(stated.get("epochs", 1))}.get(str(stated["kind"]))
     if stamps < 1 or epochs is None or (once and epochs > 1):

@@ -10,7 +10,7 @@ from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.factorization import Factorization
-from factorize.format.claims import CertifiedSensitivity
+from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory
@@ -87,7 +87,7 @@ class Row:
     spec_digest: str
     loss: Loss
     relative_gap: float | None
-    sensitivity: CertifiedSensitivity
+    sensitivity: Sensitivity
     noise_vectors: int
     noise_bytes: int
     flops: float

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from factorize.certificate.sensitivity import sensitivity_of
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.participation import Single
@@ -30,13 +30,16 @@ CONTRACT_KEYS = [
 
 
 @dataclass(frozen=True)
-class Certified:
-    """A sensitivity as a certificate states it."""
+class Certified(Sensitivity):
+    """A sensitivity as a certificate states it, or as none does."""
 
-    value: float = 2.0
-    kind: str = "exact"
+    value: Any = 2.0
+    kind: Any = "exact"
     rule: str = "column norms"
     participation: Any = field(default_factory=lambda: {"kind": "single"})
+
+    def __post_init__(self) -> None:
+        """Believe any value."""
 
 
 TARGET = PrivacyTarget(epsilon=1.0, delta=1e-5)

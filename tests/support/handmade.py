@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from factorize.any_factors import AnyFactors
 from factorize.certificate.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True, eq=False)
-class Handmade:
-    """What `factorize.format.claims.CertifiedFactors` asks for, and C."""
+class Handmade(AnyFactors):
+    """What `AnyFactors` asks for, and C."""
 
     strategy: Any
-    sensitivity: Any
+    sensitivity: Any = None
     digest: str = "handmade"
 
     @property
@@ -34,7 +35,7 @@ class Handmade:
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         return self.strategy.tensors()
 
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+    def _read(self, matrix: str, start: int, stop: int) -> np.ndarray:
         """Rows of C, whatever the name."""
         return np.asarray(self.strategy.dense()[start:stop])
 
