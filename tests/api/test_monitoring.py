@@ -8,13 +8,13 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from bucket_server import BucketServer
+from issuer_server import issuing
 from postgres_server import PostgresServer
 from servers import serving
 
@@ -131,22 +131,6 @@ def test_a_bucket_that_overwrites(ledger: Ledger, bucket: str, monkeypatch: pyte
     assert list(states(ledger, opened)) == ["store-overwrites"]
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """An S3 server that knows nobody, or whose clock differs."""
-
-    code = b""
-
-    def do_GET(self) -> None:
-        body = b"<Error><Code>" + self.code + b"</Code><Message>no</Message></Error>"
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("code", "state", "remedy"),
     [
@@ -157,17 +141,11 @@ class Refusing(BaseHTTPRequestHandler):
 def test_a_bucket_that_refuses_us_or_our_clock(
     ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch, code: bytes, state: str, remedy: str
 ) -> None:
-    monkeypatch.setattr(Refusing, "code", code)
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            opened = Store(connect(bucket.partition("?")[0]), bucket)
-            assert remedy in states(ledger, opened)[state]
-        finally:
-            server.shutdown()
-            thread.join()
+    with issuing() as refusing:  # in place of an S3 server
+        refusing.answer = 403, {}, b"<Error><Code>" + code + b"</Code><Message>no</Message></Error>"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", refusing.url)
+        opened = Store(connect(bucket.partition("?")[0]), bucket)
+        assert remedy in states(ledger, opened)[state]
 
 
 def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> None:

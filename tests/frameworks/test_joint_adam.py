@@ -10,7 +10,7 @@ import torch
 from handmade import handmade
 from opacus import GradSampleModule
 from private_cases import EPOCHS, SIZE, N
-from test_private import data, flat, gradients, network, private
+from test_private import data, flat, gradients, network, private, steps
 
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
@@ -118,15 +118,9 @@ def test_one_call_trains_with_both_and_says_what_for() -> None:
 
 def loop(private: Private) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The loop of a user."""
-    released = []
-    for _ in range(EPOCHS):
-        for x, y in private.loader:
-            torch.nn.functional.cross_entropy(private.model(x), y).backward()
-            private.optimizer.step()
-            own = private.optimizer.params
-            released.append((flat(p.grad for p in own), flat(p.released_square for p in own)))
-            private.optimizer.zero_grad()
-    return released
+    own = private.optimizer.params
+    every = (_ for _ in range(EPOCHS) for _ in steps(private))
+    return [(flat(p.grad for p in own), flat(p.released_square for p in own)) for _ in every]
 
 
 def test_auto_asks_for_the_optimum_of_each_moment() -> None:

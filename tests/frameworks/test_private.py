@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -49,15 +50,21 @@ def private(spec: Any = None, kind: Any = torch.optim.SGD, rate: float = 0.1, **
     return make_private(model, optimizer, data(), factors() if spec is None else spec, **{**settings, **options})
 
 
+def steps(made: Private) -> Iterator[torch.Tensor]:
+    """Train for an epoch; the inputs of each part of a batch, after its step."""
+    for x, y in made.loader:
+        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+        made.optimizer.step()
+        yield x
+        made.optimizer.zero_grad()
+
+
 def train(made: Private, epochs: int = EPOCHS) -> list[torch.Tensor]:
     """Train as a job does; return the released gradient of each step."""
     released = []
     made.optimizer.attach_step_hook(lambda o: released.append(flat(p.grad for p in o.params).float()))
     for _ in range(epochs):
-        for x, y in made.loader:
-            torch.nn.functional.cross_entropy(made.model(x), y).backward()
-            made.optimizer.step()
-            made.optimizer.zero_grad()
+        list(steps(made))
     return released
 
 
@@ -268,10 +275,7 @@ class TestRestart:
     def test_goes_on_to_the_same_weights(self, tmp_path, kind):
         whole, part, resumed = (JOBS[kind]() for _ in range(3))
         train(whole)
-        for x, y in part.loader:
-            torch.nn.functional.cross_entropy(part.model(x), y).backward()
-            part.optimizer.step()
-            part.optimizer.zero_grad()
+        for _ in steps(part):
             if part.optimizer.noise.step == 3:
                 break
         torch.save({"model": part.model.state_dict(), "optimizer": part.optimizer.state_dict()}, tmp_path / "job.pt")
@@ -400,12 +404,7 @@ class TestBallsInBins:
     @pytest.mark.parametrize("physical", [None, 4])
     def test_shapes_show_no_size(self, physical):
         made = binned(physical_batch_size=physical)
-        shapes = []
-        for x, y in made.loader:
-            shapes.append(tuple(x.shape))
-            torch.nn.functional.cross_entropy(made.model(x), y).backward()
-            made.optimizer.step()
-            made.optimizer.zero_grad()
+        shapes = [tuple(x.shape) for x in steps(made)]
         assert len(set(shapes)) == 1 and len(shapes) == BINS * made.loader.order.capacity // shapes[0][0]
         assert physical is None or shapes[0][0] == physical
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.error import URLError
 
+from patience import wait_for
 from ports import free_ports
 
 ENVIRONMENT = {
@@ -55,10 +55,7 @@ def running() -> Iterator[BucketServer]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            end = time.monotonic() + 60
-            while not _answers(url):
-                assert process.poll() is None and time.monotonic() < end, "moto's server has not started"
-                time.sleep(0.05)
+            wait_for(lambda: _answers(url), 60)
             yield BucketServer(url)
         finally:
             process.kill()

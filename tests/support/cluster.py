@@ -20,6 +20,7 @@ from pathlib import Path
 
 import bucket_server
 import postgres_server
+from patience import wait_for
 from ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +130,7 @@ class Cluster:
         balancer = Balancer(self.service_ports)
         self.stack.callback(balancer.close)
         for port in (self.scheduler_port, *self.service_ports):
-            until(lambda port=port: _accepts(port), f"port {port}")
+            wait_for(lambda port=port: _accepts(port))
         return f"http://127.0.0.1:{balancer.port}"
 
     def start_scheduler(self) -> None:
@@ -174,14 +175,6 @@ def running(
     with tempfile.TemporaryDirectory(prefix="factorize-cluster-") as folder, ExitStack() as stack:
         cluster = Cluster(Path(folder), stack, postgres, buckets)
         yield cluster, cluster.start()
-
-
-def until(condition, what: str, seconds: float = 600) -> None:  # type: ignore[no-untyped-def]  # a lambda
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} is not there after {seconds:g} s"
-        time.sleep(0.05)
 
 
 def _accepts(port: int) -> bool:

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from patience import wait_for
 
 USER = "postgres"
 _SERVER = ("-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=80")
@@ -37,10 +38,7 @@ class PostgresServer:
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **_as_user())
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder), "-U", USER]
-        end = time.monotonic() + 60
-        while subprocess.run(ready).returncode:
-            assert self._process.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
-            time.sleep(0.05)
+        wait_for(lambda: not subprocess.run(ready).returncode, 60)
 
     def kill(self) -> None:
         """End it as a power loss does; what it has committed is there after the next start."""

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from described_answers import check_described
+from patience import wait_for
 
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
@@ -118,11 +119,7 @@ class Client:
 
     def until(self, path: str, done: Any, seconds: float = 600) -> Any:
         """Ask again until a JSON answer satisfies a condition."""
-        end = time.monotonic() + seconds
-        while not done(document := self.get(path).json()):
-            assert time.monotonic() < end, document
-            time.sleep(0.02)
-        return document
+        return wait_for(lambda: document if done(document := self.get(path).json()) else None, seconds)
 
 
 class LiveService(Client):

@@ -9,8 +9,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
+
+from patience import wait_for
 
 from factorize.api.jobs import solving
 from factorize.api.workers.pool import Pool
@@ -56,14 +57,6 @@ def solve(request: dict[str, Any], tell: Tell) -> str:
 
 
 QUESTIONS = {"solve": solve}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit("waited for too long")
-        time.sleep(0.01)
 
 
 def published(

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from cluster import until
 from house import ROOT
+from patience import wait_for
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
@@ -33,7 +33,7 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
         assert posted.status == 202
         name = posted.json()["spec_digest"]
         service.until(f"/v1/factorizations/{name}", lambda job: job["state"] == "failed")
-        until(lambda: b"factorize_worker_solves{" in service.get("/metrics").body, "what its worker says")
+        wait_for(lambda: b"factorize_worker_solves{" in service.get("/metrics").body)
         found = samples(service.get("/metrics").body.decode())
         offered = service.service.engine.capacity_mb << 20
     assert [v for (name, _), v in found.items() if name == "factorize_worker_solves"] == [0]
@@ -50,7 +50,7 @@ def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
             service.get(path)
         found = samples(service.get("/metrics").body.decode())
         # A request stays open for a moment after its answer is sent: here only the one that asks is left.
-        until(lambda: b"\nfactorize_http_open 1.0\n" in service.get("/metrics").body, "the requests to end")
+        wait_for(lambda: b"\nfactorize_http_open 1.0\n" in service.get("/metrics").body)
 
     def count(method: str, route: str, status: str) -> float:
         return found["factorize_http_requests_total", (("method", method), ("route", route), ("status", status))]

@@ -13,6 +13,7 @@ import cluster as cluster_module
 import pytest
 from faults import Faults
 from garbled_server import answering
+from patience import wait_for
 from ports import free_ports
 from servers import Client
 
@@ -38,7 +39,7 @@ def test_a_cluster_solves_each_spec_once_and_survives_what_dies(postgres, bucket
         assert sum(Client(f"http://127.0.0.1:{port}").solves() for port in parts.service_ports) == 1
         said = faults.run(("kill worker0", "stop scheduler", "kill service0", "kill scheduler"), posts=2)
         assert "0 lost, 0 wrong, 0 answered twice" in said
-        cluster_module.until(lambda: faults.codes["worker1"], "the end of a worker without its scheduler")
+        wait_for(lambda: faults.codes["worker1"])  # a worker ends without its scheduler
         assert set(faults.codes["worker1"]) == {5}, "it has noticed, and whoever runs it starts it again"
 
 

@@ -29,10 +29,9 @@ from toy_solver import RESULT
 from factorize.api.jobs import dask_cluster, solving
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import Job, JobOrder, SolveEnding
+from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.owners import has_ended, has_fallen, new_owner
-from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
@@ -434,21 +433,6 @@ def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
     job = place.ended(digest(0))
     assert job.state == "failed" and job.error["type"] == "gave_up" and "went down" in job.error["message"]
     assert place.starts() == []
-
-
-def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, monkeypatch):
-    lost = SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": "KilledWorker"}, 0.0)
-    endings = [lost]
-    real = JobEngine._write_end
-
-    def write_end(self: JobEngine, job: Job, outcome: SolveEnding) -> None:
-        real(self, job, endings.pop() if endings else outcome)
-
-    monkeypatch.setattr(JobEngine, "_write_end", write_end)
-    engine = place.engine()
-    engine.submit(order(store=False))
-    job = place.ended(digest(0))
-    assert job.deaths == 2 and job.error["type"] == "not_stored", "it was run once more, alone, and came to its own end"
 
 
 def test_a_solve_whose_end_was_not_heard_is_tried_again_and_not_counted_against_its_spec(place, monkeypatch):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.api.pictures.views import VIEWS, last_step, picture, spectrum
+from factorize.accounting.schemes import SAMPLINGS
+from factorize.api.pictures.views import COLOURS, VIEWS, last_step, picture, spectrum
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
@@ -25,6 +26,10 @@ def test_every_view_is_drawn(view: str, results: list[Factorization], tmp_path: 
     path = tmp_path / "picture.png"
     picture(view, shown, ["B", "C"]).savefig(path, dpi=60)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_sampling_has_a_colour_of_its_own_in_a_comparison() -> None:
+    assert set(COLOURS) == set(SAMPLINGS) and len(set(COLOURS.values())) == len(SAMPLINGS)
 
 
 def test_coefficients_are_the_last_row_of_the_noising_matrix() -> None:

@@ -12,14 +12,12 @@ from typing import Any
 import psutil
 import pytest
 from patience import wait_for
-from servers import serving_apart, shared_pool
+from servers import serving_apart
 from specs import document_of
 
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Place, Pool
-from factorize.api.workers.publishing import Stages, published
-from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")
@@ -182,18 +180,6 @@ def without_seconds(data: bytes) -> tuple[bytes, dict[str, Any]]:
     manifest["solver"] = {name: value for name, value in manifest["solver"].items() if name != "seconds"}
     manifest.pop("digest")
     return b"".join(container.read(name).tobytes() for name in container.names), manifest
-
-
-def test_a_result_is_published_after_another_process_has_proved_it(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    seen: list[str] = []
-    with shared_pool((SOLVER, PROVER), None, None).place() as place:
-        manifest = published(
-            "solve", {"spec": document_of(4, "identity")}, place=place, store=store,
-            stages=Stages(lambda step: seen.append(step.phase)), seconds=600.0,
-        )  # fmt: skip
-    assert manifest["files"][0]["proof"]["claims"] and seen[-2:] == ["prove", "store"]
-    assert store.load(manifest["digest"]).shape("C") == (4, 4)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
