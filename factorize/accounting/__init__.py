@@ -6,7 +6,7 @@ Names are loaded on first use: the light client imports nothing of this room but
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 _HOMES = {
     "BinGram": "factorize.accounting.gram_matrix",
@@ -18,16 +18,6 @@ _HOMES = {
     "calibrate_sampling": "factorize.accounting.schemes",
     "loss_distribution": "factorize.accounting.loss_distributions",
 }
-
-if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import BinsCalibration as BinsCalibration
-    from factorize.accounting.bins_calibration import calibrate_bins as calibrate_bins
-    from factorize.accounting.bins_law import BinsLaw as BinsLaw
-    from factorize.accounting.gram_matrix import BinGram as BinGram
-    from factorize.accounting.gram_matrix import bin_gram as bin_gram
-    from factorize.accounting.loss_distributions import loss_distribution as loss_distribution
-    from factorize.accounting.schemes import calibrate_sampling as calibrate_sampling
-    from factorize.accounting.star_estimate import StarEstimate as StarEstimate
 
 
 def __getattr__(name: str) -> Any:

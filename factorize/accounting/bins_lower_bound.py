@@ -62,8 +62,8 @@ def bins_lower_bound(
             field="/participation/kind",
         )
     bins = spec.participation.spread(spec.workload.n).separation
-    found = [_single_bin(spec, dual, bins, epsilon, delta), _hull(spec, bins, epsilon, delta)]
-    return max((one for one in found if one is not None), key=lambda one: one.objective, default=None)
+    bounds = [_single_bin(spec, dual, bins, epsilon, delta), _hull(spec, bins, epsilon, delta)]
+    return max((one for one in bounds if one is not None), key=lambda one: one.objective, default=None)
 
 
 def _single_bin(

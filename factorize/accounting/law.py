@@ -154,20 +154,15 @@ class Law(Curve):
 
     def bounds(self, multiplier: float, epsilon: float) -> tuple[Bound, Bound]:
         """Return the smaller bound of each direction: by the draws' secrecy, or without it."""
-        plain = Bound("gaussian", self._log_gaussian(multiplier, epsilon))
+        mu = self.sensitivity / multiplier * (1 + MARGIN)  # a mixture is as far from Q as its farthest part
+        known = gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)) if mu < MAX_NOISE_MULTIPLIER else 1.0
+        plain = Bound("gaussian", math.log(known))
         pq, qp = self.removal(multiplier, epsilon), self.addition(multiplier, epsilon)
         return min(pq, plain, key=lambda bound: bound.log_delta), min(qp, plain, key=lambda bound: bound.log_delta)
 
     def log_delta(self, multiplier: float, epsilon: float) -> float:
         """Return the larger bound of both directions, at most 0."""
         return min(max(bound.log_delta for bound in self.bounds(multiplier, epsilon)), 0.0)
-
-    def _log_gaussian(self, multiplier: float, epsilon: float) -> float:
-        """Return the log of the delta if the draws become known: a mixture is as far from Q as its farthest part."""
-        mu = self.sensitivity / multiplier * (1 + MARGIN)
-        if mu >= MAX_NOISE_MULTIPLIER:
-            return 0.0
-        return math.log(gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)))
 
 
 def multiplier_about(epsilon: float, delta: float, copies: int, chance: float) -> float:

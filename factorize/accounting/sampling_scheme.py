@@ -61,10 +61,14 @@ class SamplingScheme(ABC):
         loader: one sentence on what a training job's loader has to do.
         secret: what epsilon counts on nobody knowing.
         claimed: whether samples can verify less noise than bounds prove.
+        basis: what calibrations rest on that do not say so themselves.
+        title_of_one_epoch: for people, where a run of one epoch has another title.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    title_of_one_epoch: ClassVar[str | None] = None
+    basis: ClassVar[str] = "accountant"
     loader: ClassVar[str]
     secret: ClassVar[str]
     claimed: ClassVar[bool] = False
@@ -91,11 +95,11 @@ class SamplingScheme(ABC):
 
     def method(self, found: Calibration) -> str:
         """Return what a calibration rests on: `deterministic`, `verified` by a claim, or `accountant`."""
-        return "accountant"
+        return str(getattr(found, "method", self.basis))
 
     def called(self, epochs: int) -> str:
         """Return the title for a run of so many epochs."""
-        return self.title
+        return (self.title_of_one_epoch if epochs == 1 else None) or self.title
 
     def options(self, asked: SamplingOptions) -> str:
         """Return the options of `factorize calibrate` that ask for this, beside epsilon and delta."""

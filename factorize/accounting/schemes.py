@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.law import Law
@@ -32,6 +32,7 @@ class FixedScheme(SamplingScheme):
 
     name = "fixed"
     title = "fixed order"
+    basis = "deterministic"  # the Gaussian mechanism has a closed form
     loader = "Keep to the spec's participation: any order, for example the same one in every epoch."
     secret = "nothing"
 
@@ -52,10 +53,6 @@ class FixedScheme(SamplingScheme):
                 f"dataset_size={asked.dataset_size} is of no use without sampling; leave it out, or name a sampling",
                 field="dataset_size",
             )
-
-    def method(self, found: Calibration) -> str:
-        """Return `deterministic`: the Gaussian mechanism has a closed form."""
-        return "deterministic"
 
     def options(self, asked: SamplingOptions) -> str:
         """Return nothing: `fixed` is the default."""
@@ -133,6 +130,7 @@ class BinsScheme(SampledScheme):
 
     name = "balls_in_bins"
     title = "balls in bins"
+    title_of_one_epoch: ClassVar[str | None] = "random allocation (balls in bins)"
     loader = (
         "Let each example draw one step of the epoch, once, uniformly and from a secret seed, and take it in that step "
         "of every epoch; divide by a public constant, never by the batch's size."
@@ -153,8 +151,8 @@ class BinsScheme(SampledScheme):
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         from factorize.accounting.bins_calibration import calibrate_bins
 
-        given: dict[str, Any] = {**level_of(target, self.name), **asked.scale}
-        return calibrate_bins(factorization, **given, sampling=self.name, bins=asked.bins, method=asked.method)
+        numbers: dict[str, Any] = {**level_of(target, self.name), **asked.scale}
+        return calibrate_bins(factorization, **numbers, sampling=self.name, bins=asked.bins, method=asked.method)
 
     def law(self, held: Any, asked: SamplingOptions) -> Law:
         """Return the law of these bins."""
@@ -165,17 +163,6 @@ class BinsScheme(SampledScheme):
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse the batch size of a Poisson scheme."""
         asked.refuse_batch_size(self.name)
-
-    def method(self, found: Calibration) -> str:
-        """Return the calibration's own."""
-        from factorize.accounting.bins_calibration import BinsCalibration
-
-        assert isinstance(found, BinsCalibration)
-        return found.method
-
-    def called(self, epochs: int) -> str:
-        """Return the title; with one epoch the scheme is random allocation."""
-        return "random allocation (balls in bins)" if epochs == 1 else self.title
 
     @staticmethod
     def bins(participation: Participation, n: int) -> int | None:
@@ -188,6 +175,7 @@ class AllocationScheme(BinsScheme):
 
     name = "random_allocation"
     title = "random allocation"
+    title_of_one_epoch = None
     loader = (
         "Let each example draw one step in every epoch anew, uniformly, independently and from a secret seed; "
         "divide by a public constant, never by the batch's size."
@@ -203,10 +191,6 @@ class AllocationScheme(BinsScheme):
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
         return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
-
-    def called(self, epochs: int) -> str:
-        """Return the title."""
-        return self.title
 
 
 _ALL = FixedScheme(), CyclicScheme(), BinsScheme(), PoissonScheme(), AllocationScheme()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +103,7 @@ class StarEstimate(Curve):
         self.samples = samples or usual_samples(gram.bins)
         self.law = BinsLaw(gram)
         self._shared_variance = shared_part(gram.gram)
+        self._drawn = cache(self._draw)
         self._order = 8  # where the search for the best one starts
         self._random = np.random.default_rng(seed)
         self._normals = self._random.standard_normal((self.samples, gram.bins)).astype(np.float32)
@@ -178,17 +179,9 @@ class StarEstimate(Curve):
         """Return what is drawn: the rest of the noise where the protocol has a shared part so small."""
         spread = math.sqrt(self._shared_variance) / multiplier
         inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= MOST_SPREAD * (1 - 1e-6)
-        return self._sharing if inside and abs(epsilon) <= LARGEST_LEVEL - 1 else self._whole
+        return self._drawn(self._shared_variance if inside and abs(epsilon) <= LARGEST_LEVEL - 1 else 0.0)
 
-    @cached_property
-    def _whole(self) -> Rest:
-        return self._drawn(0.0)
-
-    @cached_property
-    def _sharing(self) -> Rest:
-        return self._drawn(self._shared_variance)
-
-    def _drawn(self, shared: float) -> Rest:
+    def _draw(self, shared: float) -> Rest:
         rest = self.gram.gram - shared
         tau = 2.0**-40 * self.gram.bins * float(self.gram.gram.max())
         base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T.astype(np.float32)
@@ -228,7 +221,7 @@ class StarEstimate(Curve):
             part = slice(start, start + CHUNK)
             rows = sums_of_rows(kernel, picks[part])
             log_chance = _log_chances(rows, kernel, picks[part])
-            rows += self._whole.base[part] / multiplier
+            rows += self._drawn(0.0).base[part] / multiplier
             log_l = _log_mixture(rows, kernel)  # leaves the likelihoods of the bins in the rows
             rows /= rows.sum(axis=1, keepdims=True)
             log_weight = log_chance + (2 - m) * (log_l - epsilon) - (log_l - epsilon) ** 2 / (2 * width**2)

@@ -280,7 +280,7 @@ class _Check:
 
     def _check_entry(self, found: ObjectEntry) -> None:
         with self._reading(found):
-            entry = read_entry(self.store.index.read(found.key), found.key)
+            entry = read_entry(self.store.objects.content(found.key), found.key)
             result = self.results.get(entry.digest)
             if result is not None:
                 self._compare(found.key, entry, result)

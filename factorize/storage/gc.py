@@ -189,7 +189,7 @@ class _Sweep:
 
     def _remove_entry(self, key: str, digest: str) -> None:
         with suppress(NotFound, CorruptObject):
-            if read_entry(self.store.index.read(key), key).digest == digest:
+            if read_entry(self.store.objects.content(key), key).digest == digest:
                 self._remove("entry", key)
 
     def _answer_again(self, spec_digests: set[str]) -> None:
@@ -206,10 +206,10 @@ class _Sweep:
 
     def _remove(self, kind: str, key: str, entry: ObjectEntry | None = None) -> None:
         with suppress(NotFound):
-            found = entry or self.store.objects.status(key)
+            size = (entry or self.store.objects.status(key)).size
             if not self.dry_run:
                 self.store.objects.delete(key)
-            self.removals.append(Removal(kind, key, found.size))
+            self.removals.append(Removal(kind, key, size))
 
 
 def _created(result: StoredResult) -> datetime:

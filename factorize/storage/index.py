@@ -52,8 +52,8 @@ class Result:
 
     def manifest(self) -> dict[str, Any]:
         """Return its manifest."""
-        found: dict[str, Any] = json.loads(self.text)
-        return found
+        manifest: dict[str, Any] = json.loads(self.text)
+        return manifest
 
 
 class Index:
@@ -100,15 +100,15 @@ class Index:
         texts = [digest.encode("ascii") for digest in digests]
         for key in self._objects.names(MANIFESTS):
             with suppress(NotFound, CorruptObject, InvalidParameter):
-                manifest = self.read(key)
+                manifest = self._objects.content(key)
                 if any(text in manifest for text in texts):
                     yield read_manifest(manifest, name_in(key))
 
     def beginning(self, text: str) -> list[str]:
         """Return the digests of manifests and specs that begin with a text of two characters or more, sorted."""
         folders = (f"{top}/{text[:2]}" for top in (MANIFESTS, SPECS))
-        found = {name_in(key) for folder in folders for key in self._objects.names(folder)}
-        return sorted(name for name in found if name.startswith(text))
+        names = {name_in(key) for folder in folders for key in self._objects.names(folder)}
+        return sorted(name for name in names if name.startswith(text))
 
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
@@ -126,7 +126,7 @@ class Index:
             Revoked: the result was taken back.
         """
         with _named(f"the entry {key}"):
-            entry = read_entry(self.read(key), key)
+            entry = read_entry(self._objects.content(key), key)
         revocation = self._revocations.find(entry.digest)
         if revocation is not None:
             raise revocation.error()
@@ -152,7 +152,7 @@ class Index:
     def revoked_answer(self, spec_digest: str) -> str | None:
         """Return the digest that a spec's entry names if that was revoked, or None."""
         try:
-            entry = read_entry(self.read(spec_key(spec_digest)), spec_digest)
+            entry = read_entry(self._objects.content(spec_key(spec_digest)), spec_digest)
         except (NotFound, CorruptObject):
             return None
         return None if self._revocations.find(entry.digest) is None else entry.digest
@@ -163,17 +163,13 @@ class Index:
         if exact is not None:
             return exact
         folder = family_folder(family_digest(spec.canonical().document()))
-        entries = (self.entry(found.key) for found in self._objects.list(folder))
+        entries = (self.entry(listed.key) for listed in self._objects.list(folder))
         tighter = [entry for entry in entries if entry and entry.converged and entry.tolerance < spec.tolerance]
         return max(tighter, key=lambda entry: entry.tolerance).digest if tighter else None
 
     def stored(self, key: str) -> dict[str, Any]:
         """Return the manifest at a key, read anew and verified; see `manifest`."""
-        return read_manifest(self.read(key), name_in(key))
-
-    def read(self, key: str) -> bytes:
-        """Return the bytes of a small object."""
-        return self._objects.content(key)
+        return read_manifest(self._objects.content(key), name_in(key))
 
 
 @contextmanager

@@ -79,11 +79,11 @@ class Matrices:
 
     def bind(self, spec: Spec) -> Spec:
         """Return a spec with the numbers of its users' matrices; those that it lacks are read."""
-        found = {}
+        arrays = {}
         for part in spec.user_matrices().values():
             if part.sha256 is not None and part.shape is not None and not part.bound:
-                found[part.sha256] = self.read(part.sha256, part.shape)
-        return spec.bind(found)
+                arrays[part.sha256] = self.read(part.sha256, part.shape)
+        return spec.bind(arrays)
 
     def named_by(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the matrices that a canonical spec document names, by sha256; see `read`."""

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -23,6 +24,21 @@ STAGING = "tmp"
 QUARANTINE = "quarantine"
 Kind = Literal["file", "directory", "symlink", "other"]
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_REMEDIES = (
+    ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "store-full", "nothing was published; free space and try again"),
+    ((errno.EMFILE, errno.ENFILE), "store-unreachable", "raise the limit of open files (ulimit -n) and try again"),
+    (
+        NO_LOCKS,
+        "store-unreachable",
+        "the file system has no locks, so nothing can be removed safely; stop what writes, or use another",
+    ),
+    (
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "store-forbidden",
+        "check the permissions and that the file system is writable and has hard links, and try again",
+    ),
+)
+"""Errors of the system, the state that each is, and the way out."""
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
@@ -249,14 +265,13 @@ def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterato
     try:
         yield
     except FileNotFoundError:
-        message = f"{path} does not exist"
-        raise (
-            StoreUnavailable(message, state="store-gone") if absent is StoreUnavailable else absent(message)
-        ) from None
+        missing = partial(StoreUnavailable, state="store-gone") if absent is StoreUnavailable else absent
+        raise missing(f"{path} does not exist") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CorruptObject(f"{path} is a symbolic link, which is not followed; replace it by the file") from None
-        state, remedy = _remedy(error.errno)
+        known = ((state, remedy) for numbers, state, remedy in _REMEDIES if error.errno in numbers)
+        state, remedy = next(known, ("store-unreachable", "check the disk, run fsck, and try again"))
         raise StoreUnavailable(f"{path}: {error.strerror or error}; {remedy}", state=state) from error
 
 
@@ -265,18 +280,3 @@ def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
     version = status.st_ino, status.st_size, status.st_mtime_ns
     return ObjectEntry(key, status.st_size, status.st_mtime, kind, version)
-
-
-def _remedy(number: int | None) -> tuple[str, str]:
-    """Return the state that an error of the system is, and the way out."""
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "store-full", "nothing was published; free space and try again"
-    if number in (errno.EMFILE, errno.ENFILE):
-        return "store-unreachable", "raise the limit of open files (ulimit -n) and try again"
-    if number in NO_LOCKS:
-        remedy = "the file system has no locks, so nothing can be removed safely; stop what writes, or use another"
-        return "store-unreachable", remedy
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = "check the permissions and that the file system is writable and has hard links, and try again"
-        return "store-forbidden", remedy
-    return "store-unreachable", "check the disk, run fsck, and try again"

@@ -7,7 +7,7 @@ digest of the manifest and the sha256 of the file, so that every address is look
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -106,9 +106,17 @@ class Revocations:
 
         Raises:
             NotFound: there is none.
-            CorruptObject: it is damaged.
+            CorruptObject: it is damaged, or not the one of its place.
         """
-        return read_revocation(self._objects.content(key), key)
+        record = unseal(self._objects.content(key), key)
+        try:
+            revocation = Revocation(**record)
+            placed = key in revocation.keys
+        except (TypeError, InvalidParameter) as error:
+            raise CorruptObject(f"{key} is not a revocation: {error}") from None
+        if not placed:
+            raise CorruptObject(f"{key} is the revocation of another result, {revocation.digest}")
+        return revocation
 
     def reaching(self, manifest: Mapping[str, Any]) -> Revocation | None:
         """Return the revocation that takes a result with it, its own or that of one with the same claim, or None.
@@ -118,12 +126,12 @@ class Revocations:
         own = self.find(manifest["digest"])
         if own is not None:
             return own
-        return next((standing for standing in self._standing() if standing.reaches(manifest)), None)
-
-    def _standing(self) -> Iterator[Revocation]:
         for entry in self._objects.list(REVOKED):
             with suppress(NotFound, CorruptObject):
-                yield self.read(entry.key)
+                standing = self.read(entry.key)
+                if standing.reaches(manifest):
+                    return standing
+        return None
 
     def sound(self, key: str) -> bool:
         """Whether there is an undamaged revocation at a key."""
@@ -134,31 +142,14 @@ class Revocations:
 
     def check(self, name: str) -> None:
         """Raise Revoked where a digest, or the file of that sha256, was taken back."""
-        found = self.find(name)
-        if found is not None:
-            raise found.error()
+        revocation = self.find(name)
+        if revocation is not None:
+            raise revocation.error()
 
 
 def revocation_key(name: str) -> str:
     """Return the key of a revocation."""
     return f"{REVOKED}/{check_digest(name)[:2]}/{name}.json"
-
-
-def read_revocation(text: bytes, key: str) -> Revocation:
-    """Return a revocation from its stored bytes.
-
-    Raises:
-        CorruptObject: damaged, or not the one of its place.
-    """
-    record = unseal(text, key)
-    try:
-        found = Revocation(**record)
-        placed = key in found.keys
-    except (TypeError, InvalidParameter) as error:
-        raise CorruptObject(f"{key} is not a revocation: {error}") from None
-    if not placed:
-        raise CorruptObject(f"{key} is the revocation of another result, {found.digest}")
-    return found
 
 
 def check_reason(reason: str) -> str:

@@ -116,10 +116,10 @@ class Directory(Objects):
         path = self.root / prefix
         with reported(path):
             try:
-                found = self._files.list(path)
+                names = self._files.list(path)
             except (FileNotFoundError, NotADirectoryError):
                 return
-        for name in found:
+        for name in names:
             key = f"{prefix}/{name}"
             yield from [key] if "." in name else self.names(key)
 

@@ -51,15 +51,11 @@ def directory_of(url: str) -> Path:
             "gs or az",
             field="store",
         )
-    path = _path_of(url) if separator else url
+    parts = urlsplit(url)
+    if separator and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
+        message = "a store's file:// URL has no host and an absolute path: file:///path"
+        raise InvalidParameter(message, field="store")
+    path = unquote(parts.path) if separator else url
     if not path or "\0" in path:
         raise InvalidParameter(f"{path[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
     return (Path(path) if separator else Path(path).expanduser()).absolute()
-
-
-def _path_of(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        message = "a store's file:// URL has no host and an absolute path: file:///path"
-        raise InvalidParameter(message, field="store")
-    return unquote(parts.path)

@@ -324,7 +324,7 @@ def test_a_manifest_that_goes_while_it_is_read_is_no_damage(store, monkeypatch):
     def gone(key: str) -> bytes:
         raise NotFound(key)
 
-    monkeypatch.setattr(store.index, "read", gone)
+    monkeypatch.setattr(store.index, "stored", gone)
     assert gc(store, dry_run=True).damaged == ()
 
 
