@@ -120,15 +120,15 @@ class AnyFactors(ABC):
         numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma, "spent_mu": spent_mu}
         if target is not None and any(value is not None for value in numbers.values()):
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
-        asked = question_of(**numbers) if target is None else target
+        question = question_of(**numbers) if target is None else target
         scale: dict[str, Any] = {"clip_norm": clip_norm, "divisor": divisor, "adjacency": adjacency}
         sizes = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins, "steps": steps}
         if sampling == "fixed" and all(size is None for size in sizes.values()):
-            return calibrate(self.sensitivity, asked, **scale)
+            return calibrate(self.sensitivity, question, **scale)
         from factorize.accounting.schemes import calibrate_sampling
 
         with extras_named(f"a calibration for {sampling}"):
-            return calibrate_sampling(self, asked, sampling=sampling, **scale, **sizes)
+            return calibrate_sampling(self, question, sampling=sampling, **scale, **sizes)
 
     def noise(
         self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
@@ -226,9 +226,9 @@ class AnyFactors(ABC):
                 f"{name} with n={n} takes {8 * rows * n / 2**30:.1f} GiB as an array, above {LARGEST_ARRAY >> 30} GiB; "
                 f"read some rows, factors.rows({name!r}, 0, 100), or make noise from it, which needs no whole matrix"
             )
-        found = self.rows(name, 0, rows)
-        found.setflags(write=False)
-        return found
+        array = self.rows(name, 0, rows)
+        array.setflags(write=False)
+        return array
 
     def __repr__(self) -> str:
         """One line: spec, sensitivity, loss, gap, digest."""

@@ -157,10 +157,10 @@ class ParticipationAuditor:
         return {"participation": self.participation, "steps": self.steps, "groups": self.groups}
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        given = np.asarray(indices)
-        if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
+        array = np.asarray(indices)
+        if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
             raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="indices")
-        flat = given.reshape(-1).astype(np.int64)
+        flat = array.reshape(-1).astype(np.int64)
         if self._users is None:
             return flat
         if flat.max(initial=-1) >= len(self._users):
@@ -169,10 +169,10 @@ class ParticipationAuditor:
         return self._users[flat]
 
     def _refuse_twice(self, who: np.ndarray) -> None:
-        found, counts = np.unique(who, return_counts=True)
-        if len(found) < len(who):
+        distinct, counts = np.unique(who, return_counts=True)
+        if len(distinct) < len(who):
             raise InvalidParticipation(
-                f"step {self.step} has {self._name(int(found[counts.argmax()]))} {counts.max()} times, and the "
+                f"step {self.step} has {self._name(int(distinct[counts.argmax()]))} {counts.max()} times, and the "
                 "sensitivity allows one contribution of the clip norm; sum and clip per user, and record each once",
                 field="order",
             )

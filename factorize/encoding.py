@@ -77,15 +77,15 @@ def _check_depth(text: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
         if not key.isascii():
             raise MalformedJson("an object key is not ASCII; the contract's field names all are")
-        if key in found:
+        if key in members:
             raise MalformedJson(f"the key {key[:64]!r} is given twice; keep one")
         _check_strings(value)
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _check_strings(value: Any) -> None:

@@ -74,10 +74,10 @@ def from_tensors(
         if spec.digest != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
         check_named(manifest, tensors)
-        found = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
+        parts = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
         dual = evidence_of(manifest, tensors)
         n = None if spec.workload.endless else spec.workload.n
-        strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], n)
+        strategy = build_matrix(manifest["matrices"]["C"]["structure"], parts["C"], n)
         stated = Certificate.from_document(manifest["certificate"]).sensitivity
         if stated.participation != manifest["spec"]["participation"]:
             raise CorruptObject("the sensitivity is stated for another participation than the spec's; do not use it")
@@ -87,10 +87,10 @@ def from_tensors(
         raise CorruptObject(f"the manifest states no sensitivity that can be: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-    if len(found) == 1:
+    if len(parts) == 1:
         return Factorization(spec, strategy, dual, manifest)
     loaded = Expanded(spec, strategy, dual, manifest)
-    loaded.extra = {n: tensors[n] for key in found if key != "C" for n in manifest["matrices"][key]["tensors"]}
+    loaded.extra = {n: tensors[n] for key in parts if key != "C" for n in manifest["matrices"][key]["tensors"]}
     _check_extra(loaded)
     return loaded
 

@@ -141,14 +141,14 @@ class Factorization(AnyFactors):
             return self.strategy.rows(start, stop)
         # What comes of an overflow is refused below.
         with extras_named(f"rows of {matrix}"), np.errstate(over="ignore", invalid="ignore"):
-            found = self._solved_rows(matrix, start, stop)
-        if not np.isfinite(found).all():
+            rows = self._solved_rows(matrix, start, stop)
+        if not np.isfinite(rows).all():
             raise InvalidStrategy(
                 f"C is too ill-conditioned: rows {start}:{stop} of {matrix} have entries beyond double precision; use "
                 "another factorization",
                 field="name",
             )
-        return found
+        return rows
 
     def _solved_rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
         if name == "C_inv":

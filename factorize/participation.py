@@ -247,8 +247,8 @@ def read_participation(given: Document) -> AnyParticipation:
 def is_canonical(given: Document, n: int | None) -> bool:
     """Return whether a document is a participation in its canonical form, for n steps or for no last step."""
     try:
-        found = read_participation(given)
-        canonical = found.without_end() if n is None else found.canonical(n)
+        participation = read_participation(given)
+        canonical = participation.without_end() if n is None else participation.canonical(n)
     except InvalidParticipation:
         return False
     return canonical.document() == dict(given)

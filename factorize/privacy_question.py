@@ -38,12 +38,12 @@ class PrivacyTarget:
 
     def __post_init__(self) -> None:
         """Refuse what is no target, and keep plain doubles."""
-        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
-        if len(given) != 1:
+        targets = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
+        if len(targets) != 1:
             raise InvalidParameter(
-                f"{len(given)} privacy targets given ({', '.join(given) or 'none'}), exactly one is needed;"
+                f"{len(targets)} privacy targets given ({', '.join(targets) or 'none'}), exactly one is needed;"
                 " give epsilon with delta, or rho, or mu",
-                field=given[1] if given else "epsilon",
+                field=targets[1] if targets else "epsilon",
             )
         if self.epsilon is not None and self.delta is None:
             raise InvalidParameter(
@@ -54,7 +54,7 @@ class PrivacyTarget:
         if self.delta is not None:
             object.__setattr__(self, "delta", check_delta(self.delta))
         _ = self.noise_multiplier  # refuses a target out of range now rather than at its first use
-        object.__setattr__(self, given[0], float(getattr(self, given[0])))
+        object.__setattr__(self, targets[0], float(getattr(self, targets[0])))
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -87,9 +87,9 @@ class GivenNoise:
     def __post_init__(self) -> None:
         """Refuse what is no question, and keep plain doubles."""
         if (self.epsilon is None) == (self.delta is None):
-            given = "both" if self.epsilon is not None else "neither"
+            count = "both" if self.epsilon is not None else "neither"
             raise InvalidParameter(
-                f"sigma={self.sigma!r} with {given} of epsilon and delta is no question; give one of the two, and the "
+                f"sigma={self.sigma!r} with {count} of epsilon and delta is no question; give one of the two, and the "
                 "other is answered",
                 field="sigma",
             )

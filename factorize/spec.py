@@ -106,17 +106,17 @@ class Spec(Frozen):
         Raises:
             InvalidSpec: the parts do not fit each other.
         """
-        found = list(self._mismatches())
+        mismatches = list(self._mismatches())
         if self.workload.endless:
-            participation = _part(found, "/participation", self.participation.without_end)
-            _part(found, "/objective", self.objective.check_endless)
+            participation = _part(mismatches, "/participation", self.participation.without_end)
+            _part(mismatches, "/objective", self.objective.check_endless)
         else:
-            participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
-            _part(found, "/objective", lambda: self.objective.check(self.workload.m))
+            participation = _part(mismatches, "/participation", lambda: self.participation.canonical(self.workload.n))
+            _part(mismatches, "/objective", lambda: self.objective.check(self.workload.m))
             if participation is not None and self.sampling is not None:
-                _part(found, "/sampling", lambda: self.sampling.bins(participation, self.workload.n))
-        if found:
-            raise InvalidSpec(found)
+                _part(mismatches, "/sampling", lambda: self.sampling.bins(participation, self.workload.n))
+        if mismatches:
+            raise InvalidSpec(mismatches)
         changes = {
             "workload": self.workload.canonical(),
             "participation": participation,
@@ -142,12 +142,12 @@ class Spec(Frozen):
         Raises:
             InvalidWorkload: the numbers have another digest or shape.
         """
-        found = {
+        bound = {
             name: part.bind(matrices[part.sha256])
             for name, part in self.user_matrices().items()
             if part.sha256 is not None and part.sha256 in matrices and not part.bound
         }
-        return self.model_copy(update=found)
+        return self.model_copy(update=bound)
 
     def _mismatches(self) -> Iterator[Violation]:
         """Yield what is wrong with mechanism, sampling and `optimize_for` beside each other and the workload."""

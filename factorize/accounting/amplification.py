@@ -111,18 +111,18 @@ def calibrate_amplified(
     clip = within_scale(
         "clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     )
-    asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
-    if isinstance(asked, PrivacyTarget):
-        assert asked.epsilon is not None and asked.delta is not None
-        at, held = asked.epsilon, asked.delta
+    question = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
+    if isinstance(question, PrivacyTarget):
+        assert question.epsilon is not None and question.delta is not None
+        at, held = question.epsilon, question.delta
         of_norm_1 = _remembered(at, held, law.probability, law.epochs)  # the same for every C of as many bands
         noise = math.nextafter(of_norm_1 * clip * law.largest * (1 + 2.0**-50), math.inf)
         while law.delta(multiplier_of(noise, clip_norm=clip), at) > held:
             noise *= 1 + law.tolerance / 4  # cells move with the noise, and delta with the cells
         within_scale("sigma", noise)
     else:
-        noise, multiplier = asked.sigma, multiplier_of(asked.sigma, clip_norm=clip)
-        at, held = asked.level(lambda d: law.epsilon(multiplier, d), lambda e: law.delta(multiplier, e))
+        noise, multiplier = question.sigma, multiplier_of(question.sigma, clip_norm=clip)
+        at, held = question.level(lambda d: law.epsilon(multiplier, d), lambda e: law.delta(multiplier, e))
     sensitivity = law.stated(strategy)
     unamplified = multiplier_of(noise, clip_norm=clip, sensitivity=sensitivity.value)
     return AmplifiedCalibration(

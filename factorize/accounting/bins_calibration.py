@@ -132,16 +132,16 @@ def calibrate_bins(
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
     """
     check_zero_out(adjacency)
-    asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
+    question = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
     clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
     if method not in ("verified", "deterministic"):
         raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
     held: Any = certified(factorization).opened()
     started = time.perf_counter()
     law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
-    found = Search(law, asked, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
-    claim, bounded = found.claim, found.bounded.multiplier
-    if isinstance(asked, GivenNoise) and claim.epsilon > LEAST_EPSILON:
+    accepted = Search(law, question, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
+    claim, bounded = accepted.claim, accepted.bounded.multiplier
+    if isinstance(question, GivenNoise) and claim.epsilon > LEAST_EPSILON:
         bounded = law.sigma(claim.epsilon, claim.delta)
     noise_multiplier = multiplier_of(claim.sigma, clip_norm=clip, sensitivity=law.sensitivity)
     of_c = isinstance(law, BinsLaw) and law.steps % law.bins == 0
@@ -163,9 +163,9 @@ def calibrate_bins(
         epochs=law.epochs,
         method="verified" if claim.sampled else "deterministic",
         claim=claim,
-        samples=found.samples,
+        samples=accepted.samples,
         seconds=time.perf_counter() - started,
-        deterministic_sigma=claim.sigma if not claim.sampled and not isinstance(asked, GivenNoise) else bounded * clip,
+        deterministic_sigma=bounded * clip if claim.sampled or isinstance(question, GivenNoise) else claim.sigma,
         epsilon_without_secrecy=claim.unamplified_epsilon,
         signed=law.signed,
         absolute_cost=max(law.sensitivity / sensitivity.value, 1.0) if of_c else None,

@@ -139,22 +139,22 @@ class Search:
     @cached_property
     def bounded(self) -> Level:
         """What bounds without samples give."""
-        asked, law = self._asked, self._law
-        if isinstance(asked, PrivacyTarget):
-            assert asked.epsilon is not None and asked.delta is not None
-            return Level(law.sigma(asked.epsilon, asked.delta), asked.epsilon, asked.delta)
-        multiplier = multiplier_of(asked.sigma, clip_norm=self._clip)
-        if asked.delta is not None:
-            return Level(multiplier, max(law.epsilon(multiplier, asked.delta), LEAST_EPSILON), asked.delta)
-        assert asked.epsilon is not None
-        delta = law.delta(multiplier, asked.epsilon)
+        question, law = self._asked, self._law
+        if isinstance(question, PrivacyTarget):
+            assert question.epsilon is not None and question.delta is not None
+            return Level(law.sigma(question.epsilon, question.delta), question.epsilon, question.delta)
+        multiplier = multiplier_of(question.sigma, clip_norm=self._clip)
+        if question.delta is not None:
+            return Level(multiplier, max(law.epsilon(multiplier, question.delta), LEAST_EPSILON), question.delta)
+        assert question.epsilon is not None
+        delta = law.delta(multiplier, question.epsilon)
         if delta >= 1:
             raise InvalidParameter(
-                f"sigma={asked.sigma!r} is too small for any delta below 1 at epsilon={asked.epsilon!r}; use more "
-                "noise, or ask at a larger epsilon",
+                f"sigma={question.sigma!r} is too small for any delta below 1 at epsilon={question.epsilon!r}; use "
+                "more noise, or ask at a larger epsilon",
                 field="sigma",
             )
-        return Level(multiplier, asked.epsilon, delta)
+        return Level(multiplier, question.epsilon, delta)
 
     def _raised(self, more: float) -> Level:
         """Return what bounds without samples give, and a little more of the number that is not given."""
@@ -167,12 +167,12 @@ class Search:
 
     def _proposed(self, margin: float) -> Level | None:
         """Return what may be claimed with a margin; None where bounds say as much."""
-        asked, bounded = self._asked, self.bounded
-        if isinstance(asked, PrivacyTarget):
+        question, bounded = self._asked, self.bounded
+        if isinstance(question, PrivacyTarget):
             level = bounded._replace(multiplier=self.point * (1 + margin))
         elif bounded.epsilon <= LEAST_EPSILON:  # none is smaller, and an estimate at so much noise takes minutes
             return None
-        elif asked.delta is not None:
+        elif question.delta is not None:
             epsilon = self.estimate.epsilon(bounded.multiplier / (1 + margin), bounded.delta)
             level = bounded._replace(epsilon=max(epsilon, LEAST_EPSILON))
         else:

@@ -110,9 +110,9 @@ class Curve(ABC):
         high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
         start = near or self.guess(level, delta)
         # a Gaussian tail e^(-s^2 c), as delta is, has this slope
-        found = start and descend_near(excess, math.log(start), 2 * math.log(delta), tolerance=close, reach=1.0)
-        if found:
-            return math.exp(found[0])
+        crossing = start and descend_near(excess, math.log(start), 2 * math.log(delta), tolerance=close, reach=1.0)
+        if crossing:
+            return math.exp(crossing[0])
         low = high - 0.5
         while excess(low) <= 0:
             low, high = low - 1.0, low

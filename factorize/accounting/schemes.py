@@ -234,18 +234,18 @@ def calibrate_sampling(
         ConditionNotMet: a C that the scheme does not cover.
         UnsupportedAdjacency: an adjacency that the scheme does not cover.
     """
-    scheme, asked = scheme_of(sampling), SamplingOptions(**options)
+    scheme, settings = scheme_of(sampling), SamplingOptions(**options)
     if steps is not None:
         from factorize.first_steps import first_steps
 
         whole = certified(factorization).opened()
-        if isinstance(scheme, BinsScheme) and asked.bins is None:
+        if isinstance(scheme, BinsScheme) and settings.bins is None:
             from factorize.accounting.bins_calibration import bins_of
 
-            asked = replace(asked, bins=bins_of(whole))
-        factorization = first_steps(whole, steps, least=asked.bins or 1)
-    scheme.check_used(asked)
-    return scheme.calibrate(factorization, target, asked)
+            settings = replace(settings, bins=bins_of(whole))
+        factorization = first_steps(whole, steps, least=settings.bins or 1)
+    scheme.check_used(settings)
+    return scheme.calibrate(factorization, target, settings)
 
 
 MOST_POINTS = 1000

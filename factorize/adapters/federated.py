@@ -237,15 +237,15 @@ class FederatedRounds:
             InvalidParameter: a model of other shapes. Nothing was released.
         """
         self._refuse_past()
-        given = np.zeros(len(self._sum))
+        before = np.zeros(len(self._sum))
         if model is not None:
             if [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
                 raise InvalidParameter("the model has other shapes than at the beginning of the run", field="model")
-            given = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
+            before = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
         self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
         noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
-        self._kept = given, mean
+        self._kept = before, mean
         for client in sorted(self._open):
             self._numbers.setdefault(client, len(self._numbers))
         taken = [self._numbers[client] for client in sorted(self._open)]
@@ -322,14 +322,14 @@ class FederatedRounds:
         Raises:
             InvalidParameter: the receipt has rounds that the state does not know, or lacks more than the last.
         """
-        told = None
+        count_step = None
         if receipt is not None:
             receipt.refused = self.refused
             receipt.begin(self.statement, [held], self._auditor, generator="sfc64", dtype="float32")
-            told = self._auditor.on_step
+            count_step = self._auditor.on_step
             behind = self.step - receipt.taken
-            if behind == 1 and told is not None:  # the server was killed between the two writes
-                told(self.step - 1)
+            if behind == 1 and count_step is not None:  # the server was killed between the two writes
+                count_step(self.step - 1)
             elif behind:
                 raise InvalidParameter(
                     f"the receipt has {receipt.taken} rounds and the state {self.step}: going on would use "
@@ -339,8 +339,8 @@ class FederatedRounds:
 
         def commit(step: int) -> None:
             self._save()
-            if told is not None:
-                told(step)
+            if count_step is not None:
+                count_step(step)
 
         self._auditor.on_step = commit
 

@@ -148,14 +148,14 @@ class CorrelatedNoise(Strategy):
         if len(records) != 1 or list(records[0]) != list(self._arrays):
             return []
         try:
-            found = records[0].to_numpy_ndarrays()
+            arrays = records[0].to_numpy_ndarrays()
         except (ValueError, TypeError, OSError, EOFError) as reason:
             _log.warning("arrays of node %d cannot be read: %s", reply.metadata.src_node_id, str(reason)[:200])
             return []
-        if any(new.dtype.kind != "f" or new.shape != old.shape for new, old in zip(found, current, strict=True)):
-            return found
+        if any(new.dtype.kind != "f" or new.shape != old.shape for new, old in zip(arrays, current, strict=True)):
+            return arrays
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
-            return [new.astype(np.float64) - old for new, old in zip(found, current, strict=True)]
+            return [new.astype(np.float64) - old for new, old in zip(arrays, current, strict=True)]
 
 
 class _Chosen:

@@ -206,8 +206,8 @@ def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> 
     single = kind == np.float32
     recurrence, arithmetic = source.recurrence(), 3 * SINGLE if single else DOUBLE
     unit = SINGLE if single else DOUBLE
-    found = rounding_of(recurrence, calibration, unit, 4 * unit, arithmetic)
-    return check_allowance(found, str(kind))
+    allowance = rounding_of(recurrence, calibration, unit, 4 * unit, arithmetic)
+    return check_allowance(allowance, str(kind))
 
 
 def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> float:

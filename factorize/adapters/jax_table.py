@@ -131,8 +131,8 @@ def specs_of(specs: Any, tree: Any) -> list[Any]:
             "the PartitionSpecs that shard_map has for the gradients, or call it outside, under jit",
             field="specs",
         )
-    given = jax.tree.broadcast(specs, tree, is_leaf=lambda each: isinstance(each, PartitionSpec))
-    return jax.tree.leaves(given, is_leaf=lambda each: isinstance(each, PartitionSpec))
+    spread = jax.tree.broadcast(specs, tree, is_leaf=lambda each: isinstance(each, PartitionSpec))
+    return jax.tree.leaves(spread, is_leaf=lambda each: isinstance(each, PartitionSpec))
 
 
 def _manual() -> bool:

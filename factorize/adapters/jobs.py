@@ -350,9 +350,9 @@ class TrainingJob:
                 field="calibration",
             )
         for name in ("clip_norm", "divisor"):
-            asked, stated = self._scale[name], getattr(calibration, name)
-            if asked != stated:
-                message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"
+            own, stated = self._scale[name], getattr(calibration, name)
+            if own != stated:
+                message = f"the calibration is for {name}={stated}, the job has {own}; calibrate for the job's"
                 raise InvalidParameter(message, field=name)
 
 

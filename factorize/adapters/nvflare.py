@@ -87,15 +87,15 @@ class CorrelatedAggregator(ModelAggregator):
         Raises:
             InvalidParticipation: the round would exceed the budget, or is neither the next nor the last one.
         """
-        asked = self._round()
-        if asked == self.rounds.step - 1 and self.rounds.last is not None:
+        current = self._round()
+        if current == self.rounds.step - 1 and self.rounds.last is not None:
             mean = self.rounds.last[1]
-        elif asked in (None, self.rounds.step):
+        elif current in (None, self.rounds.step):
             mean = self.rounds.close(self.model)
         else:
             raise InvalidParticipation(
-                f"the workflow is in round {asked} and {self.rounds.step} rounds were released; set its start_round to "
-                f"{self.rounds.step}"
+                f"the workflow is in round {current} and {self.rounds.step} rounds were released; set its start_round "
+                f"to {self.rounds.step}"
             )
         return FLModel(params_type=ParamsType.DIFF, params=dict(zip(self.names, mean, strict=True)))
 

@@ -179,10 +179,10 @@ class CorrelatedOptimizer(DPOptimizer):
 
     def _check_settings(self) -> None:
         c = self.noise.calibration
-        found = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
-        if found != (c.clip_norm, c.divisor, c.noise_multiplier):
+        settings = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
+        if settings != (c.clip_norm, c.divisor, c.noise_multiplier):
             raise InvalidParameter(
-                f"clip norm, divisor and noise multiplier were changed to {found}, and the noise is for "
+                f"clip norm, divisor and noise multiplier were changed to {settings}, and the noise is for "
                 f"{(c.clip_norm, c.divisor, c.noise_multiplier)}; leave them, or calibrate for others",
                 field="calibration",
             )

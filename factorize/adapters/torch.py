@@ -258,15 +258,15 @@ class TorchNoiseGenerator:
 
     def _parts(self, values: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
-        given, parts = list(values), self._layout.parts
-        refuse_narrow(given)
-        pairs = zip(parts, given, strict=False)
-        if len(given) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):
+        tensors, parts = list(values), self._layout.parts
+        refuse_narrow(tensors)
+        pairs = zip(parts, tensors, strict=False)
+        if len(tensors) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):
             raise InvalidParameter(
-                f"{len(given)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
+                f"{len(tensors)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
                 field="parameters",
             )
-        return [part.part_of(total) for part, total in zip(parts, given, strict=True)]
+        return [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
 
     def _released(
         self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

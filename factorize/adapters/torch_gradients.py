@@ -94,8 +94,8 @@ class ModuleGradients:
         for start in range(0, len(batch), self._chunk):
             rows = slice(start, start + self._chunk)
             chosen = torch.as_tensor(np.asarray(batch)[rows], device=self._inputs.device)
-            found = each(parameters, self._inputs[chosen], self._targets[chosen])
-            flat = torch.cat([found[name].reshape(len(chosen), -1) for name in self._names], dim=1)
+            gradients = each(parameters, self._inputs[chosen], self._targets[chosen])
+            flat = torch.cat([gradients[name].reshape(len(chosen), -1) for name in self._names], dim=1)
             out[rows] = flat.detach().cpu().double().numpy()
         return out
 

@@ -269,13 +269,13 @@ def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: 
 def _warnings(
     spec: Spec, sensitivity: Sensitivity, gap: float | None, converged: bool, outcome: Outcome
 ) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if sensitivity.kind == "upper_bound":
-        found.append(f"the sensitivity is an upper bound ({sensitivity.rule}): safe noise, maybe more than needed")
+        warnings.append(f"the sensitivity is an upper bound ({sensitivity.rule}): safe noise, maybe more than needed")
     if not converged:
         reached = "no gap is known" if gap is None else f"the gap reached is {gap:.3g}"
-        found.append(f"tolerance {spec.tolerance:g} was not met: {reached}; {outcome.value}")
+        warnings.append(f"tolerance {spec.tolerance:g} was not met: {reached}; {outcome.value}")
     remark = None if spec.workload.endless else spec.objective.remark(spec.workload.m)
     if remark is not None:
-        found.append(remark)
-    return tuple(found)
+        warnings.append(remark)
+    return tuple(warnings)

@@ -59,10 +59,10 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
             "states, or store the matrix as a dense one"
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
-    found = Sensitivity(bracket.stated, kind, bracket.rule, document)
+    sensitivity = Sensitivity(bracket.stated, kind, bracket.rule, document)
     off = bracket.off if matrix.side else min(float(bracket.upper / bracket.lower) - 1, LIMITS_AGREE)
     compare_plain(square_root_up(bracket.upper), matrix, participation, off)
-    return found
+    return sensitivity
 
 
 def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation, off: float) -> None:

@@ -59,11 +59,11 @@ class Checkpointed(ABC):
                 generator of random numbers.
         """
         step = self.checked_step(state)
-        given, own = state.get("state"), self.vectors
-        if given is None or own is None:
+        stored, own = state.get("state"), self.vectors
+        if stored is None or own is None:
             self.restore(step, None)
             return
-        array = np.asarray(given)
+        array = np.asarray(stored)
         same = array.shape == own.shape and array.dtype == own.dtype
         if not same or state.get("state_sha256") != _state_digest({**state, "state": array}):
             refuse_vectors(step)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from factorize.client.cache import sync_folder
-from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, Reply, ignore
+from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.manifest import StoredFile
@@ -142,38 +142,26 @@ def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progre
         headers |= {"Range": f"bytes={position}-", "If-Range": f'"{stored.sha256}"'}
     with connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers) as reply:
         first = position if reply.status == 206 else 0
-        _refuse_other(reply, stored, first)
+        expected = f"bytes {first}-{stored.bytes - 1}/{stored.bytes}"
+        if reply.status not in (200, 206) or (reply.status == 206 and reply.header("Content-Range") != expected):
+            raise ServiceUnreachable(f"{reply.url} sent another range than the one asked for ({expected})")
+        if reply.length != stored.bytes - first:
+            raise ServiceUnreachable(f"{reply.url} announced {reply.length} bytes, not {stored.bytes - first}")
         if first < position:
             file.truncate(0)
             file.seek(0)
-        try:
-            _append(reply, stored, file, progress)
-        except ServiceUnreachable:
-            if file.tell() <= first:
-                raise
-
-
-def _refuse_other(reply: Reply, stored: StoredFile, first: int) -> None:
-    """Check that an answer is about the bytes from the first on.
-
-    Raises:
-        ServiceUnreachable: it is not; worth another try.
-    """
-    expected = f"bytes {first}-{stored.bytes - 1}/{stored.bytes}"
-    if reply.status not in (200, 206) or (reply.status == 206 and reply.header("Content-Range") != expected):
-        raise ServiceUnreachable(f"{reply.url} sent another range than the one asked for ({expected})")
-    if reply.length != stored.bytes - first:
-        raise ServiceUnreachable(f"{reply.url} announced {reply.length} bytes, not {stored.bytes - first}")
-
-
-def _append(reply: Reply, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    while (left := stored.bytes - file.tell()) > 0:
-        count = reply.readinto(buffer[: min(left, _BUFFER_BYTES)])
-        if not count:
-            raise ServiceUnreachable(f"the connection was cut {left} bytes before the end of {stored.sha256}")
-        file.write(buffer[:count])
-        progress(Event("download", {"bytes": file.tell(), "total": stored.bytes}))
+        buffer = memoryview(bytearray(_BUFFER_BYTES))
+        while (left := stored.bytes - file.tell()) > 0:
+            try:
+                count = reply.readinto(buffer[: min(left, _BUFFER_BYTES)])
+                if not count:
+                    raise ServiceUnreachable(f"the connection was cut {left} bytes before the end of {stored.sha256}")
+            except ServiceUnreachable:
+                if file.tell() <= first:
+                    raise
+                return
+            file.write(buffer[:count])
+            progress(Event("download", {"bytes": file.tell(), "total": stored.bytes}))
 
 
 def _has(path: Path, stored: StoredFile) -> bool:

@@ -135,10 +135,10 @@ class Factors(AnyFactors):
         """
         from factorize.factor_file import load as open_file
 
-        found = open_file(self.path(), matrices=matrices)
-        if found.digest != self.digest:
-            raise CorruptObject(f"{self.path()} now holds {found.digest}, not {self.digest}; do not use it")
-        return found
+        factorization = open_file(self.path(), matrices=matrices)
+        if factorization.digest != self.digest:
+            raise CorruptObject(f"{self.path()} now holds {factorization.digest}, not {self.digest}; do not use it")
+        return factorization
 
 
 def load(
@@ -178,25 +178,31 @@ def load(
         FileNotFoundError: there is no such file.
     """
     if isinstance(source, str) and source.startswith(("http://", "https://")):
-        url, source = _split_url(source)
+        url, separator, source = source.partition(f"{PATH}/")
+        if not separator or not is_digest(source):
+            raise InvalidParameter(
+                f"{(url + separator + source)[:120]!r} does not end in {PATH}/<digest>; give a spec or digest, and the "
+                "service as url=",
+                field="source",
+            )
     if _is_path(source):
         path = Path(str(source))
         return Factors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
     assert not isinstance(source, Path)  # _is_path
     kept = FactorCache(cache)
-    asked = _asked_digest(source)
-    found = kept.find(asked)
-    if found is None and store is not None:
-        found = _from_store(source, store, kept, required=url is None)
-    if found is None:
+    digest = _asked_digest(source)
+    known = kept.find(digest)
+    if known is None and store is not None:
+        known = _from_store(source, store, kept, required=url is None)
+    if known is None:
         if url is None:
             raise InvalidParameter(
-                f"{asked} is not in the cache {kept.folder}; give the url= of a service or a store=", field="source"
+                f"{digest} is not in the cache {kept.folder}; give the url= of a service or a store=", field="source"
             )
-        found = _from_service(source, Service(url, timeout=timeout), kept, progress)
-    path, manifest = found
+        known = _from_service(source, Service(url, timeout=timeout), kept, progress)
+    path, manifest = known
     check_answers(manifest, source)
-    kept.remember(asked, manifest["digest"])
+    kept.remember(digest, manifest["digest"])
     return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
 
 
@@ -205,21 +211,6 @@ def _is_path(source: object) -> bool:
     if isinstance(source, str):
         return not is_digest(source) and not source.lstrip().startswith("{")
     return isinstance(source, Path)
-
-
-def _split_url(url: str) -> tuple[str, str]:
-    """Return the service's URL and the digest of the URL of a factorization.
-
-    Raises:
-        InvalidParameter: it is not one.
-    """
-    base, found, digest = url.partition(f"{PATH}/")
-    if not found or not is_digest(digest):
-        raise InvalidParameter(
-            f"{url[:120]!r} does not end in {PATH}/<digest>; give a spec or digest, and the service as url=",
-            field="source",
-        )
-    return base, digest
 
 
 def _asked_digest(source: SpecSource) -> str:
@@ -235,9 +226,9 @@ def _from_service(
     source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback
 ) -> tuple[Path, dict[str, Any]]:
     manifest = service.manifest(source, progress=progress)
-    found = kept.find(manifest["digest"])
-    if found is not None:
-        return found
+    known = kept.find(manifest["digest"])
+    if known is not None:
+        return known
     path = kept.path(manifest["digest"])
     download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
     return path, check_file(path, manifest["digest"])

@@ -192,14 +192,14 @@ class NoiseGenerator(Checkpointed):
 
     def _checked(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return a sum or a mean that has the noise's shape and digits."""
-        found = np.asarray(values)
-        if found.shape != self.shape or found.dtype not in (np.float32, np.float64):
+        array = np.asarray(values)
+        if array.shape != self.shape or array.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
-                f"the {name} has shape {found.shape} and type {found.dtype}, and the noise {self.shape} and float32; "
+                f"the {name} has shape {array.shape} and type {array.dtype}, and the noise {self.shape} and float32; "
                 "clip and add up in float32 or float64, in the noise's shape",
                 field=name,
             )
-        return found
+        return array
 
     def header(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of a step says of the noise, as plain data."""

@@ -68,11 +68,11 @@ def source_of(factors: AnyFactors) -> Streamable | ComputedRows:
     Raises:
         See `noise_source`.
     """
-    found = _MADE.get(factors)
-    if found is None:
-        found = noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest)
-        _MADE[factors] = found
-    return found
+    source = _MADE.get(factors)
+    if source is None:
+        source = noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest)
+        _MADE[factors] = source
+    return source
 
 
 def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streamable | ComputedRows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -18,15 +18,24 @@ BLOCK = 1 << 16
 """Entries of one block of a step's noise; each block of each step has a counter range of its own."""
 
 
-class Normals(Protocol):
+class Normals(ABC):
     """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time.
 
+    Args:
+        seed: a secret of the training job.
+        context: name of what the noise is for.
+
     Attributes:
+        generator: name of the generator.
         key: the secret that every stream is hashed from.
     """
 
-    key: bytes
+    generator: ClassVar[str]
 
+    def __init__(self, seed: int, context: str = "") -> None:
+        self.key = keyed(self.generator, seed, context)
+
+    @abstractmethod
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
 
@@ -44,7 +53,7 @@ class _Hashed(ISeedSequence):
         return np.frombuffer(stream, dtype=kind).astype(dtype)
 
 
-class ReplayableNormals:
+class ReplayableNormals(Normals):
     """Normals from numpy's SFC64 and ziggurat: as fast as normals come, by a statistical generator.
 
     Each block of each step is a stream of its own, whose 192-bit state is a hash of (seed, context, step, block): among
@@ -56,8 +65,7 @@ class ReplayableNormals:
         context: name of what the noise is for, so that one seed gives independent rows for two factorizations.
     """
 
-    def __init__(self, seed: int, context: str = "") -> None:
-        self.key = keyed("sfc64", seed, context)
+    generator = "sfc64"
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
@@ -66,7 +74,7 @@ class ReplayableNormals:
         np.random.Generator(np.random.SFC64(seeds)).standard_normal(out=out)
 
 
-class CryptographicNormals:
+class CryptographicNormals(Normals):
     """Normals from SHAKE-128 and Box-Muller: predicting them is as hard as breaking SHA-3 at 128 bits.
 
     About 6 times the time of `ReplayableNormals`. Each number comes from 64 random bits, so none is above 9.4.
@@ -76,8 +84,7 @@ class CryptographicNormals:
         context: as for `ReplayableNormals`.
     """
 
-    def __init__(self, seed: int, context: str = "") -> None:
-        self.key = keyed("shake128", seed, context)
+    generator = "shake128"
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step.
@@ -95,10 +102,7 @@ class CryptographicNormals:
         out[1::2] = (radius * np.sin(angle))[: len(out) // 2]
 
 
-GENERATORS: dict[str, Callable[[int, str], Normals]] = {
-    "sfc64": ReplayableNormals,
-    "shake128": CryptographicNormals,
-}
+GENERATORS: dict[str, type[Normals]] = {kind.generator: kind for kind in (ReplayableNormals, CryptographicNormals)}
 
 
 def make_normals(generator: str, seed: int, context: str) -> Normals:

@@ -128,7 +128,7 @@ class Region:
     def parts(self, block: int) -> list[BlockPart]:
         """Return what blocks of so many entries contribute, block by block."""
         at = np.cumsum(np.r_[0, self.stops - self.starts])
-        found = []
+        parts = []
         for number in self._blocks(block):
             low, high = number * block, (number + 1) * block
             i, j = np.searchsorted(self.stops, low, "right"), np.searchsorted(self.starts, high, "left")
@@ -136,21 +136,21 @@ class Region:
             first = int(at[i] + starts[0] + low - self.starts[i])
             where = slice(first, first + int((stops - starts).sum()))
             inside = slice(int(starts[0]), int(stops[0])) if len(starts) == 1 else _positions(starts, stops)
-            found.append(BlockPart(number, inside, where))
-        return found
+            parts.append(BlockPart(number, inside, where))
+        return parts
 
     def _blocks(self, block: int) -> list[int]:
         firsts, lasts = self.starts // block, (self.stops - 1) // block
-        found: list[int] = []
+        numbers: list[int] = []
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            begin = first + 1 if found and found[-1] == first else first
-            found.extend(range(begin, last + 1))
-        return found
+            begin = first + 1 if numbers and numbers[-1] == first else first
+            numbers.extend(range(begin, last + 1))
+        return numbers
 
 
 def _positions(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """Return the entries of all runs, in as few bytes as they take."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
-    found = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-    return found.astype(np.min_scalar_type(int(stops[-1]) if len(stops) else 0))
+    places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    return places.astype(np.min_scalar_type(int(stops[-1]) if len(stops) else 0))

@@ -109,14 +109,14 @@ def received(service: Service, manifest: dict[str, Any], matrix: MatrixName, sta
     rows, n = shape_of(manifest, matrix)
     if not 0 <= start <= stop <= rows:
         raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, rows 0:{rows}", field="rows")
-    per_block, found = max(1, BLOCK_BYTES // (8 * n)), np.empty((stop - start, n))
+    per_block, block = max(1, BLOCK_BYTES // (8 * n)), np.empty((stop - start, n))
     path = f"{PATH}/{manifest['digest']}/matrices/{matrix}?rows="
     for first in range(start, stop, per_block):
         last = min(first + per_block, stop)
         stated = {"X-Factorize-Digest": manifest["digest"], "X-Factorize-Shape": f"{last - first},{n}"}
         body = _receive(service, f"{path}{first}:{last}", 8 * (last - first) * n, stated)
-        found[first - start : last - start] = np.frombuffer(body, dtype="<f8").reshape(-1, n)
-    return found
+        block[first - start : last - start] = np.frombuffer(body, dtype="<f8").reshape(-1, n)
+    return block
 
 
 def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> bytes:

@@ -118,8 +118,8 @@ class Service:
         Raises:
             ServiceError: no such state, or a limit out of range.
         """
-        given = {"state": state, "workload": workload, "search": search, "limit": limit}
-        query = urlencode({name: value for name, value in given.items() if value is not None})
+        filters = {"state": state, "workload": workload, "search": search, "limit": limit}
+        query = urlencode({name: value for name, value in filters.items() if value is not None})
         items: list[dict[str, Any]] = self._call("GET", f"{PATH}?{query}")["items"]
         return items
 
@@ -186,13 +186,13 @@ class Service:
             Cancelled: the job was cancelled.
             ServiceError, ServiceUnreachable: see `patiently`.
         """
-        told, pauses = None, self._pauses()
+        reported, pauses = None, self._pauses()
         while "certificate" not in (document := self.patiently(partial(self.status, digest))):
             _refuse_ended(document)
             news = document.get("progress")
-            if isinstance(news, dict) and news != told:
+            if isinstance(news, dict) and news != reported:
                 progress(Event("progress", news))
-                told = news
+                reported = news
             self._sleep(next(pauses))
         return document
 
@@ -242,7 +242,10 @@ class Service:
         """
         document = self.status(str(source)) if is_digest(source) else self.post(source)
         if "certificate" not in document:
-            document = self.wait(_job_digest(document), progress=progress)
+            digest = document.get("spec_digest")
+            if not is_digest(digest):
+                raise ServiceError("the service answered with a job that names no spec digest")
+            document = self.wait(str(digest), progress=progress)
         check_manifest(document)
         check_answers(document, source)
         return document if dtype is None else self._rounded(document, dtype)
@@ -251,12 +254,12 @@ class Service:
         """The manifest of the same result in another type, which has a claim and a digest of its own."""
         if manifest["matrices"]["C"]["dtype"] == dtype:
             return manifest
-        found = self._call("GET", f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}")
-        check_manifest(found)
-        same = found["spec"] == manifest["spec"] and found["solver"].get("cast_from") == manifest["digest"]
-        if not same or {entry["dtype"] for entry in found["matrices"].values()} != {dtype}:
-            raise CorruptObject(f"asked for {manifest['digest']} in {dtype}, and the service sent {found['digest']}")
-        return found
+        rounded = self._call("GET", f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}")
+        check_manifest(rounded)
+        same = rounded["spec"] == manifest["spec"] and rounded["solver"].get("cast_from") == manifest["digest"]
+        if not same or {entry["dtype"] for entry in rounded["matrices"].values()} != {dtype}:
+            raise CorruptObject(f"asked for {manifest['digest']} in {dtype}, and the service sent {rounded['digest']}")
+        return rounded
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -290,22 +293,22 @@ def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
     from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
 
     spec = parse_spec(spec_bytes(source))
-    asked = spec.document()
-    given = dict(manifest["spec"])
-    if given["tolerance"] <= asked["tolerance"]:
-        given["tolerance"] = asked["tolerance"]
-    if asked["mechanism"]["kind"] == "auto":
-        given["mechanism"] = asked["mechanism"]
-    if "optimize_for" in given and "optimize_for" not in asked:
+    wanted = spec.document()
+    answered = dict(manifest["spec"])
+    if answered["tolerance"] <= wanted["tolerance"]:
+        answered["tolerance"] = wanted["tolerance"]
+    if wanted["mechanism"]["kind"] == "auto":
+        answered["mechanism"] = wanted["mechanism"]
+    if "optimize_for" in answered and "optimize_for" not in wanted:
         from factorize.workloads.prefix import easier_ones
 
-        if given["optimize_for"] in (easier.document() for easier in easier_ones(spec.workload)):
-            del given["optimize_for"]
-    wrong = sorted(key for key in asked.keys() | given.keys() if asked.get(key) != given.get(key))
+        if answered["optimize_for"] in (easier.document() for easier in easier_ones(spec.workload)):
+            del answered["optimize_for"]
+    wrong = sorted(key for key in wanted.keys() | answered.keys() if wanted.get(key) != answered.get(key))
     if wrong:
         raise CorruptObject(
-            f"the service answered another spec: {wrong[0]} is {str(given.get(wrong[0]))[:120]}, "
-            f"asked for {str(asked.get(wrong[0]))[:120]}; do not use it"
+            f"the service answered another spec: {wrong[0]} is {str(answered.get(wrong[0]))[:120]}, "
+            f"asked for {str(wanted.get(wrong[0]))[:120]}; do not use it"
         )
 
 
@@ -317,13 +320,6 @@ def _refuse_ended(job: Mapping[str, Any]) -> None:
         raise SolveFailed(f"the solve failed: {_reason(job.get('error'))}; post the spec again to try again")
     if state not in ("queued", "running", "done"):
         raise ServiceError(f"the service answered with neither a manifest nor a job (state {str(state)[:40]!r})")
-
-
-def _job_digest(job: Mapping[str, Any]) -> str:
-    digest = job.get("spec_digest")
-    if not is_digest(digest):
-        raise ServiceError("the service answered with a job that names no spec digest")
-    return str(digest)
 
 
 def _reason(error: object) -> str:

@@ -67,25 +67,28 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     held = document.get("claim")
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     stated = document.get("claim_digest") if inner is not None else None
-    given = dict(document if inner is None else inner)
-    protocol = given.get("protocol")
+    fields = dict(document if inner is None else inner)
+    protocol = fields.get("protocol")
     require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
-    check_keys("the claim", given, _KEYS)
-    mechanism = check_keys("mechanism", given["mechanism"], _MECHANISM)
-    check_keys("unamplified", given["unamplified"], {"epsilon_at_delta"})
-    sampling = given["sampling"]
+    check_keys("the claim", fields, _KEYS)
+    mechanism = check_keys("mechanism", fields["mechanism"], _MECHANISM)
+    check_keys("unamplified", fields["unamplified"], {"epsilon_at_delta"})
+    sampling = fields["sampling"]
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
     if known is None:
         raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
     for direction, rules in known.items():
-        rule = given[direction].get("rule") if isinstance(given[direction], dict) else None
+        rule = fields[direction].get("rule") if isinstance(fields[direction], dict) else None
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)}")
-        check_keys(direction, given[direction], rules[rule])
-    require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
-    integer(given, "beta_log2", -128, -128)
-    integer(given, "attempt", 1, 16)
-    clip, sigma, delta = real(given, "clip_norm"), real(given, "sigma"), real(given, "delta")
+        check_keys(direction, fields[direction], rules[rule])
+    require(
+        fields["adjacency"] == "zero_out",
+        f"the adjacency {str(fields['adjacency'])[:40]!r} is not 'zero_out'",
+    )
+    integer(fields, "beta_log2", -128, -128)
+    integer(fields, "attempt", 1, 16)
+    clip, sigma, delta = real(fields, "clip_norm"), real(fields, "sigma"), real(fields, "delta")
     for name, value in (("clip_norm", clip), ("sigma", sigma)):
         low, high = SCALES
         require(low <= value <= high, f"{name} {value!r} is outside [{low:g}, {high:g}], where jobs draw noise")
@@ -93,18 +96,21 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     require(bins <= n, f"{bins} bins are more than n={n} steps, so that some examples would never be seen")
     integer(mechanism, "epochs", 1, 1 << 53)
     require(delta < 1, f"delta {delta!r} is not below 1")
-    epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
+    epsilons = (
+        real(fields, "epsilon", zero=True),
+        real(fields["unamplified"], "epsilon_at_delta", zero=True),
+    )
     require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
-    found = Claim(given, epsilons[0], delta, sigma, clip, n, bins, epsilons[1])
+    claim = Claim(fields, epsilons[0], delta, sigma, clip, n, bins, epsilons[1])
     try:
-        digest = json_digest(given)
+        digest = json_digest(fields)
     except (TypeError, ValueError):
         raise ClaimRefused("the claim holds something that JSON does not") from None
     if stated is not None and str(stated).removeprefix("sha256:") != digest:
         raise ClaimRefused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
     if inner is not None:
-        _check_beside(found, document)
-    return found
+        _check_beside(claim, document)
+    return claim
 
 
 def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:

@@ -90,11 +90,11 @@ class Sensitivity:
 def check_claim(manifest: Mapping[str, Any]) -> None:
     """Raise CorruptObject unless the sensitivity is one number of one kind, for the participation of the spec."""
     stated = check_fields("the sensitivity", manifest["certificate"]["sensitivity"], _FIELDS)
-    written, given = stated["hex"], stated["value"]
-    if not isinstance(written, str) or not _HEX.fullmatch(written) or type(given) not in (int, float):
-        raise CorruptObject(f"the sensitivity is stated as {str(written)[:40]!r} and {str(given)[:40]}")
+    written, number = stated["hex"], stated["value"]
+    if not isinstance(written, str) or not _HEX.fullmatch(written) or type(number) not in (int, float):
+        raise CorruptObject(f"the sensitivity is stated as {str(written)[:40]!r} and {str(number)[:40]}")
     value = float.fromhex(written)
-    if value != given:
+    if value != number:
         raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
     if not SMALLEST_SENSITIVITY <= value < math.inf:
         raise CorruptObject(

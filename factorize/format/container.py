@@ -109,7 +109,7 @@ def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
 
 
 def _extents(header: dict[str, Any], start: int, size: int) -> dict[str, Extent]:
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     end = start
     for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
         if set(entry) != _PARTS or entry["dtype"] not in _KINDS or not _naturals(entry["shape"]):
@@ -118,11 +118,11 @@ def _extents(header: dict[str, Any], start: int, size: int) -> dict[str, Extent]
         length = math.prod(entry["shape"]) * kind.itemsize
         if not _naturals(offsets) or [start + place for place in offsets] != [end, end + length] or not length:
             raise CorruptObject(f"tensor {name[:60]!r} does not follow the one before it with the bytes that it states")
-        found[name] = Extent(kind, tuple(entry["shape"]), end)
+        extents[name] = Extent(kind, tuple(entry["shape"]), end)
         end += length
     if end != size:
         raise CorruptObject(f"{size - end} of its bytes belong to no tensor")
-    return found
+    return extents
 
 
 def _naturals(sides: object) -> bool:
@@ -130,10 +130,10 @@ def _naturals(sides: object) -> bool:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise CorruptObject(f"one of the keys {sorted(key for key, _ in pairs)[:5]} is given twice")
-    return found
+    return members
 
 
 def _natural(digits: str) -> int:

@@ -55,12 +55,12 @@ class Sides(NamedTuple):
 def sides_of(spec: Mapping[str, Any]) -> Sides:
     """Return the sizes that a spec asks for; raise CorruptObject where it states none."""
     workload = spec["workload"]
-    given = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
-    if given == [UNBOUNDED, UNBOUNDED]:
+    shape = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
+    if shape == [UNBOUNDED, UNBOUNDED]:
         return Sides(None, None)
-    if not (isinstance(given, list) and len(given) == 2 and all(type(side) is int and side >= 1 for side in given)):
-        raise CorruptObject(f"the spec states the size {str(given)[:60]}, which is no number of steps")
-    return Sides(*given)
+    if not (isinstance(shape, list) and len(shape) == 2 and all(type(side) is int and side >= 1 for side in shape)):
+        raise CorruptObject(f"the spec states the size {str(shape)[:60]}, which is no number of steps")
+    return Sides(*shape)
 
 
 def check_description(manifest: Mapping[str, Any]) -> None:
@@ -89,9 +89,9 @@ def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
     allowed = _ENTRY | ({_CLAIM} if name == "B" else set())
     if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
         raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
-    stated, asked = entry["shape"], list(sides.of(name))
-    if canonical_json(stated) != canonical_json(asked):  # 3.0 is not 3
-        raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {asked}")
+    stated, wanted = entry["shape"], list(sides.of(name))
+    if canonical_json(stated) != canonical_json(wanted):  # 3.0 is not 3
+        raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {wanted}")
     if entry["dtype"] not in DTYPES:
         stated = str(entry["dtype"])[:20]
         raise CorruptObject(f"{name} is not stored as {stated!r}: that is none of {', '.join(DTYPES)}")

@@ -51,22 +51,22 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
     certificate = manifest["certificate"]
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
     kind = "the exact maximum" if stated["kind"] == "exact" else "an upper bound"
-    found = [
+    texts = [
         f"One example changes C times the gradients by at most {stated['value']:.6g} where each of its contributions "
         f"has norm 1 or less: {kind} (rule: {stated['rule']}; participation: {stated['participation']['kind']}).",
         f"At noise of one sensitivity the outputs have an error of {_number(loss['rmse'])} (root mean square), at most "
         f"{_number(loss['max_error'])}; the objective, a variance, is {_number(loss['objective'])}.",
     ]
     if bound is None:
-        found.append("No lower bound is known for this participation and objective.")
+        texts.append("No lower bound is known for this participation and objective.")
     else:
-        found.append(
+        texts.append(
             f"No strategy matrix has an objective below {bound['objective']:.6g} ({bound['rule']}): this one is within "
             f"{100 * max(certificate['relative_gap'], 0.0):.3g} % of it."
         )
     if not certificate["converged"]:
-        found.append("The solver stopped before the tolerance of the spec was met; the numbers hold for what it found.")
-    return found + [str(text) for text in certificate["warnings"]]
+        texts.append("The solver stopped before the tolerance of the spec was met; the numbers hold for what it found.")
+    return texts + [str(text) for text in certificate["warnings"]]
 
 
 def html(drawn: Portrayed, kind: str) -> str:
@@ -113,12 +113,12 @@ def svg(title: str, sizes: np.ndarray) -> str:
         for level in range(1, _SHADES + 1)
         if (shades == level).any()
     )
-    told = f"|{title}|, largest {largest:.3g}"
+    text = escape(f"|{title}|, largest {largest:.3g}")
     return (
-        f'<span style="display:inline-block;margin-right:1em"><small>{escape(told)}</small><br>'
+        f'<span style="display:inline-block;margin-right:1em"><small>{text}</small><br>'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" viewBox="0 0 {columns} {rows}" '
         f'preserveAspectRatio="none" shape-rendering="crispEdges" role="img" '
-        f'aria-label="{escape(told)}; dark is large" style="outline:1px solid #888" fill="#2a78d6">{cells}</svg></span>'
+        f'aria-label="{text}; dark is large" style="outline:1px solid #888" fill="#2a78d6">{cells}</svg></span>'
     )
 
 

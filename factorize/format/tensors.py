@@ -217,12 +217,12 @@ def wrapped_structure(tensors: Parts, n: int) -> str:
     if tensors[COLUMN_SCALE].shape != (n,):
         raise CorruptObject(f"{COLUMN_SCALE} of a matrix with n={n} cannot have shape {tensors[COLUMN_SCALE].shape}")
     inner = set(tensors) - {COLUMN_SCALE}
-    found = [name for name in WRAPPED if set(TENSORS[name]) == inner]
-    if not found:
+    fitting = [name for name in WRAPPED if set(TENSORS[name]) == inner]
+    if not fitting:
         raise CorruptObject(
             f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} are those of no structure that can be scaled; "
             f"{SCALED} wraps {', '.join(WRAPPED)}"
         )
-    if len(found) == 1:
-        return found[0]
+    if len(fitting) == 1:
+        return fitting[0]
     return "toeplitz" if tensors["coefficients"].shape == (n,) else "banded_toeplitz"

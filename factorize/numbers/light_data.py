@@ -122,5 +122,5 @@ def _hints(kind: type[LightData]) -> dict[str, Any]:
 
 def _limits(hint: Any) -> list[Whole]:
     """Those in the metadata of a field, or of a part of its union."""
-    found = [limits for limits in getattr(hint, "__metadata__", ()) if isinstance(limits, Whole)]
-    return found + [limits for part in get_args(hint) for limits in _limits(part)]
+    own = [limits for limits in getattr(hint, "__metadata__", ()) if isinstance(limits, Whole)]
+    return own + [limits for part in get_args(hint) for limits in _limits(part)]

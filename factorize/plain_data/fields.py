@@ -72,8 +72,8 @@ def literals_in(annotation: Any) -> tuple[str, ...]:
 def tag_of(owner: type) -> str | None:
     """Return the value of the class's tag, or None where it has none."""
     fields = fields_of(owner)
-    found = next((fields[name].annotation for name in TAGS if name in fields), None)
-    return str(get_args(found)[0]) if get_origin(found) is Literal else None
+    annotation = next((fields[name].annotation for name in TAGS if name in fields), None)
+    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
 
 
 def taken_by(owner: type) -> str:

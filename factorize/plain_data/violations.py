@@ -78,7 +78,7 @@ def _said(place: Place, entry: Any, places: list[Place], entries: list[Any]) -> 
 
 
 def _message(entry: Any, place: Place) -> str:
-    kind, given = entry["type"], entry.get("input")
+    kind, value = entry["type"], entry.get("input")
     message = entry["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return str(message)
@@ -91,22 +91,24 @@ def _message(entry: Any, place: Place) -> str:
         return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
-    if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(given, dict):
-        return _no_object(given, place)
+    if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(value, dict):
+        return _no_object(value, place)
     if kind == "literal_error" and takes_numbers(place.annotation):
         message = f"Input should be a number or {entry['ctx']['expected']}"
-    if isinstance(given, (str, int, float, bool)):
-        message = f"{message}; got {str(given)[:40]!r}"
-    if isinstance(given, str) and _NUMBER.fullmatch(given[:_LONGEST_NAME]) and takes_numbers(place.annotation):
-        message += f", which is text; write {given[:_LONGEST_NAME]} without quotes"
+    if isinstance(value, (str, int, float, bool)):
+        message = f"{message}; got {str(value)[:40]!r}"
+    if isinstance(value, str) and _NUMBER.fullmatch(value[:_LONGEST_NAME]) and takes_numbers(place.annotation):
+        message += f", which is text; write {value[:_LONGEST_NAME]} without quotes"
     return str(message)
 
 
 def _unknown(place: Place) -> str:
     known = [name for owner in place.owners for name in fields_of(owner)]
     near = _nearest(place.name, known)
-    told = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
-    return "; ".join([f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *told, f"see {PAGE}"])
+    description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
+    return "; ".join(
+        [f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *description, f"see {PAGE}"]
+    )
 
 
 def _taken(place: Place) -> str:
@@ -127,5 +129,5 @@ def _no_object(given: Any, place: Place) -> str:
 
 
 def _nearest(given: str, known: list[str]) -> str:
-    found = difflib.get_close_matches(given[:_LONGEST_NAME], known, n=1, cutoff=0.6)
-    return f", near {found[0]!r}" if found else ""
+    matches = difflib.get_close_matches(given[:_LONGEST_NAME], known, n=1, cutoff=0.6)
+    return f", near {matches[0]!r}" if matches else ""

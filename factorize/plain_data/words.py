@@ -45,11 +45,11 @@ class Word(NamedTuple):
 @cache
 def words_of(of: type) -> dict[str, tuple[Word, ...]]:
     """Return what may be given for a class of plain data, by name; where several parts have it, in their order."""
-    found: dict[str, list[Word]] = {}
+    words: dict[str, list[Word]] = {}
     for word in [*_parts(of), *_fields(of)]:
-        if all(word.dotted != other.dotted for other in found.setdefault(word.name, [])):
-            found[word.name].append(word)
-    return {name: tuple(words) for name, words in found.items()}
+        if all(word.dotted != other.dotted for other in words.setdefault(word.name, [])):
+            words[word.name].append(word)
+    return {name: tuple(own) for name, own in words.items()}
 
 
 def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,22 +62,22 @@ def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidParameter: a name that nothing has, or a field that several kinds have where none is named.
     """
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     fields = []
     for name, value in given.items():
         word = _word(of, name, None)
         if word.parts:
             if isinstance(value, str):
                 value = {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
-            _put(found, word, _copied(value))
+            _put(document, word, _copied(value))
         else:
             fields.append((name, value))
     for name, value in fields:
-        word = _word(of, name, found)
-        _put(found, word, value_of(value, word.annotations) if isinstance(value, str) else value)
-    _name_kinds(of, found)
-    _share(of, found)
-    return found
+        word = _word(of, name, document)
+        _put(document, word, value_of(value, word.annotations) if isinstance(value, str) else value)
+    _name_kinds(of, document)
+    _share(of, document)
+    return document
 
 
 def value_of(text: str, annotations: tuple[Any, ...]) -> Any:
@@ -168,11 +168,11 @@ def _name_kinds(of: type, found: dict[str, Any]) -> None:
             continue
         kinds = kinds_in(word.annotations[0])
         takers = [kind for kind, owner in kinds.items() if set(place) <= set(fields_of(owner))]
-        given = ", ".join(place)
+        names = ", ".join(place)
         if len(takers) != 1:
             who = "several kinds take" if takers else "no kind takes"
-            told = f"{who} {given}; name one of {', '.join(takers or kinds)} as {word.dotted}"
-            raise InvalidParameter(told, field=word.dotted)
+            message = f"{who} {names}; name one of {', '.join(takers or kinds)} as {word.dotted}"
+            raise InvalidParameter(message, field=word.dotted)
         place |= {"kind": takers[0]} | place
 
 

@@ -30,9 +30,9 @@ class BufferedMatrix(RecursiveMatrix):
 
     def __init__(self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
         middle = "decay" if np.ndim(transition) == 2 else "transition"
-        given = {"diagonal": diagonal, middle: transition, "input": inputs, "output": outputs}
+        parts = {"diagonal": diagonal, middle: transition, "input": inputs, "output": outputs}
         structure = "buffered" if middle == "decay" else "state_space"
-        self.diagonal, self.transition, self.inputs, self.outputs = checked(structure, given, len(diagonal))
+        self.diagonal, self.transition, self.inputs, self.outputs = checked(structure, parts, len(diagonal))
         self.n, blocks = len(self.diagonal), self.transition
         by_buffer, mixed = (self.n, blocks.shape[1], 1, 1), (self.n, 1, *blocks.shape[1:])
         self.blocks = blocks if blocks.ndim == 4 else blocks.reshape(by_buffer if blocks.ndim == 2 else mixed)

@@ -41,8 +41,8 @@ class RedrawnMatrix(RecursiveMatrix):
         self, decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: int | np.ndarray
     ) -> None:
         n = np.shape(decay)[0] if np.ndim(decay) else None
-        given = {"decay": decay, "output": output, "input": input, "direct": direct, "lag": np.atleast_1d(lag)}
-        self.decay, self.output, self.input, self.direct, steps = checked("redrawn", given, n)
+        parts = {"decay": decay, "output": output, "input": input, "direct": direct, "lag": np.atleast_1d(lag)}
+        self.decay, self.output, self.input, self.direct, steps = checked("redrawn", parts, n)
         self.lag, self.n = int(steps[0]), len(self.decay)
 
     @cached_property

@@ -266,11 +266,11 @@ class BinsAuditor:
         return bool((bins == self._before).all())
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        given = np.asarray(indices)
-        if given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= self.examples):
+        array = np.asarray(indices)
+        if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= self.examples):
             message = f"indices of examples are integers in 0..{self.examples - 1}; pass positions in the data"
             raise InvalidParameter(message, field="indices")
-        flat = given.reshape(-1).astype(np.int64)
+        flat = array.reshape(-1).astype(np.int64)
         if len(np.unique(flat)) < len(flat):
             raise InvalidParticipation(
                 f"step {self.step} has an example twice, and the sensitivity allows one contribution of the clip norm; "

@@ -70,22 +70,22 @@ def contributions_at(gradient: GradientFunction, weights: np.ndarray, batch: np.
         InvalidParameter: the gradient function returned another shape, or another number of rows than the batch has
             examples, so that one example could be in several.
     """
-    found = gradient(weights, batch)
-    if isinstance(found, np.ndarray):
-        found = Rows(found[None] if found.shape == weights.shape else found)
-        if found.array.shape[1:] != weights.shape:
+    contributions = gradient(weights, batch)
+    if isinstance(contributions, np.ndarray):
+        contributions = Rows(contributions[None] if contributions.shape == weights.shape else contributions)
+        if contributions.array.shape[1:] != weights.shape:
             raise InvalidParameter(
-                f"the gradient function returned shape {found.array.shape} for weights of shape {weights.shape}; "
-                f"return one gradient per example, shape {('m', *weights.shape)}, or one for the whole batch",
+                f"the gradient function returned shape {contributions.array.shape} for weights of shape {weights.shape}"
+                f"; return one gradient per example, shape {('m', *weights.shape)}, or one for the whole batch",
                 field="gradient",
             )
-    if len(found) not in (len(batch), 1):
+    if len(contributions) not in (len(batch), 1):
         raise InvalidParameter(
-            f"the gradient function returned {len(found)} contributions for a batch of {len(batch)} examples; return "
-            "one per example, so that clipping bounds each example's, or one for the whole batch",
+            f"the gradient function returned {len(contributions)} contributions for a batch of {len(batch)} examples; "
+            "return one per example, so that clipping bounds each example's, or one for the whole batch",
             field="gradient",
         )
-    return found
+    return contributions
 
 
 def clipped_sum(contributions: Contributions, clip_norm: float) -> np.ndarray:

@@ -56,25 +56,25 @@ def spec_within(
 
     if memory < 0:
         raise InvalidParameter(f"memory={memory} is below 0; give the vectors that may be kept", field="memory")
-    asked: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
-    spec = parse_spec(asked)
+    base: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
+    spec = parse_spec(base)
     n = spec.workload.n
     if memory == 0 or n < 2:
-        return {**asked, "mechanism": {"kind": "identity"}}
+        return {**base, "mechanism": {"kind": "identity"}}
     if memory >= n:
-        return {**asked, "mechanism": {"kind": "auto"}}
+        return {**base, "mechanism": {"kind": "auto"}}
     if amplified is not None and spec.participation.passes is not None:
-        return {**asked, "mechanism": {"kind": "blt", "buffers": min(memory, 2)}, "sampling": dict(amplified)}
+        return {**base, "mechanism": {"kind": "blt", "buffers": min(memory, 2)}, "sampling": dict(amplified)}
     spread = spec.participation.spread(n)
     buffers = min(memory, n // 2)
     direct = spec.workload.outline().bidiagonal_inverse() is not None
     if not direct and spec.workload.easier() is None:
-        return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
+        return {**base, "mechanism": {"kind": "blt", "buffers": buffers}}
     streaming: dict[str, Any] = {"kind": "buffered_linear", "buffers": buffers}
-    found: dict[str, Any] = {**asked, "mechanism": streaming}
+    document: dict[str, Any] = {**base, "mechanism": streaming}
     if spec.participation.periodic:
         if spread.separation < LEAST_EPOCH:
-            return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
+            return {**base, "mechanism": {"kind": "blt", "buffers": buffers}}
         streaming["buffers"] = min(buffers, spread.separation - 1)
-        found["tolerance"] = LOOSE_STATES
-    return found
+        document["tolerance"] = LOOSE_STATES
+    return document

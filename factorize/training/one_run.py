@@ -104,14 +104,14 @@ def audit_scores(
         least, k, v = min(values)
         return min(1.0, least * len(tried)), k, v
 
-    found, guesses, correct = p_value(claimed)
+    chance, guesses, correct = p_value(claimed)
     low, high = 0.0, _LARGEST
     if p_value(0.0)[0] > 1 - confidence:
         high = 0.0
     while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if p_value(middle)[0] <= 1 - confidence else (low, middle)
-    return OneRunReport(len(held), guesses, correct, found, low, claimed, delta, confidence)
+    return OneRunReport(len(held), guesses, correct, chance, low, claimed, delta, confidence)
 
 
 def _check_fair(coins: np.ndarray) -> None:

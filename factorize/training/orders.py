@@ -101,10 +101,10 @@ class Order:
 
 def _indices(batch: Any) -> np.ndarray:
     """Return a batch's examples: below 0 an index would name an example by a second name, which no check would see."""
-    given = np.asarray(batch)
-    if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
+    array = np.asarray(batch)
+    if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
         raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="batches")
-    return given.reshape(-1).astype(np.intp)
+    return array.reshape(-1).astype(np.intp)
 
 
 def fixed_order(

@@ -94,14 +94,14 @@ class PrivateSums:
         unit: str = "example",
     ) -> None:
         own = getattr(noise, "calibration", None)
-        given = own if calibration is None else calibration
-        if not isinstance(given, Calibration) or (own is not None and own != given):
+        stated = own if calibration is None else calibration
+        if not isinstance(stated, Calibration) or (own is not None and own != stated):
             raise InvalidParameter(
                 "noise without a Calibration, or with another one than its own, has no guarantee; pass the result of "
                 "factorize.privacy.calibrate that the noise was made with",
                 field="calibration",
             )
-        self.calibration = given
+        self.calibration = stated
         self.step = 0
         self._noise, self._receipt, self._unit = noise, receipt, unit
         if receipt is not None and not isinstance(noise, FactorizationNoise):

@@ -155,10 +155,10 @@ def _law(claim: Calibration) -> _Law:
 
 def _presence(batches: Iterable[Any], canaries: Sequence[int], steps: int) -> np.ndarray:
     """Return whether each canary is in each batch of a run, shape (canaries, steps)."""
-    found = [np.isin(canaries, np.asarray(batch).reshape(-1)) for batch in batches]
-    if len(found) != steps:
-        raise InvalidParameter(f"a run has {len(found)} batches, and steps={steps} are audited", field="steps")
-    return np.array(found).T
+    presence = [np.isin(canaries, np.asarray(batch).reshape(-1)) for batch in batches]
+    if len(presence) != steps:
+        raise InvalidParameter(f"a run has {len(presence)} batches, and steps={steps} are audited", field="steps")
+    return np.array(presence).T
 
 
 def _often(own: np.ndarray, who: str, law: _Law, level: float) -> list[str]:

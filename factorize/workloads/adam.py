@@ -32,15 +32,15 @@ class Adam(StepWorkload):
 
     def sums(self) -> np.ndarray:
         """Return d_i, the sum of 1, beta, ..., beta^i in doubles, shape (n,)."""
-        found = np.empty(self.n)
+        sums = np.empty(self.n)
         last = 0.0
         for i in range(self.n):
             this = 1.0 + self.beta * last
             if this == last:  # and so it stays
-                found[i:] = this
+                sums[i:] = this
                 break
-            found[i] = last = this
-        return found
+            sums[i] = last = this
+        return sums
 
     def operators(self) -> tuple[Operator, ...]:
         """Decaying sums, the weights, and the sum for the iterate."""

@@ -169,10 +169,10 @@ class StepWorkload(Product):
 
 def kinds_among(names: Iterable[object]) -> dict[str, type[Workload]]:
     """Return the kinds of workload among some objects by the contract's name, which each has for itself."""
-    found: dict[str, type[Workload]] = {}
+    kinds: dict[str, type[Workload]] = {}
     for kind in tuple(names):
         if isinstance(kind, type) and issubclass(kind, Workload) and kind is not Workload:
             stated = get_args(kind.model_fields["kind"].annotation) if "kind" in kind.model_fields else ()
-            if len(stated) != 1 or found.setdefault(stated[0], kind) is not kind:
+            if len(stated) != 1 or kinds.setdefault(stated[0], kind) is not kind:
                 raise TypeError(f"the workload {kind.__name__} states the kind {stated}; it has to be one, and its own")
-    return found
+    return kinds

@@ -90,7 +90,7 @@ class PrivateTrainer(Trainer):
         return _Steps(self.private.loader)
 
     def _make_private(self) -> Private:
-        asked = self.privacy
+        privacy = self.privacy
         if self.optimizer is None:
             super().create_optimizer()
         self.model.train()
@@ -100,15 +100,15 @@ class PrivateTrainer(Trainer):
             torch.utils.data.DataLoader(
                 self.train_dataset, batch_size=self.args.train_batch_size, collate_fn=self.data_collator
             ),
-            asked.spec,
-            epsilon=asked.epsilon,
-            delta=asked.delta,
+            privacy.spec,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
             epochs=int(self.args.num_train_epochs),
-            clip_norm=asked.clip_norm,
-            physical_batch_size=asked.physical_batch_size,
+            clip_norm=privacy.clip_norm,
+            physical_batch_size=privacy.physical_batch_size,
             loss_reduction="sum",
-            seed=asked.seed,
-            **asked.options,
+            seed=privacy.seed,
+            **privacy.options,
         )
 
     def create_optimizer(self, model: Any = None) -> Any:

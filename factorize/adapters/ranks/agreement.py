@@ -76,12 +76,12 @@ def agreed(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
     if world_size() == 1:
         return make()[0]
     try:
-        made, told = make()
+        made, shared = make()
     except Exception as reason:  # whatever it is: the others wait
         with suppress(FactorizeError):
             settle(kind, {"error": f"{type(reason).__name__}: {reason}"}, refuse_difference)
         raise
-    settle(kind, told, refuse_difference)
+    settle(kind, shared, refuse_difference)
     return made
 
 
@@ -103,10 +103,10 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
     store.set(mine, json.dumps({"kind": kind, **told}))
     if own_rank() == 0:
         store.set(verdict, json.dumps(_verdict(store, number, judge)))
-    found = _wait(store, verdict, 2 * PATIENCE)
-    if found is None:
+    answer = _wait(store, verdict, 2 * PATIENCE)
+    if answer is None:
         raise InvalidParameter(f"rank 0 did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks")
-    said = json.loads(found)
+    said = json.loads(answer)
     if number > 1:  # all have read what is two exchanges old
         store.delete_key(f"factorize/{number - 2}/{own_rank()}")
         if own_rank() == 0:
@@ -134,16 +134,16 @@ def refuse_difference(told: Sequence[dict[str, Any]]) -> None:
 
 
 def _verdict(store: Any, number: int, judge: Callable[[Sequence[dict[str, Any]]], Any]) -> dict[str, Any]:
-    told = []
+    answers = []
     for rank in range(world_size()):
         answer = _wait(store, f"factorize/{number}/{rank}", PATIENCE)
         if answer is None:
             return {"error": f"rank {rank} did not come within {PATIENCE:g} s: it left, or failed; see its log"}
-        told.append(json.loads(answer))
+        answers.append(json.loads(answer))
     try:
-        kinds = [{"kind": each.pop("kind")} for each in told]
+        kinds = [{"kind": each.pop("kind")} for each in answers]
         refuse_difference(kinds)
-        return {"result": judge(told)}
+        return {"result": judge(answers)}
     except FactorizeError as reason:
         return {"error": str(reason), "field": getattr(reason, "field", None) or "ranks"}
 
@@ -153,8 +153,8 @@ def _wait(store: Any, key: str, seconds: float) -> bytes | None:
         store.wait([key], timedelta(seconds=seconds))
     except RuntimeError:  # that of a limit of time, and of a store whose process ended
         return None
-    found: bytes = store.get(key)
-    return found
+    value: bytes = store.get(key)
+    return value
 
 
 def _shown(field: str, value: Any) -> str:

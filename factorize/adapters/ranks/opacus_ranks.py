@@ -96,8 +96,8 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             InvalidParticipation: it breaks the participation, or the step before it was not taken.
             InvalidParameter: a rank does not come, or is at another step.
         """
-        told = {"step": self.noise.step, "indices": np.asarray(indices).reshape(-1).tolist()}
-        everywhere = settle("expect", told, _together)
+        own = {"step": self.noise.step, "indices": np.asarray(indices).reshape(-1).tolist()}
+        everywhere = settle("expect", own, _together)
         super().expect(np.array(everywhere, dtype=np.int64), masks=masks)
         self._expected = len(indices) if masks is None else masks.size
 

@@ -66,14 +66,14 @@ class Placed:
             side = _side(place, len(shape))
             if side is not None:
                 kept[side] = _chunk(kept[side], count, index, place)
-        found = cls(shape, tuple(kept), mesh, tuple(placements))
-        if local is not None and found.local != local:
+        placed = cls(shape, tuple(kept), mesh, tuple(placements))
+        if local is not None and placed.local != local:
             raise InvalidParameter(
                 f"a parameter of shape {shape} has {local} on rank {own_rank()}, and {tuple(placements)} means "
-                f"{found.local}; shard with torch's own fully_shard, distribute_tensor or parallelize_module",
+                f"{placed.local}; shard with torch's own fully_shard, distribute_tensor or parallelize_module",
                 field="parameters",
             )
-        return found
+        return placed
 
     @property
     def local(self) -> tuple[int, ...]:
@@ -238,12 +238,12 @@ class Layout:
     ) -> tuple[tuple[int, np.ndarray | None], dict[str, Any]]:
         """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
         step = source.checked_step(state, shard=self._shapes)
-        given, own = state.get("state"), source.vectors
-        common = {"step": step, "arrays": given is not None}
-        if given is None or own is None:
+        stored, own = state.get("state"), source.vectors
+        common = {"step": step, "arrays": stored is not None}
+        if stored is None or own is None:
             return (step, None), common
         try:
-            parts = [part.stacked(len(own)).part_of(given[str(i)]) for i, part in enumerate(self.parts)]
+            parts = [part.stacked(len(own)).part_of(stored[str(i)]) for i, part in enumerate(self.parts)]
             arrays = [part.cpu().numpy().reshape(len(own), -1) for part in parts]
         except (InvalidParameter, LookupError, AttributeError):
             raise InvalidParameter(

@@ -153,9 +153,9 @@ def _moments(moves: np.ndarray, sources: np.ndarray, power: int) -> np.ndarray:
         entering[:, run - 1] = alone[:, run] + _around(product[run], _later(entering[:, run], length))
     kept = np.empty_like(source)
     _backwards(ahead, source, entering, kept, power)
-    found = np.zeros_like(sources)
-    found[: n - 1] = kept.swapaxes(0, 1).reshape(runs * length, *sources.shape[1:])[1:n]
-    return found
+    moments = np.zeros_like(sources)
+    moments[: n - 1] = kept.swapaxes(0, 1).reshape(runs * length, *sources.shape[1:])[1:n]
+    return moments
 
 
 def _stretches(array: np.ndarray, runs: int, length: int) -> np.ndarray:
@@ -189,5 +189,5 @@ def _around(forward: np.ndarray, inner: np.ndarray) -> np.ndarray:
 
 
 def _times(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    found: np.ndarray = left * right if left.shape[-1] == 1 else left @ right
-    return found
+    product: np.ndarray = left * right if left.shape[-1] == 1 else left @ right
+    return product
