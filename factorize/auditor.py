@@ -105,8 +105,18 @@ class ParticipationAuditor:
             raise InvalidParticipation(
                 f"step {self.step + 1} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n"
             )
-        self._refuse_twice(who)
-        self._grow(int(who.max(initial=-1)) + 1)
+        distinct, times = np.unique(who, return_counts=True)
+        if len(distinct) < len(who):
+            raise InvalidParticipation(
+                f"step {self.step} has {self._name(int(distinct[times.argmax()]))} {times.max()} times, and the "
+                "sensitivity allows one contribution of the clip norm; sum and clip per user, and record each once",
+                field="order",
+            )
+        missing = int(who.max(initial=-1)) + 1 - len(self._last)
+        if missing > 0:
+            room = max(missing, len(self._last))  # doubling, so that growing is cheap in all
+            self._last = np.concatenate([self._last, np.full(room, -1)])
+            self._count = np.concatenate([self._count, np.zeros(room, dtype=np.int64)])
         seen = self._last[who] >= 0
         gaps, counts = self.step - self._last[who[seen]], self._count[who] + 1
         reason = self._reason(gaps, int(counts.max(initial=0)))
@@ -168,22 +178,6 @@ class ParticipationAuditor:
             raise InvalidParameter(message, field="users")
         return self._users[flat]
 
-    def _refuse_twice(self, who: np.ndarray) -> None:
-        distinct, counts = np.unique(who, return_counts=True)
-        if len(distinct) < len(who):
-            raise InvalidParticipation(
-                f"step {self.step} has {self._name(int(distinct[counts.argmax()]))} {counts.max()} times, and the "
-                "sensitivity allows one contribution of the clip norm; sum and clip per user, and record each once",
-                field="order",
-            )
-
-    def _grow(self, size: int) -> None:
-        missing = max(0, size - len(self._last))
-        if missing:
-            room = max(missing, len(self._last))  # doubling, so that growing is cheap in all
-            self._last = np.concatenate([self._last, np.full(room, -1)])
-            self._count = np.concatenate([self._count, np.zeros(room, dtype=np.int64)])
-
     def _reason(self, gaps: np.ndarray, most: int) -> str | None:
         if self.groups and (gaps % self.groups).any():
             return f"an example was sampled in steps that differ modulo {self.groups} groups"
@@ -201,7 +195,11 @@ class ParticipationAuditor:
 
 def _numbered(users: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Return the number of each example's user, shape (examples,); users that are equal have one number."""
-    array = users if isinstance(users, np.ndarray) else _one_by_one(users)
+    scalars = str, bytes, int, float, np.generic
+    if isinstance(users, np.ndarray) or all(isinstance(user, scalars) for user in users):
+        array = np.asarray(users)
+    else:  # one entry for each user: numpy alone would take tuples for rows
+        array = np.fromiter(users, dtype=object, count=len(users))
     if array.ndim != 1:
         raise InvalidParameter(f"users of shape {array.shape} are not one for each example; pass a list", field="users")
     if array.dtype.kind in "biufUSM":
@@ -214,10 +212,3 @@ def _numbered(users: Sequence[Any] | np.ndarray) -> np.ndarray:
     except TypeError:
         message = "a user is no key of a dict, so that nobody is told apart; pass texts, numbers or tuples"
         raise InvalidParameter(message, field="users") from None
-
-
-def _one_by_one(users: Sequence[Any]) -> np.ndarray:
-    """Return an array with one entry for each user: numpy alone would take tuples for rows."""
-    if all(isinstance(user, (str, bytes, int, float, np.generic)) for user in users):
-        return np.asarray(users)
-    return np.fromiter(users, dtype=object, count=len(users))

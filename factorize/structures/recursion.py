@@ -130,7 +130,7 @@ class Recursion:
         if 2 * self._slots > self.n:
             product, out = self.transposed if backwards else self.products, np.zeros(self.n)
             for start in range(0, self.n, _LANES):
-                out += (product(unit_rows(self.n, start, min(start + _LANES, self.n))) ** 2).sum(axis=0)
+                out += (product(np.eye(min(_LANES, self.n - start), self.n, start)) ** 2).sum(axis=0)
             return out
         out, earlier, step = np.empty(self.n), np.zeros((self._slots, 0)), max(_UNITS, self._slots)
         for start in range(0, self.n, step)[:: -1 if backwards else 1]:
@@ -159,7 +159,10 @@ class Recursion:
             from factorize.structures.kernels import engine
 
             run = engine.sweep
-        ends, first, turn, factors = [len(self.statements), self.output], start, 1, self._laid_out(start, stop)
+        factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # one row where all is constant
+        for number, factor in enumerate(self._factors):
+            factors[:, number] = _at(factor, start, stop)
+        ends, first, turn = [len(self.statements), self.output], start, 1
         if backwards:
             ends, first, turn, factors = ends[::-1], stop - 1, -1, np.ascontiguousarray(factors[::-1])
         layout, rows = self._layout, np.vstack([state, np.zeros(state.shape[1])])
@@ -170,13 +173,6 @@ class Recursion:
     def _pieces(self) -> Iterator[tuple[int, int]]:
         step = max(1, _NUMBERS // len(self._factors))
         return ((start, min(start + step, self.n)) for start in range(0, self.n, step))
-
-    def _laid_out(self, start: int, stop: int) -> np.ndarray:
-        """Return the factors of steps, shape (stop - start, columns), or (1, columns) where they are constant."""
-        out = np.empty((1 if self._constant else stop - start, len(self._factors)))
-        for column, factor in enumerate(self._factors):
-            out[:, column] = _at(factor, start, stop)
-        return out
 
     @cached_property
     def _slots(self) -> int:
@@ -204,11 +200,6 @@ class Recursion:
 def toeplitz(column: np.ndarray, n: int) -> Recursion:
     """Return the n x n Toeplitz matrix with that first column, shape (bands,): sums with the oldest input first."""
     return Recursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
-
-
-def unit_rows(n: int, start: int, stop: int) -> np.ndarray:
-    """Return rows start..stop-1 of the n x n identity."""
-    return np.eye(stop - start, n, start)
 
 
 def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:

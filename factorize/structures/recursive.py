@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.numbers.series import toeplitz_rows
 from factorize.structures.base import Matrix
-from factorize.structures.recursion import Recursion, unit_rows
+from factorize.structures.recursion import Recursion
 from factorize.workloads.state_space import StateSpace
 
 
@@ -28,7 +28,7 @@ class RecursiveMatrix(Matrix):
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows by one backward sweep; O(n states) per row."""
-        return self.left_multiply(unit_rows(self.n, start, stop))
+        return self.left_multiply(np.eye(stop - start, self.n, start))
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Return block times C^-1 by one backward sweep; O(n states) per row."""
@@ -62,11 +62,11 @@ class ComputedToeplitz(RecursiveMatrix):
 
     @cached_property
     def _column(self) -> np.ndarray:
-        return self.times(unit_rows(self.n, 0, 1)[0])
+        return self.times(np.eye(1, self.n)[0])
 
     @cached_property
     def _inverse_column(self) -> np.ndarray:
-        return self.divide(unit_rows(self.n, 0, 1)[0])
+        return self.divide(np.eye(1, self.n)[0])
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the column."""

@@ -221,10 +221,7 @@ def _direct_epsilon(miss: float, alarm: float, delta: float) -> float:
 
 def _mu(miss: float, alarm: float) -> float:
     """Return the mu of Gaussian differential privacy below which these error rates are impossible."""
-    return _normal_quantile(1 - alarm) - _normal_quantile(miss)
-
-
-def _normal_quantile(probability: float) -> float:
     from statistics import NormalDist
 
-    return NormalDist().inv_cdf(min(max(probability, 1e-300), 1 - 1e-16))
+    hit, missed = (NormalDist().inv_cdf(min(max(rate, 1e-300), 1 - 1e-16)) for rate in (1 - alarm, miss))
+    return hit - missed

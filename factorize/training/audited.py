@@ -35,7 +35,11 @@ class AuditedBatches:
                 f"physical_batch_size={physical} is not an integer >= 1", field="physical_batch_size"
             )
         self.order, self.auditor = order, auditor
-        self._shape = (0, 0) if isinstance(order, BallsInBins) else _parts(order, physical)
+        self._shape = 0, 0  # parts of the largest batch, and their size
+        if not isinstance(order, BallsInBins):
+            largest = max(1, max(len(order[step]) for step in range(len(order) // order.epochs)))
+            size = physical or largest
+            self._shape = -(-largest // size), size
 
     def __len__(self) -> int:
         """Return the number of steps, n."""
@@ -54,7 +58,10 @@ class AuditedBatches:
         """
         for step in range(self.auditor.step, len(self.order)):
             self.auditor.record(self.order[step])
-            yield self._micro_batches(step)
+            if isinstance(self.order, BallsInBins):
+                yield self.order.micro_batches(step)
+            else:
+                yield MicroBatches.of(self.order[step], *self._shape)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, after a step and before the next batch."""
@@ -67,15 +74,3 @@ class AuditedBatches:
             InvalidParameter: it belongs to another run.
         """
         self.auditor.load_state_dict(state)
-
-    def _micro_batches(self, step: int) -> MicroBatches:
-        if isinstance(self.order, BallsInBins):
-            return self.order.micro_batches(step)
-        return MicroBatches.of(self.order[step], *self._shape)
-
-
-def _parts(order: Order, physical: int | None) -> tuple[int, int]:
-    """Return how many parts the largest batch has, and their size."""
-    largest = max(1, max(len(order[step]) for step in range(len(order) // order.epochs)))
-    size = physical or largest
-    return -(-largest // size), size

@@ -112,7 +112,15 @@ class BallsInBins:
         self.tau = 0.0
         if self.capacity is not None:
             self.tau = min(1.0, self._draws * overflow_probability(examples, bins, self.capacity))
-            self._check_capacity()
+            for turn in range(self._draws):
+                self._draw(turn)
+                if int(np.diff(self._starts).max()) > self.capacity:
+                    raise InvalidParticipation(
+                        f"a bin holds more than capacity={self.capacity} examples, which happens with probability "
+                        f"tau={self.tau:.3g} at most; use a larger capacity, or another key and charge "
+                        "extra_delta(epsilon)",
+                        field="capacity",
+                    )
         self._draw(0)
 
     @property
@@ -137,17 +145,6 @@ class BallsInBins:
             self._members = np.argsort(drawn, kind="stable")
             self._starts = np.concatenate([[0], np.cumsum(np.bincount(drawn, minlength=self.bins))])
             self._drawn = turn
-
-    def _check_capacity(self) -> None:
-        assert self.capacity is not None
-        for turn in range(self._draws):
-            self._draw(turn)
-            if int(np.diff(self._starts).max()) > self.capacity:
-                raise InvalidParticipation(
-                    f"a bin holds more than capacity={self.capacity} examples, which happens with probability tau="
-                    f"{self.tau:.3g} at most; use a larger capacity, or another key and charge extra_delta(epsilon)",
-                    field="capacity",
-                )
 
     def __len__(self) -> int:
         """Return the number of steps, n."""

@@ -65,7 +65,9 @@ class SoftmaxRegression:
     def __call__(self, weights: np.ndarray, batch: np.ndarray) -> OuterProducts:
         """Return the gradients x (softmax(x W) - onehot(y))' of the batch's examples."""
         x = self.features[batch]
-        residuals = _softmax(x @ weights)
+        scores = x @ weights
+        residuals = np.exp(scores - scores.max(axis=1, keepdims=True))
+        residuals /= residuals.sum(axis=1, keepdims=True)
         residuals[np.arange(len(x)), self.labels[batch]] -= 1.0
         return OuterProducts(x, residuals)
 
@@ -79,10 +81,3 @@ class SoftmaxRegression:
     def accuracy(self, weights: np.ndarray) -> float:
         """Return the share of all examples whose largest score is their label's."""
         return float((np.argmax(self.features @ weights, axis=1) == self.labels).mean())
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    scores = scores - scores.max(axis=1, keepdims=True)
-    out = np.exp(scores)
-    out /= out.sum(axis=1, keepdims=True)
-    return out

@@ -77,6 +77,8 @@ def audit_scores(
     Raises:
         InvalidParameter: other numbers, fewer than 20 examples, or coins that were not fair.
     """
+    from scipy.stats import binom
+
     claimed = finite_real("epsilon", epsilon, strict=False, remedy="give the epsilon of the claim")
     if not 0 <= delta < 1 or not 0.5 <= confidence < 1:
         raise InvalidParameter(
@@ -94,7 +96,13 @@ def audit_scores(
         other = coins[~np.isin(coins, (0, 1))][0]
         message = f"members holds {str(other)[:20]!r}; give 1 for what was put in, 0 for what was left out"
         raise InvalidParameter(message, field="members")
-    _check_fair(coins)
+    count, fewer = int(coins.sum()), int(min(coins.sum(), len(coins) - coins.sum()))
+    if binom.cdf(fewer, len(coins), 0.5) < 1e-9:
+        raise InvalidParameter(
+            f"{count} of {len(coins)} examples are members: no fair coin for each decided that, and nothing "
+            "follows from the scores; train with examples that coins chose",
+            field="members",
+        )
     order = np.argsort(held, kind="stable")
     half_counts = sorted({max(1, int(share * len(held)) // 2) for share in _SHARES})
     tried = [(2 * half, int(coins[order[-half:]].sum() + half - coins[order[:half]].sum())) for half in half_counts]
@@ -112,19 +120,6 @@ def audit_scores(
         middle = (low + high) / 2
         low, high = (middle, high) if p_value(middle)[0] <= 1 - confidence else (low, middle)
     return OneRunReport(len(held), guesses, correct, chance, low, claimed, delta, confidence)
-
-
-def _check_fair(coins: np.ndarray) -> None:
-    """Refuse coins of which so many are alike that none are fair."""
-    from scipy.stats import binom
-
-    fewer = int(min(coins.sum(), len(coins) - coins.sum()))
-    if binom.cdf(fewer, len(coins), 0.5) < 1e-9:
-        raise InvalidParameter(
-            f"{int(coins.sum())} of {len(coins)} examples are members: no fair coin for each decided that, and nothing "
-            "follows from the scores; train with examples that coins chose",
-            field="members",
-        )
 
 
 def _p_value(guesses: int, correct: int, epsilon: float, examples: int, delta: float) -> float:

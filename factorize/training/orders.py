@@ -168,7 +168,8 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     rng = np.random.default_rng(seed)
     groups = np.array_split(rng.permutation(examples), min_sep)
     passes = [_passes(group, batch_size, rng) for group in groups]
-    most = max(-(-_visits(steps, min_sep, g) // (len(group) // batch_size)) for g, group in enumerate(groups))
+    visits = (max(0, -(-(steps - g) // min_sep)) for g in range(min_sep))  # steps of each group
+    most = max(-(-count // (len(group) // batch_size)) for count, group in zip(visits, groups, strict=True))
     participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": most}
     batches = [next(passes[step % min_sep]) for step in range(steps)]
     return Order(batches, participation={"kind": "single"} if most == 1 else participation)
@@ -179,11 +180,6 @@ def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Ite
     while True:
         shuffled = rng.permutation(group)
         yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
-
-
-def _visits(steps: int, groups: int, group: int) -> int:
-    """Return how many of the steps belong to one group."""
-    return max(0, -(-(steps - group) // groups))
 
 
 def full_batch(examples: int, steps: int) -> Order:
