@@ -51,17 +51,18 @@ def _compiled_inline(generator: Callable[..., Any]) -> Any:
     return intrinsic(generator)
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, entry: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    start = builder.mul(entry, entry.type(WIDTH))
+def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: Any) -> Any:
+    """Point to a vector of a flat array or of a matrix's row.
+
+    Fields are read from the array's value: a proxy would write all of them to the stack for each vector.
+    """
+    model = context.data_model_manager[array_type]
+    data = builder.extract_value(array, model.get_field_position("data"))
+    start = builder.mul(indices[-1], indices[-1].type(WIDTH))
+    if len(indices) > 1:
+        width = builder.extract_value(array, [model.get_field_position("shape"), 1])
+        start = builder.add(builder.mul(indices[0], width), start)
     return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
-
-
-def _address_in_row(context: Any, builder: Any, matrix_type: Any, matrix: Any, row: Any, entry: Any) -> Any:
-    held = context.make_array(matrix_type)(context, builder, matrix)
-    width = builder.extract_value(held.shape, 1)
-    start = builder.add(builder.mul(row, width), builder.mul(entry, entry.type(WIDTH)))
-    return builder.bitcast(builder.gep(held.data, [start]), _VECTOR.as_pointer())
 
 
 @_compiled_inline
@@ -91,7 +92,7 @@ def load_at(typing: Any, matrix: Any, row: Any, entry: Any) -> Any:
     """The vector at an entry of a matrix's row."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_address_in_row(context, builder, signature.args[0], *arguments), align=8)
+        return builder.load(_address(context, builder, signature.args[0], *arguments), align=8)
 
     return lanes(matrix, types.intp, types.intp), generate
 
@@ -102,7 +103,7 @@ def store_at(typing: Any, matrix: Any, row: Any, entry: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *place, value = arguments
-        builder.store(value, _address_in_row(context, builder, signature.args[0], *place), align=8)
+        builder.store(value, _address(context, builder, signature.args[0], *place), align=8)
         return context.get_dummy_value()
 
     return types.void(matrix, types.intp, types.intp, lanes), generate
