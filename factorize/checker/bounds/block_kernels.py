@@ -24,31 +24,21 @@ def _factor(a, rows):
     """
     side, near, far = a.shape[1], 0.0, 0.0
     for j in range(side):
-        for i in range(j + 1, side):
-            a[j, i] = a[i, j]
-            a[i, j] = 0.0
-    for j in range(0, side, 2):  # two columns at a time, which halves what is loaded and stored
         root = math.sqrt(a[j, j])
-        for s in range(j, side):
-            a[j, s] /= root
-        pair = a[j, j + 1]
-        for s in range(j + 1, side):
-            a[j + 1, s] -= pair * a[j, s]
-        other = math.sqrt(a[j + 1, j + 1])
-        for s in range(j + 1, side):
-            a[j + 1, s] /= other
-        for i in range(j + 2, rows):
+        a[j, j] = root
+        for i in range(j + 1, rows):
+            value = a[i, j] / root
             if i < side:
-                one, two, first = a[j, i], a[j + 1, i], i
+                a[j, i], a[i, j] = value, 0.0
             else:
-                one = a[i, j] / root
-                two = (a[i, j + 1] - one * pair) / other
-                a[i, j], a[i, j + 1], first = one, two, j + 2
-                near += one * one + two * two if i < 2 * side else 0.0
-                far += one * one + two * two if i >= 2 * side else 0.0
-            if one != 0.0 or two != 0.0:
-                for s in range(first, side):
-                    a[i, s] -= one * a[j, s] + two * a[j + 1, s]
+                a[i, j] = value
+                near += value * value if i < 2 * side else 0.0
+                far += value * value if i >= 2 * side else 0.0
+        for i in range(j + 1, rows):
+            value = a[j, i] if i < side else a[i, j]
+            if value != 0.0:
+                for s in range(j + 1, i + 1 if i < side else side):
+                    a[i, s] -= value * a[j, s]
     return near, far
 
 
@@ -98,27 +88,26 @@ def _parallel(a, roots, near, shift, joint):
 
 @part()
 def _in_steps(a, shift, out):
-    """Write a matrix of (u, d) as one of the steps y, its diagonal raised by what sums may round; add it without shift.
+    """Write a matrix of (u, d) as one of the steps y, its diagonal raised by what sums may round.
 
     What sums with the d's rows round is below a part of their own diagonal, which is raised whenever it is read.
     """
     side = a.shape[1]
     k = side // 2
     for i in range(side):
-        up = k - shift if shift <= i < k else 0
-        for j in range(i + 1):
-            left = k - shift if shift <= j < k else 0
-            value = a[i, j]
-            if up:
-                value -= a[i + up, j]
-            if left:
-                value -= a[i, j + left]
-            if up and left:
-                value += a[i + up, j + left]
-            out[i, j] = value if shift else out[i, j] + value
-        if i < k:
-            size = 2 * abs(a[i + up, i]) + a[i + up, i + up] if up else 0.0
-            out[i, i] += 8 * side * UNIT * (size + a[i, i])
+        for j in range(side):
+            out[i, j] = a[i, j]
+    for i in range(shift, k):
+        up = k + i - shift
+        for j in range(side):
+            out[i, j] -= a[up, j]
+    for i in range(side):
+        for j in range(shift, k):
+            out[i, j] -= out[i, k + j - shift]
+    for i in range(k):
+        up = k + i - shift
+        size = 2 * abs(a[up, i]) + a[up, up] if i >= shift else 0.0
+        out[i, i] += 8 * side * UNIT * (size + a[i, i])
 
 
 @kernel()
@@ -150,10 +139,10 @@ def block_resolvent_trace(roots, grounded, dual, factors, t, outside, current, j
         for index in range(half):
             m = index if shift else half - 1 - index
             if not shift:
-                _in_steps(current, shift, outside[m])
+                _in_steps(current, shift, joint)
                 for i in range(side):
                     for j in range(side):
-                        joint[i, j] = outside[m, i, j]
+                        joint[i, j] += outside[m, i, j]
                         joint[side + i, j], joint[2 * side + i, j] = 0.0, factors[m, i, j]
                     joint[i, i] *= raised
                     joint[side + i, i] = math.sqrt(joint[i, i])
