@@ -141,7 +141,14 @@ class Factorization(AnyFactors):
             return self.strategy.rows(start, stop)
         # What comes of an overflow is refused below.
         with extras_named(f"rows of {matrix}"), np.errstate(over="ignore", invalid="ignore"):
-            rows = self._solved_rows(matrix, start, stop)
+            if matrix == "C_inv":
+                rows = self.strategy.inverse_rows(start, stop)
+            elif self.endless:
+                rows = self.strategy.right_solve(toeplitz_rows(np.ones(stop), start, stop))
+            elif self._decoder_coefficients is not None:
+                rows = toeplitz_rows(self._decoder_coefficients, start, stop)
+            else:
+                rows = self.strategy.right_solve(self.spec.workload.row_block(start, stop))
         if not np.isfinite(rows).all():
             raise InvalidStrategy(
                 f"C is too ill-conditioned: rows {start}:{stop} of {matrix} have entries beyond double precision; use "
@@ -149,15 +156,6 @@ class Factorization(AnyFactors):
                 field="name",
             )
         return rows
-
-    def _solved_rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
-        if name == "C_inv":
-            return self.strategy.inverse_rows(start, stop)
-        if self.endless:
-            return self.strategy.right_solve(toeplitz_rows(np.ones(stop), start, stop))
-        if self._decoder_coefficients is not None:
-            return toeplitz_rows(self._decoder_coefficients, start, stop)
-        return self.strategy.right_solve(self.spec.workload.row_block(start, stop))
 
     @extras_named("a verification")
     def verify(self) -> Certificate:

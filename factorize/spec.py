@@ -190,7 +190,8 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
     """
     data = source if isinstance(source, dict) else read_json(source)
     if not isinstance(data, dict):
-        raise InvalidSpec([Violation("", f"a spec is a JSON object; got {_type_name(data)}")])
+        kinds = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+        raise InvalidSpec([Violation("", f"a spec is a JSON object; got {kinds.get(type(data), 'null')}")])
     try:
         return Spec.model_validate(data).canonical()
     except ValidationError as error:
@@ -207,11 +208,6 @@ def _part(found: list[Violation], pointer: str, step: Any) -> Any:
     except InvalidParameter as error:
         found.append(Violation(error.field or pointer, str(error)))
     return None
-
-
-def _type_name(value: Any) -> str:
-    names = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
-    return names.get(type(value), "null")
 
 
 def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:

@@ -100,7 +100,9 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         if structure in _RECURRENCES:
             kind, own = _RECURRENCES[structure], {suffix: parts[suffix] for suffix in TENSORS[structure]}
             return Streamable(digest, partial(kind.of_tensors, own, n), kind.cost(own, n))
-        return ComputedRows(n, digest, cache(_ROWS[structure](parts, n)), _all_rows(n))
+        # Row t is a sum over z_0 .. z_t: t + 1 products, t sums; the only row of n = 1 is its gain.
+        cost = NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
+        return ComputedRows(n, digest, cache(_ROWS[structure](parts, n)), cost)
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
@@ -118,11 +120,6 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
 
 
 _ROWS: dict[str, Callable[[Tensors, int], RowMaker]] = {"dense": dense.rows_of, "toeplitz": toeplitz.rows_of}
-
-
-def _all_rows(n: int) -> NoiseCost:
-    """Row t is a sum over z_0 .. z_t: t + 1 products, t sums; the only row of n = 1 is its gain."""
-    return NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
 
 
 def _scaled(inner: Streamable | ComputedRows, columns: np.ndarray) -> Streamable | ComputedRows:

@@ -105,14 +105,10 @@ def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
         raise CorruptObject(f"{name} is stated to have {str(entry['bytes'])[:20]} bytes")
     _check_sha256(name, entry)
     if _CLAIM in entry:
-        _check_encoder(entry[_CLAIM])
-
-
-def _check_encoder(claim: Mapping[str, Any]) -> None:
-    stated = check_fields(f"B's {_CLAIM}", claim, {"value", "hex", "kind"})
-    value, written = stated["value"], stated["hex"]
-    if type(value) is not float or not value > 0 or not isinstance(written, str) or written != value.hex():
-        raise CorruptObject(f"B's {_CLAIM} is stated as {str(written)[:40]!r} and {str(value)[:40]}")
+        claim = check_fields(f"B's {_CLAIM}", entry[_CLAIM], {"value", "hex", "kind"})
+        value, written = claim["value"], claim["hex"]
+        if type(value) is not float or not value > 0 or not isinstance(written, str) or written != value.hex():
+            raise CorruptObject(f"B's {_CLAIM} is stated as {str(written)[:40]!r} and {str(value)[:40]}")
 
 
 def structures(name: str, sides: Sides) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from html import escape
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,20 +16,12 @@ from factorize.format.labels import describe_spec
 from factorize.format.manifest import ENDLESS, row_count, steps_of
 from factorize.format.names import MatrixName
 
+if TYPE_CHECKING:
+    from factorize.any_factors import AnyFactors
+
 LARGEST_DRAWN = 4096
 """Steps above which a notebook waits too long for a picture's rows."""
 _CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
-
-
-class Portrayed(Protocol):
-    """What a portrait asks of a factorization: `Factorization` and `Factors` answer."""
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What it states of itself."""
-
-    def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
-        """Return rows start..stop-1 of a matrix."""
 
 
 def line(kind: str, manifest: Mapping[str, Any]) -> str:
@@ -69,29 +61,27 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
     return texts + [str(text) for text in certificate["warnings"]]
 
 
-def html(drawn: Portrayed, kind: str) -> str:
+def html(drawn: AnyFactors, kind: str) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
+    n = steps_of(manifest)
+    if n > LARGEST_DRAWN:
+        size = "no last row" if n == ENDLESS else f"n={n}"
+        pictures = f"<p>{size}: no picture here; <code>factorize plot</code> draws one.</p>"
+    else:
+        pictures = "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
     words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
     return (
         f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>{escape(kind)}</b> '
-        f"{escape(describe_spec(manifest['spec']))}<ul>{words}</ul>{_pictures(drawn)}"
+        f"{escape(describe_spec(manifest['spec']))}<ul>{words}</ul>{pictures}"
         f"<p><small>digest <code>{escape(str(manifest['digest']))}</code></small></p></div>"
     )
-
-
-def _pictures(drawn: Portrayed) -> str:
-    n = steps_of(drawn.manifest)
-    if n > LARGEST_DRAWN:
-        size = "no last row" if n == ENDLESS else f"n={n}"
-        return f"<p>{size}: no picture here; <code>factorize plot</code> draws one.</p>"
-    return "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
 
 
 _DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
 
 
-def thinned(drawn: Portrayed, name: MatrixName) -> np.ndarray:
+def thinned(drawn: AnyFactors, name: MatrixName) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
     n = steps_of(drawn.manifest)
     rows = row_count(drawn.manifest, name)

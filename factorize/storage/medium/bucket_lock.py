@@ -61,7 +61,13 @@ class BucketLock:
         thread.start()
         try:
             yield
-            self._check_held()
+            try:
+                self._bucket.head(self._key)
+            except NotFound:
+                raise StoreUnavailable(
+                    f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "
+                    "do it again"
+                ) from None
         finally:
             ended.set()
             thread.join()
@@ -72,22 +78,18 @@ class BucketLock:
         try:
             self._beat()
             while conflicts := self._conflicts():
-                if not self._exclusive or any(key.startswith(f"{LOCKS}/{_EXCLUSIVE}") for key in conflicts):
-                    self._step_back()
-                else:
+                if self._exclusive and not any(key.startswith(f"{LOCKS}/{_EXCLUSIVE}") for key in conflicts):
                     time.sleep(_LOOK_SECONDS)
+                    continue
+                self._bucket.remove(self._key)  # leaves the way free for a moment
+                time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
+                while self._others(_EXCLUSIVE):
+                    time.sleep(_LOOK_SECONDS)
+                self._beat()
         except BaseException:
             with suppress(StoreUnavailable):
                 self._bucket.remove(self._key)
             raise
-
-    def _step_back(self) -> None:
-        """Leave the way free for a moment."""
-        self._bucket.remove(self._key)
-        time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
-        while self._others(_EXCLUSIVE):
-            time.sleep(_LOOK_SECONDS)
-        self._beat()
 
     def _conflicts(self) -> list[str]:
         """Markers that this holder has to wait for; of two exclusive ones, the smaller name has the way."""
@@ -126,12 +128,3 @@ class BucketLock:
             with suppress(StoreUnavailable, NotFound):
                 self._bucket.head(self._key)  # one that was declared dead stays so
                 self._beat()
-
-    def _check_held(self) -> None:
-        try:
-            self._bucket.head(self._key)
-        except NotFound:
-            raise StoreUnavailable(
-                f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "
-                "do it again"
-            ) from None
