@@ -11,7 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Advice": "factorize.api.advising",
+    "Advice": "factorize.api.calls",
     "Certificate": "factorize.certificate.certificate",
     "ComparisonTable": "factorize.api.calls",
     "Factorization": "factorize.factorization",
@@ -20,7 +20,7 @@ _HOMES = {
     "compare": "factorize.api.calls",
     "load": "factorize.client.factors",
     "parse_spec": "factorize.spec",
-    "recommend": "factorize.api.advising",
+    "recommend": "factorize.api.calls",
     "solve": "factorize.api.calls",
 }
 """Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""

@@ -1,9 +1,9 @@
 """Types of the public names, whose modules are imported on first use (`__init__.py`)."""
 
-from factorize.api.advising import Advice as Advice
-from factorize.api.advising import recommend as recommend
+from factorize.api.calls import Advice as Advice
 from factorize.api.calls import ComparisonTable as ComparisonTable
 from factorize.api.calls import compare as compare
+from factorize.api.calls import recommend as recommend
 from factorize.api.calls import solve as solve
 from factorize.certificate.certificate import Certificate as Certificate
 from factorize.certificate.certificate import certify as certify

@@ -26,9 +26,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from factorize.api.jobs.job import ALONE_AFTER, Job, JobOrder, SolveEnding, read_progress
+from factorize.api.jobs.job import (
+    ALONE_AFTER,
+    Job,
+    JobOrder,
+    SolveEnding,
+    has_ended,
+    has_fallen,
+    new_owner,
+    read_progress,
+)
 from factorize.api.jobs.ledger import Ledger, Within
-from factorize.api.jobs.owners import has_ended, has_fallen, new_owner
 from factorize.api.jobs.solving import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool

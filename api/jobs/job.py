@@ -1,15 +1,22 @@
-"""A job: what was asked of the engine, how far it is, and how its solve has ended.
+"""A job: what was asked of the engine, how far it is, how its solve has ended, and which engine owns it.
 
-The end of a solve is plain data, written by whoever ran it and read by a service.
+The end of a solve is plain data, written by whoever ran it and read by a service. A job of another engine is taken up
+when its lease in the ledger has run out, or at once where the engine's process was one of this machine and is gone.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from factorize.api.workers.ending import Ending, without_places
-from factorize.encoding import is_digest
+from factorize.encoding import is_digest, sha256
 from factorize.solution import PHASES
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -192,3 +199,40 @@ def _timings(document: dict[str, Any]) -> dict[str, tuple[float, float]]:
             case [int() | float() as begun, int() | float() as ended] if 0 <= begun <= ended < _LATEST:
                 timings[str(name)[:20]] = (float(begun), float(ended))
     return timings
+
+
+_CLOCK_SECONDS = 5.0
+"""That a machine's clock may have been set by since an engine was named."""
+
+
+def new_owner() -> str:
+    """Return a name for an engine of this process: machine, boot, namespace; its number and start; and chance."""
+    return " ".join([*_here(), str(os.getpid()), f"{time.time():.0f}", secrets.token_hex(4)])
+
+
+def has_ended(owner: str) -> bool:
+    """Say whether an engine's process was one of this machine and is gone; another may have its number now."""
+    import psutil
+
+    parts = owner.split()
+    if parts[:3] != _here():
+        return False
+    try:
+        process = psutil.Process(int(parts[3]))
+        return process.status() == psutil.STATUS_ZOMBIE or process.create_time() >= float(parts[4]) + _CLOCK_SECONDS
+    except psutil.NoSuchProcess:
+        return True
+
+
+def has_fallen(owner: str) -> bool:
+    """Say whether an engine's machine was this one, before it was started anew."""
+    parts, here = owner.split(), _here()
+    return parts[:1] == here[:1] and parts[1:2] != here[1:2]
+
+
+def _here() -> list[str]:
+    """Return in short what processes share whose numbers mean the same: machine, boot, namespace."""
+    parts = [socket.gethostname(), "", ""]
+    with suppress(OSError):  # Linux only
+        parts[1:] = Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
+    return [sha256(part.encode())[:8] for part in parts]

@@ -29,9 +29,8 @@ from toy_solver import RESULT
 from factorize.api.jobs import dask_cluster, solving
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.job import Job, JobOrder, has_ended, has_fallen, new_owner
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.jobs.owners import has_ended, has_fallen, new_owner
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
