@@ -79,13 +79,9 @@ class Pace:
     def work(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""
         products = needed.multiplications + proof_multiplications(spec)
-        return self.tiny * around_products(spec) + products / self.multiplications
-
-
-def around_products(spec: Spec) -> float:
-    """Return what solver, certificate and proof take beside their products, in tiny specs."""
-    rows = 0 if spec.workload.endless else min(spec.workload.n, MOST_ROWS)
-    return rows / ROWS_OF_TINY + SEARCHES.get(spec.mechanism.kind, 0.0)
+        rows = 0 if spec.workload.endless else min(spec.workload.n, MOST_ROWS)
+        beside = rows / ROWS_OF_TINY + SEARCHES.get(spec.mechanism.kind, 0.0)  # the products, in tiny specs
+        return self.tiny * beside + products / self.multiplications
 
 
 def proof_multiplications(spec: Spec) -> float:

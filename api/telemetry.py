@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from factorize import __version__
+from factorize.errors import MissingExtra
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -127,8 +128,6 @@ def of_application(provider: TracerProvider | None) -> Any:
     Raises:
         MissingExtra: a variable names an address and the SDK is not installed.
     """
-    from factorize.errors import MissingExtra
-
     named = provider is None and any(os.environ.get(name) for name in _SPAN_PLACES)
     if named and importlib.util.find_spec("opentelemetry.sdk") is None:
         raise MissingExtra(f"sending spans to {' or '.join(_SPAN_PLACES)}", "opentelemetry")

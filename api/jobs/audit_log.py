@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,20 +189,13 @@ def verify_log(engine: sa.Engine, expect: ChainHead | None = None) -> VerifiedLo
     with reading(engine) as connection:
         for stored in connection.execution_options(yield_per=500).execute(sa.select(audit).order_by(audit.c.seq)):
             row = dict(stored._mapping)
-            digest = row.pop("hash")
+            digest, detail = row.pop("hash"), row["detail"]
             if row["seq"] != head.seq + 1:
                 raise CorruptObject(f"row {row['seq']} of the audit log follows row {head.seq}: rows are missing")
-            if digest != _hash_of_stored(row, head.hash):
+            with suppress(MalformedJson):
+                row["detail"] = read_json(detail)
+            if canonical_json(row["detail"]).decode("ascii") != detail or digest != _hash(row, head.hash):
                 raise CorruptObject(f"row {row['seq']} of the audit log, or the one before it, was changed")
             head, since = ChainHead(row["seq"], digest), since or row["time"]
             met = met or head == expect
     return VerifiedLog(head.seq, head, since, None if expect is None else met)
-
-
-def _hash_of_stored(row: dict[str, Any], previous: str) -> str | None:
-    try:
-        detail = read_json(row["detail"])
-    except MalformedJson:
-        return None
-    same = canonical_json(detail).decode("ascii") == row["detail"]
-    return _hash({**row, "detail": detail}, previous) if same else None

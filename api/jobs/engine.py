@@ -85,8 +85,14 @@ class JobEngine:
         self._tick_seconds = tick
         self._settled = settled
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.solves = _solves(pool, scheduler, store, lambda event: self._inbox.put(partial(self._on_event, event)))
+        self.solves: Any
         """What carries solves out: a `LocalSolves` or a `DaskSolves`."""
+        if scheduler is None:
+            self.solves = LocalSolves(pool, store, self._hear)
+        else:
+            from factorize.api.jobs.dask_solves import DaskSolves
+
+            self.solves = DaskSolves(scheduler, store, self._hear)
         self.room: tuple[int, int] | None = self.solves.capacity()
         """Memory in MB and threads of the largest worker; None while no worker is known."""
         self.closed = False
@@ -258,6 +264,9 @@ class JobEngine:
         except Exception:
             _log.exception("a step of the engine failed; the next round looks again")
 
+    def _hear(self, event: object) -> None:
+        self._inbox.put(partial(self._on_event, event))
+
     def _on_event(self, event: object) -> None:
         """A running solve has said something. On a scheduler elsewhere it may be a stranger that says it."""
         if isinstance(event, dict):
@@ -376,11 +385,3 @@ def _given_up(last: dict[str, str] | None) -> dict[str, str]:
         "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
         f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
     }
-
-
-def _solves(pool: Pool, scheduler: str | None, store: str, listen: Callable[[dict[str, Any]], None]) -> Any:
-    if scheduler is None:
-        return LocalSolves(pool, store, listen)
-    from factorize.api.jobs.dask_solves import DaskSolves
-
-    return DaskSolves(scheduler, store, listen)

@@ -48,12 +48,12 @@ def request_of(job: Job) -> CompareRequest:
     from factorize.api.questions.comparison import read_request
 
     spec: dict[str, Any] = {
-        "workload": {**(job.workload or {"kind": "prefix"}), "n": job.steps},
-        "participation": job.participation,
+        "workload": {**(job.workload or {"kind": "prefix"}), "n": job.run.steps},
+        "participation": job.run.participation,
     }
     if job.objective:
         spec["objective"] = job.objective
-    more = {name: getattr(job, name) for name in ("epsilon", "delta", "seconds", "parameters")} | job.sampled
+    more = {name: getattr(job, name) for name in ("epsilon", "delta", "seconds", "parameters")} | {**job.run.sampled}
     more |= {"budgets": job.memory} if len(job.memory) > 1 else {"buffers": job.memory[0]}
     return read_request({"spec": spec, **{name: value for name, value in more.items() if value is not None}})
 
@@ -69,14 +69,15 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     row = table["rows"][chosen["row"]]
     sampling = row["sampling"] or "fixed"
     named = (one for one in table["samplings"] if one["sampling"] == sampling)
-    scheme = {**next(named, SCHEMES[sampling].document()), **job.loader}
+    scheme = {**next(named, SCHEMES[sampling].document()), **job.run.loader}
     # As one would ask for it: a schedule by its name, and no `optimize_for`, which follows.
     spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
-    spec["workload"] = {**(job.workload or {"kind": "prefix"}), "n": job.steps}
-    numbers = ("steps", "epsilon", "delta", "memory", "parameters")
+    spec["workload"] = {**(job.workload or {"kind": "prefix"}), "n": job.run.steps}
+    numbers = ("epsilon", "delta", "memory", "parameters")
     return {
         "job": {
-            **job.numbers(),
+            **job.run.numbers,
+            "steps": job.run.steps,
             **{name: getattr(job, name) for name in numbers},
             "adjacency": "zero_out",
             "workload": table["spec"]["workload"]["kind"],
@@ -90,9 +91,9 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         **{name: scheme[name] for name in ("loader", "secret")},
         "sigma": {
             "sums": row["sigma_of_sums"],
-            "means": row["sigma_of_sums"] / job.divisor,
+            "means": row["sigma_of_sums"] / job.run.divisor,
             "clip_norm": 1.0,
-            "divisor": job.divisor,
+            "divisor": job.run.divisor,
             "rests_on": row["method"],
         },
         **{name: row[name] for name in ("rmse_at_privacy", "rmse_without_secrecy", "noise_vectors", "converged")},
@@ -119,7 +120,7 @@ def _compared(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> lis
         "without sampling, within the memory": lambda one: (
             one["sampling"] is None and one["noise_vectors"] <= table["budget"]
         ),
-        job.independent: lambda one: one["mechanism"] == "identity",
+        job.run.independent: lambda one: one["mechanism"] == "identity",
     }
     error = itemgetter("rmse_at_privacy")
     best = {name: min(filter(fits, rows), key=error, default=None) for name, fits in wanted.items()}
@@ -174,7 +175,7 @@ _WIDTH = 110
 def headline(job: Job) -> str:
     """Return the job in one line."""
     kind = (job.workload or {"kind": "prefix"})["kind"]
-    return f"{job.title}: {job.steps} steps of {kind}, at ({job.epsilon:g}, {job.delta:g})"
+    return f"{job.run.title}: {job.run.steps} steps of {kind}, at ({job.epsilon:g}, {job.delta:g})"
 
 
 def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = "") -> str:

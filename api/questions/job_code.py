@@ -168,7 +168,7 @@ def _sampled_lines(job: RecommendRequest, sampling: str, count: str, divided: bo
         "factors = factorize.solve(spec)",
         f'scale = factors.calibrate(epsilon={job.epsilon!r}, delta={job.delta!r}, sampling="{sampling}", '
         f"dataset_size={count}, batch_size={job.batch_size}{divisor})",
-        f"order = CyclicPoisson({count}, scale, steps={job.steps}, seed={_SECRET})",
+        f"order = CyclicPoisson({count}, scale, steps={job.run.steps}, seed={_SECRET})",
     ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from factorize.adapters.fleet import FleetAdvice, advise_fleet
+from factorize.accounting.schemes import SAMPLINGS
+from factorize.adapters.fleet import advise_fleet
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.plain_data import Count, Frozen, Positive, read_union
@@ -27,6 +29,34 @@ _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
+class Run(NamedTuple):
+    """What follows from the numbers of a job.
+
+    Attributes:
+        title: the job in a few words.
+        steps: of the run.
+        divisor: what a mean is divided by.
+        participation: of one example, or of one client, as plain data.
+        numbers: the job's own, and those that follow from them.
+        units: name of the field with the number of those whose data are protected.
+        independent: what independent noise is called.
+        notes: what is to be known of it, whatever the answer is.
+        sampled: what a comparison is told of sampling.
+        loader: what has to be done that no sampling scheme says: `loader` and `secret`.
+    """
+
+    title: str
+    steps: int
+    divisor: int
+    participation: dict[str, Any]
+    numbers: dict[str, Any]
+    units: str
+    independent: str
+    notes: list[str]
+    sampled: Mapping[str, Any] = MappingProxyType({})
+    loader: Mapping[str, Any] = MappingProxyType({})
+
+
 class Job(Frozen):
     """A training job that wants a mechanism, whoever its data come from.
 
@@ -39,11 +69,6 @@ class Job(Frozen):
         objective: the mean by default.
         seconds: for all: what promises most is tried first, and the answer says what was not.
     """
-
-    independent: ClassVar[str]
-    """What independent noise is called."""
-    units: ClassVar[str]
-    """Name of the field with the number of those whose data are protected."""
 
     epsilon: Positive
     delta: _Delta
@@ -58,54 +83,23 @@ class Job(Frozen):
 
     @property
     @abstractmethod
-    def steps(self) -> int:
-        """Steps of the run."""
+    def run(self) -> Run:
+        """What follows from its numbers.
 
-    @property
-    @abstractmethod
-    def divisor(self) -> int:
-        """What a mean is divided by."""
-
-    @property
-    @abstractmethod
-    def participation(self) -> dict[str, Any]:
-        """Of one example, or of one client, as plain data."""
-
-    @property
-    def sampled(self) -> dict[str, Any]:
-        """What a comparison is told of sampling."""
-        return {}
-
-    @property
-    def loader(self) -> dict[str, Any]:
-        """What has to be done that no sampling scheme says: `loader` and `secret`."""
-        return {}
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The job in a few words."""
-
-    @abstractmethod
-    def numbers(self) -> dict[str, Any]:
-        """Return its own numbers and those that follow from them."""
+        Raises:
+            InvalidParameter: they do not fit each other.
+        """
 
     def notes(self) -> list[str]:
         """Return what is to be known of it, whatever the answer is."""
-        count = getattr(self, self.units)
+        units, count = self.run.units, getattr(self, self.run.units)
         if self.delta <= 1 / count:
-            return []
+            return self.run.notes
         return [
-            f"delta={self.delta:g} is above 1 / {self.units} = {1 / count:.2g}: publishing the data of one at random "
-            "would keep to it; take a smaller one",
+            *self.run.notes,
+            f"delta={self.delta:g} is above 1 / {units} = {1 / count:.2g}: publishing the data of one at random would "
+            "keep to it; take a smaller one",
         ]
-
-    def check(self) -> None:
-        """Refuse numbers that do not fit each other.
-
-        Raises:
-            InvalidParameter: they do not.
-        """
 
 
 class RecommendRequest(Job):
@@ -118,64 +112,39 @@ class RecommendRequest(Job):
         samplings: what the loader can do, beside a fixed order; all by default.
     """
 
-    units = "examples"
-    independent = "DP-SGD (independent noise), its best sampling"
-
     examples: _Examples
     batch_size: _Examples
     epochs: Count = 1
     samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
 
-    @property
-    def steps(self) -> int:
-        """Full batches of an epoch, times epochs."""
-        return self.epochs * (self.examples // self.batch_size)
-
-    @property
-    def divisor(self) -> int:
-        """Examples of a step."""
-        return self.batch_size
-
-    @property
-    def participation(self) -> dict[str, Any]:
-        """Each example once in an epoch."""
-        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
-
-    @property
-    def sampled(self) -> dict[str, Any]:
-        """Sizes and schemes: without random allocation where each example is in one step, which are bins."""
-        from factorize.accounting.schemes import SAMPLINGS
-
-        once = [name for name in SAMPLINGS if name != "random_allocation"] if self.epochs == 1 else None
-        schemes = self.samplings if self.samplings is not None else once
-        return {"dataset_size": self.examples, "batch_size": self.batch_size, "samplings": schemes}
-
-    @property
-    def title(self) -> str:
-        """Examples, batches and epochs."""
-        passes = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''}"
-        return f"{self.examples} examples in batches of {self.batch_size}, {passes}"
-
-    def numbers(self) -> dict[str, Any]:
-        """Return examples, batch and epochs."""
-        return {"examples": self.examples, "batch_size": self.batch_size, "epochs": self.epochs}
-
-    def notes(self) -> list[str]:
-        """Name the examples that are in no batch, and what a constant learning rate costs, too."""
-        left = self.examples % self.batch_size
+    @cached_property
+    def run(self) -> Run:
+        """Full batches of an epoch, times epochs; each example once in an epoch."""
+        check_batch(self.examples, self.batch_size)
+        steps, left = self.epochs * (self.examples // self.batch_size), self.examples % self.batch_size
+        sizes = {"batch_size": self.batch_size, "samplings": self.samplings}
+        if self.samplings is None and self.epochs == 1:  # random allocation of one step each is balls in bins
+            sizes["samplings"] = [name for name in SAMPLINGS if name != "random_allocation"]
         notes = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
         workload = self.workload or {"kind": "prefix"}
-        if self.objective is None and workload["kind"] in _CONSTANT and not workload.get("learning_rates"):
+        if self.objective is None and workload.get("kind") in _CONSTANT and not workload.get("learning_rates"):
             notes.append(
                 "the learning rate is constant; in our study (docs/choose.md) models were more accurate with one that "
                 "falls to zero (learning_rates: cosine), and, where it stays constant, with the objective lambda_tau "
-                f"and tau={self.steps}"
+                f"and tau={steps}"
             )
-        return notes + super().notes()
-
-    def check(self) -> None:
-        """Refuse a batch that is larger than the data set."""
-        check_batch(self.examples, self.batch_size)
+        passes = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''}"
+        return Run(
+            title=f"{self.examples} examples in batches of {self.batch_size}, {passes}",
+            steps=steps,
+            divisor=self.batch_size,
+            participation={"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs},
+            numbers={"examples": self.examples, "batch_size": self.batch_size, "epochs": self.epochs},
+            units="examples",
+            independent="DP-SGD (independent noise), its best sampling",
+            notes=notes,
+            sampled={"dataset_size": self.examples, **sizes},
+        )
 
 
 class FleetRequest(Job):
@@ -189,9 +158,6 @@ class FleetRequest(Job):
         offline: share of the fleet that does not answer in a round.
     """
 
-    units = "clients"
-    independent = "independent noise, with the same timers"
-
     clients: _Examples
     clients_a_round: _Examples
     rounds: _Examples
@@ -199,53 +165,27 @@ class FleetRequest(Job):
     offline: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @cached_property
-    def fleet(self) -> FleetAdvice:
-        """How far apart its clients' rounds can be."""
+    def run(self) -> Run:
+        """Its rounds, how far apart those of a client can be, and the timers; the choice of clients may be known."""
         sizes = (self.clients, self.clients_a_round, self.rounds)
-        return advise_fleet(*sizes, check_in=self.check_in, offline=self.offline)
-
-    @property
-    def steps(self) -> int:
-        """Its rounds."""
-        return self.rounds
-
-    @property
-    def divisor(self) -> int:
-        """Clients that are asked; a constant, however many answer."""
-        return self.clients_a_round
-
-    @property
-    def participation(self) -> dict[str, Any]:
-        """Each client again after some rounds."""
-        return dict(self.fleet.spec["participation"])
-
-    @property
-    def loader(self) -> dict[str, Any]:
-        """The timers; the choice of clients may be known."""
-        apart, most = self.fleet.min_sep, self.fleet.max_participations
+        fleet = advise_fleet(*sizes, check_in=self.check_in, offline=self.offline)
         rule = (
-            f"Ask a client in at most {most} of the rounds, at least {apart} apart; divide by a public constant, never "
-            "by the number of answers."
+            f"Ask a client in at most {fleet.max_participations} of the rounds, at least {fleet.min_sep} apart; divide "
+            "by a public constant, never by the number of answers."
         )
-        return {"loader": rule, "secret": "nothing"}
-
-    @property
-    def title(self) -> str:
-        """Clients and rounds."""
-        return f"{self.clients} clients, {self.clients_a_round} in each of {self.rounds} rounds"
-
-    def numbers(self) -> dict[str, Any]:
-        """Return the fleet, and what its timers keep to."""
-        own = {name: getattr(self, name) for name in ("clients", "clients_a_round", "rounds", "check_in", "offline")}
-        return own | {"min_sep": self.fleet.min_sep, "max_participations": self.fleet.max_participations}
-
-    def notes(self) -> list[str]:
-        """Say how often a client takes part, too."""
-        return [self.fleet.spread, *super().notes()]
-
-    def check(self) -> None:
-        """Refuse a fleet that is too small for one round."""
-        _ = self.fleet
+        names = ("clients", "clients_a_round", "rounds", "check_in", "offline")
+        limits = {"min_sep": fleet.min_sep, "max_participations": fleet.max_participations}
+        return Run(
+            title=f"{self.clients} clients, {self.clients_a_round} in each of {self.rounds} rounds",
+            steps=self.rounds,
+            divisor=self.clients_a_round,  # a constant, however many answer
+            participation=dict(fleet.spec["participation"]),
+            numbers={**{name: getattr(self, name) for name in names}, **limits},
+            units="clients",
+            independent="independent noise, with the same timers",
+            notes=[fleet.spread],
+            loader={"loader": rule, "secret": "nothing"},
+        )
 
 
 JobKind = TypeVar("JobKind", bound=Job)
@@ -268,7 +208,7 @@ def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
         InvalidParameter: a batch that is larger than the data set, or a fleet that is too small.
     """
     request: JobKind = read_union(document, kind)
-    request.check()
+    steps = request.run.steps
     workload = request.workload or {"kind": "prefix"}
     if "n" in workload:
         raise InvalidSpec([Violation("/workload/n", "n is the number of the job's steps, and follows from it")])
@@ -276,7 +216,7 @@ def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
         why = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
         raise InvalidSpec([Violation("/workload/kind", why)])
     objective = {"objective": request.objective} if request.objective else {}
-    parse_spec({"workload": {**workload, "n": request.steps}, **objective})
+    parse_spec({"workload": {**workload, "n": steps}, **objective})
     return request.model_copy(update={"memory": sorted(set(request.memory))})
 
 

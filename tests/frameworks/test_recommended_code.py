@@ -38,7 +38,7 @@ Y = X @ np.array([1.0, -1.0, 0.5], dtype=np.float32)
 
 
 def code(framework: str, sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> Any:
-    document = {"workload": {"kind": "prefix", "n": JOB.steps, **workload}, "mechanism": mechanism}
+    document = {"workload": {"kind": "prefix", "n": JOB.run.steps, **workload}, "mechanism": mechanism}
     spec = parse_spec({**document, "participation": {"kind": "fixed_epochs", "epochs": 2}}).canonical().document()
     return compile(codes(JOB, spec, sampling)[framework], framework, "exec")
 
@@ -52,7 +52,7 @@ def test_the_code_for_torch_runs(sampling: str, mechanism: dict[str, Any], workl
     after = list(names["model"].parameters())
     assert all(not torch.equal(a, b) and b.isfinite().all() for a, b in zip(before, after, strict=True))
     assert names["statement"].calibration.epsilon == 2.0 and names["statement"].delta <= 1e-4
-    assert names["optimizer"].auditor.step == JOB.steps
+    assert names["optimizer"].auditor.step == JOB.run.steps
 
 
 @pytest.mark.parametrize(("sampling", "mechanism", "workload"), CASES[1:3] + CASES[5:])

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 
     def advise(question: Any, *_: Any) -> dict[str, Any]:
         kept.append(question)
-        return {"spec": {"workload": {"kind": "prefix", "n": question.steps}}}
+        return {"spec": {"workload": {"kind": "prefix", "n": question.run.steps}}}
 
     monkeypatch.setattr("factorize.api.questions.advice.advise", advise)
     monkeypatch.setattr("factorize.api.questions.advice.advice_text", lambda *_: "take it")
@@ -56,7 +56,7 @@ def test_a_fleet_is_asked_for_its_own_numbers(asked: list[Any], monkeypatch: pyt
     assert run(["recommend", "--clients", "50", "--check-in", "7"]) == 0
     (job,) = asked
     assert isinstance(job, FleetRequest) and (job.clients, job.clients_a_round, job.rounds) == (50, 10, 30)
-    assert job.check_in == 7 and job.memory == [4] and job.participation["min_sep"] == 5
+    assert job.check_in == 7 and job.memory == [4] and job.run.participation["min_sep"] == 5
 
 
 def test_what_options_say_is_not_asked() -> None:
@@ -96,7 +96,7 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert json.loads(out)["spec"] == json.loads(to.read_text())
     assert "How many" not in err and "6000 examples in batches of 60, 3 epochs: 300 steps of prefix" in err
-    assert asked[0].samplings == ["poisson"] and asked[0].steps == 300
+    assert asked[0].samplings == ["poisson"] and asked[0].run.steps == 300
     assert (
         run(["recommend", '{"workload": {"kind": "decay", "rate": 0.5}, "objective": {"kind": "max"}}', *OPTIONS]) == 0
     )

@@ -20,7 +20,7 @@ IDENTITY = {"kind": "identity"}
 
 
 def small_spec(mechanism: dict[str, Any], **workload: Any) -> dict[str, Any]:
-    document = {"workload": {"kind": "prefix", "n": JOB.steps, **workload}, "mechanism": mechanism}
+    document = {"workload": {"kind": "prefix", "n": JOB.run.steps, **workload}, "mechanism": mechanism}
     return parse_spec({**document, "participation": {"kind": "fixed_epochs", "epochs": 2}}).canonical().document()
 
 
@@ -53,7 +53,7 @@ def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workl
     job = Job()
     text = codes(JOB, small_spec(mechanism, **workload), sampling)["numpy"]
     exec(compile(text, "numpy", "exec"), job.names)
-    assert len(job.batches) == JOB.steps == 8 and job.names["scale"].epsilon == 2.0
+    assert len(job.batches) == JOB.run.steps == 8 and job.names["scale"].epsilon == 2.0
     assert job.names["weights"].shape == (3,) and np.isfinite(job.names["weights"]).all() and job.names["weights"].any()
     assert job.names["noise"].step == 8 if hasattr(job.names["noise"], "step") else True
     fixed = sampling == "fixed"
@@ -86,7 +86,7 @@ def test_the_code_for_a_server_of_federated_training_runs(
     """Every client sends ones, so that the model is the optimizer's own sum of ones, up to the noise."""
     monkeypatch.chdir(tmp_path)
     fleet = FleetRequest(clients=9, clients_a_round=2, rounds=6, epsilon=1e6, delta=1e-4)
-    document = {"workload": {"n": 6, **workload}, "participation": fleet.participation, "mechanism": IDENTITY}
+    document = {"workload": {"n": 6, **workload}, "participation": fleet.run.participation, "mechanism": IDENTITY}
     spec = parse_spec(document).canonical()
     names: dict[str, Any] = {
         "model": [np.zeros(4)],
