@@ -157,6 +157,8 @@ def _complete_operation(row: RouteRow, operation: dict[str, Any], keys: bool) ->
     needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
     operation["security"] = needed if not needed or (keys and row.access.scope) else [*needed, {}]
     responses = operation["responses"]
+    if "application/json" in responses.get("422", {}).get("content", {}):
+        del responses["422"]  # FastAPI's own form of validation errors, which no route here answers with
     for slug in _ANY_REQUEST:
         responses.setdefault(str(KINDS[slug].status), {})
     if scope is not None:
@@ -221,15 +223,12 @@ def answers(
         media: media type of its good answers.
         schema: their schema where `document` names none; bytes by default.
     """
-    responses: dict[Any, Any] = {}
-    for status in statuses:
-        responses[status] = {"description": _MEANINGS.get(status, "A problem document")}
-        if status in (304, 307):
-            continue
-        name = "Problem" if status >= 400 else document if isinstance(document, str) else document[status]
+    responses: dict[Any, Any] = {status: {"description": _MEANINGS.get(status, "")} for status in statuses}
+    for status in (status for status in statuses if status < 300):  # problems are filled in by `complete`
+        name = document if isinstance(document, str) else document[status]
         kinds = [reference_to(kind) for kind in name.split(" | ") if kind]
         shape = (kinds[0] if len(kinds) == 1 else {"anyOf": kinds}) if kinds else schema or _BYTES
-        responses[status]["content"] = {MEDIA_TYPE if status >= 400 else media: {"schema": shape}}
+        responses[status]["content"] = {media: {"schema": shape}}
     return responses
 
 
@@ -243,7 +242,8 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
     """
     document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    _drop_foreign_errors(document)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
     schemas.update({**deepcopy(dict(ANSWERS)), **_of_bodies()})
     for name, schema in schemas.items():
         _settle(schema)
@@ -281,13 +281,3 @@ def _of_bodies() -> dict[str, Any]:
     for question in POSTED.values():
         question.complete(schemas, _REFERENCE)
     return schemas
-
-
-def _drop_foreign_errors(document: dict[str, Any]) -> None:
-    """Remove FastAPI's own form of validation errors, which no route here answers with."""
-    for name in ("HTTPValidationError", "ValidationError"):
-        document["components"]["schemas"].pop(name, None)
-    for path in document["paths"].values():
-        for operation in path.values():
-            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
-                del operation["responses"]["422"]

@@ -57,10 +57,6 @@ class Worker:
         """The process, or None where none runs."""
         return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start the process, which imports what it needs meanwhile."""
-        self._running()
-
     def ask(
         self,
         question: str,
@@ -89,7 +85,7 @@ class Worker:
         """
         document = {"question": question, "request": request, "memory_mb": memory_mb, "threads": threads}
         with self._asking:
-            process = self._running()
+            process = self.start()
             try:
                 event = self._asked(process, document, seconds, progress, cancelled)
             except BaseException:
@@ -118,7 +114,8 @@ class Worker:
         with self._asking:
             self._end()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the process, which imports what it needs meanwhile, and return it."""
         with self._lock:
             if self._closed:
                 raise stopped(Ending.CANCELLED, memory_mb=0, seconds=0.0)
