@@ -18,14 +18,16 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from factorize.api.questions.advice import advice_text
-from factorize.api.questions.comparison import text
+from factorize.api.questions.advice import advice_text, advise
+from factorize.api.questions.comparison import CompareRequest, comparison, request_for, text
 from factorize.api.questions.job_code import FRAMEWORKS
+from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import python_display, show_event
 from factorize.api.terminal.sources import check_target, label_of, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
-from factorize.keywords import Part, SpecKeywords, WorkloadKind
+from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
+from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, parse_spec
 
@@ -233,8 +235,6 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    from factorize.api.questions.comparison import CompareRequest, request_for
-
     fields = fields_in(locals(), CompareRequest)
     if isinstance(buffers, Sequence):
         fields["budgets"] = fields.pop("buffers")
@@ -244,8 +244,6 @@ def compare(
         extras_named("a comparison"),
         python_display(f"comparing for {label_of(canonical)}", bar_of(progress)) as shown,
     ):
-        from factorize.api.questions.comparison import comparison
-
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
 
 
@@ -301,9 +299,6 @@ def recommend(
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
-    from factorize.api.questions.advice import advise
-    from factorize.api.questions.training_job import FleetRequest, RecommendRequest, kind_of, read_job
-
     fields = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
     fields |= {"memory": [memory]} if isinstance(memory, int) else {}
     job = read_job(fields, kind_of(fields))
@@ -313,11 +308,6 @@ def recommend(
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
     """Return workload and objective as plain data."""
-    from factorize.api.questions.training_job import about
-    from factorize.keywords import plain
-    from factorize.plain_data.words import document_of_words
-    from factorize.spec import Spec
-
     if not isinstance(workload, str):
         if words:
             message = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.workers.worker import PROVER, Worker
+from factorize.encoding import canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
@@ -130,8 +131,6 @@ def write_draft(draft: Draft, path: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
-    from factorize.encoding import canonical_json
-
     solution = draft.solution
     document = {
         "spec": draft.spec.document(),
@@ -176,7 +175,6 @@ def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.
 def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = None) -> dict[str, Any]:
     """Check a factor file in this process; see `prove` and `check_factor_file`."""
     from factorize import __version__
-    from factorize.encoding import sha256
     from factorize.factor_file import from_container
     from factorize.format.container import Container
     from factorize.format.manifest import ENDLESS, steps_of

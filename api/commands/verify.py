@@ -20,6 +20,7 @@ from factorize.api.terminal.output import (
     option,
 )
 from factorize.api.terminal.sources import file_of, open_target, read_spec_text
+from factorize.encoding import read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.signatures import check_signature
 
@@ -123,7 +124,6 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
 
 def _participation(text: str, n: int) -> dict[str, Any]:
     """Return the canonical participation of JSON text, of a file, or of a spec in either."""
-    from factorize.encoding import read_json
     from factorize.spec import parse_spec
 
     document = {"kind": "single"} if text == "single" else read_json(read_spec_text(text))
@@ -192,7 +192,6 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
         InvalidParameter: the claim's file is no JSON object.
     """
     from factorize.checker.sampling.calibrations import check_calibration
-    from factorize.encoding import read_json
 
     stated = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
     if not isinstance(stated, dict):

@@ -8,14 +8,20 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.questions.comparison import chosen_of, name_of
+from factorize.api.questions.comparison import (
+    CompareRequest,
+    Report,
+    chosen_of,
+    comparison,
+    name_of,
+    read_request,
+)
 from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
 from factorize.api.questions.training_job import Job
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 
 if TYPE_CHECKING:
-    from factorize.api.questions.comparison import CompareRequest, Report
     from factorize.factorization import Factorization
 
 
@@ -38,15 +44,11 @@ def advise(
         InvalidSpec: a workload or an objective that is none.
         FactorizeError: from the comparison.
     """
-    from factorize.api.questions.comparison import comparison
-
     return advice_of(job, comparison(request_of(job), None, report, service, keep, fitting=True))
 
 
 def request_of(job: Job) -> CompareRequest:
     """Return the comparison that answers the question; see `advise`."""
-    from factorize.api.questions.comparison import read_request
-
     spec: dict[str, Any] = {
         "workload": {**(job.workload or {"kind": "prefix"}), "n": job.run.steps},
         "participation": job.run.participation,

@@ -87,7 +87,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         report(1, 2, "identity")
         return table
 
-    monkeypatch.setattr("factorize.api.questions.comparison.comparison", comparison)
+    monkeypatch.setattr("factorize.api.calls.comparison", comparison)
     heard: list[Any] = []
     words: dict[str, Any] = {"epochs": 2, "epsilon": 2.0, "delta": 1e-5, "mechanism": "blt", "mechanism.buffers": 3}
     found = compare("prefix", n=8, buffers=1, progress=lambda *step: heard.append(step), **words)
