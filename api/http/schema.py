@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.access import RouteRow
 from factorize.api.http.answer_schemas import ANSWERS
-from factorize.api.http.problems import KINDS, MEDIA_TYPE
+from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
 from factorize.api.questions.registry import POSTED
 from factorize.spec import Spec
 
@@ -139,7 +140,10 @@ def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) 
         }
     }
     components["headers"] = _HEADERS
-    components["examples"] = {slug: _example(slug) for slug in KINDS}
+    components["examples"] = {
+        slug: {"summary": kind.meaning, "value": json.loads(ProblemAnswer(slug).body(_REQUEST_ID))}
+        for slug, kind in KINDS.items()
+    }
     components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
     for row in rows:
         operation = document["paths"].get(row.path, {}).get(row.method.lower())
@@ -191,12 +195,6 @@ def _problems(status: int) -> dict[str, Any]:
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}},
     }
-
-
-def _example(slug: str) -> dict[str, Any]:
-    kind = KINDS[slug]
-    document = {"type": f"/problems/{slug}", "title": kind.title, "status": kind.status, "detail": kind.meaning}
-    return {"summary": kind.meaning, "value": {**document, "request_id": _REQUEST_ID}}
 
 
 def json_body(model: str) -> dict[str, Any]:

@@ -17,11 +17,11 @@ import json
 import logging
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from ssl import SSLError
-from typing import Any, TypeVar
+from typing import Any
 
 import dask
 import msgpack
@@ -45,7 +45,6 @@ LARGEST_MESSAGE = 1 << 28
 _UNREAD = frozenset({"__Serialized__", "__Pickled__"})
 """Keys of what stands for a frame that is dropped."""
 _WORD = struct.Struct("<Q")
-T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 _JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
@@ -132,54 +131,12 @@ class UnreadableScheduler(OSError):
     """What answers at a scheduler's address cannot be understood: another program, another dask, broken bytes."""
 
 
-class ClientLoop:
-    """The event loop of one dask client, in a thread of its own; its end leaves no thread and no socket open.
+class SchedulerClient:
+    """A client of a scheduler, on an event loop in a thread of its own; its end leaves no thread and no socket open.
 
     dask's own loop thread outlives a client that could not connect, and tornado drops the socket of a connection that
     was made in the moment in which its time was up. So the loop is ours, and closes whatever is still registered with
     it. Safe for threads.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="dask client", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return what it returns.
-
-        Raises:
-            CancelledError: the loop was closed meanwhile.
-        """
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def close(self) -> None:
-        """Cancel what runs, close every socket, end the thread. Closing twice is no error."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_JOIN_SECONDS)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        sockets = AsyncIOLoop(asyncio_loop=self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(_cancel_all())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            asyncio.set_event_loop(None)
-            sockets.close(all_fds=True)
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class SchedulerClient:
-    """A client of a scheduler, and the loop that it runs on.
 
     Args:
         address: of the scheduler.
@@ -192,14 +149,33 @@ class SchedulerClient:
 
     def __init__(self, address: str, listen: Callable[[dict[str, Any]], None]) -> None:
         configure()
-        self._loop = ClientLoop()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dask client", daemon=True)
+        self._thread.start()
         try:
-            self.client = self._loop.run(_client_of(address))
+            self.client = asyncio.run_coroutine_threadsafe(_client_of(address), self._loop).result()
         except BaseException:
-            self._loop.close()
+            self._end()
             raise
         self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
         self._stream = self.client.scheduler_comm
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        sockets = AsyncIOLoop(asyncio_loop=self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_cancel_all())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            asyncio.set_event_loop(None)
+            sockets.close(all_fds=True)
+
+    def _end(self) -> None:
+        """Cancel what runs, close every socket, end the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_JOIN_SECONDS)
 
     @property
     def up(self) -> bool:
@@ -217,8 +193,15 @@ class SchedulerClient:
         """Disconnect, also from a scheduler that is gone."""
         with suppress(Exception):
             self.client.close(timeout=2)
-        self._loop.close()
+        self._end()
         self.client.status = "closed"  # or its finalizer would ask a loop that is gone
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _client_of(address: str) -> Client:

@@ -17,6 +17,8 @@ FRAMEWORKS = tuple(TITLES)
 LONGEST_SPEC = 1200
 """Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
 SPEC_FILE = "spec.json"
+_DRAWN = ("poisson", "cyclic_poisson")
+"""Schemes whose batches are drawn in every step."""
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
     f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
@@ -107,57 +109,44 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
-def _optax(spec: Mapping[str, Any]) -> str:
-    """Return the optimizer of optax, whose rate is a function of the step where there is a schedule."""
-    rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
-    return f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))"
-
-
 def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    if sampling in ("poisson", "cyclic_poisson"):
-        return _jax_sampled(job, spec, sampling)
-    return _program(
-        spec,
-        [
-            "import factorize, jax, optax",
-            "from factorize.adapters.jax_private import make_private, summed_over_parts",
-            "from jax_privacy import clipped_grad",
-        ],
-        "noise, batches, statement = make_private(",
-        f"    spec, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
-        f"delta={job.delta!r}, epochs={job.epochs},",
-        f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
-        _optax(spec),
-        "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
-        "state = optimizer.init(params)",
-        "for indices, mask in batches:",
-        "    total = summed_over_parts(gradient, params, (x, y), indices, mask)",
-        "    updates, state = optimizer.update(total, state)",
-        "    params = optax.apply_updates(params, updates)",
-        "print(statement)",
-    )
-
-
-def _jax_sampled(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
-    return _program(
-        spec,
-        [
-            "import factorize, jax, optax",
+    """Return the code for optax; batches that are drawn in every step have random sizes, so nothing is jitted there."""
+    rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
+    if sampling in _DRAWN:
+        imports = [
             "from factorize.adapters.jax import correlated_noise",
             "from factorize.training.sampling import CyclicPoisson",
-            "from jax_privacy import clipped_grad",
-        ],
-        *_sampled_lines(job, sampling, "len(x)", divided=True),
-        f"noise = correlated_noise(factors, scale, seed={_SECRET})",
-        _optax(spec),
+        ]
+        noise = _sampled_lines(job, sampling, "len(x)", divided=True)
+        noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
+        total = [
+            "for batch in order:",
+            "    empty = len(batch) == 0     # no example: the noise alone is released",
+            "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
+        ]
+    else:
+        imports = ["from factorize.adapters.jax_private import make_private, summed_over_parts"]
+        noise = [
+            "noise, batches, statement = make_private(",
+            f"    spec, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
+            f"delta={job.delta!r}, epochs={job.epochs},",
+            f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
+        ]
+        total = [
+            "for indices, mask in batches:",
+            "    total = summed_over_parts(gradient, params, (x, y), indices, mask)",
+        ]
+    return _program(
+        spec,
+        ["import factorize, jax, optax", *imports, "from jax_privacy import clipped_grad"],
+        *noise,
+        f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))",
         "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
-        "for batch in order:",
-        "    empty = len(batch) == 0     # no example: the noise alone is released",
-        "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
+        *total,
         "    updates, state = optimizer.update(total, state)",
         "    params = optax.apply_updates(params, updates)",
+        *([] if sampling in _DRAWN else ["print(statement)"]),
     )
 
 
@@ -173,7 +162,7 @@ def _sampled_lines(job: RecommendRequest, sampling: str, count: str, divided: bo
 
 
 def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    if sampling in ("poisson", "cyclic_poisson"):
+    if sampling in _DRAWN:
         module, name = "sampling", "CyclicPoisson"
         lines, batches = _sampled_lines(job, sampling, "len(data)"), "order"
     elif sampling == "fixed":

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from factorize.errors import FactorizeError, InvalidParameter
-from factorize.format.labels import describe_part
 from factorize.spec import Spec, parse_spec
 
 MAX_SPECS = 100_000
@@ -179,8 +178,11 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
 
 
 def _label(values: Mapping[str, Any]) -> str:
-    texts = {
-        field: describe_part(value) if isinstance(value, dict) and "kind" in value else str(value)
-        for field, value in values.items()
-    }
-    return " ".join(f"{field}={text[:60]}" for field, text in texts.items()) or "the spec"
+    return " ".join(f"{field}={_short_text(value)}" for field, value in values.items()) or "the spec"
+
+
+def _short_text(value: Any) -> str:
+    if isinstance(value, dict) and "kind" in value:
+        rest = ",".join(f"{key}={inner}" for key, inner in value.items() if key != "kind")
+        return f"{value['kind']}({rest})"[:60] if rest else str(value["kind"])
+    return str(value)[:60]
