@@ -177,21 +177,17 @@ class SolverService:
         result = self.results.answer(spec)
         if result is None:
             self.keep_matrices(spec, caller)
-            job = self._submit(spec, caller)
+            order = replace(self._order(spec), caller=caller.owner)
+            core_seconds = solvers.estimate(spec).seconds * order.threads
+            if caller.quotas.kept_bytes is not None:
+                self.catalog.catch_up()
+            job = self.engine.submit(order, partial(self.holdings.enter, caller, core_seconds))
             result = self.results.answer(spec) if job.state == "done" else None
             if result is None:
                 return job
         else:
             self.known_total += 1
         return self.forms.of(result, form, caller)
-
-    def _submit(self, spec: Spec, caller: Caller) -> Job:
-        """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
-        order = replace(self._order(spec), caller=caller.owner)
-        core_seconds = solvers.estimate(spec).seconds * order.threads
-        if caller.quotas.kept_bytes is not None:
-            self.catalog.catch_up()
-        return self.engine.submit(order, partial(self.holdings.enter, caller, core_seconds))
 
     def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.

@@ -109,17 +109,11 @@ class RouteRow:
 
 def rows_of(routers: Iterable[APIRouter]) -> tuple[RouteRow, ...]:
     """Return the routes of some routers; one that asks nothing of its callers is a mistake, and raises IndexError."""
-    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    return tuple(
-        RouteRow(method, route.path, _access_of(route))
-        for route in routes
-        for method in sorted(route.methods or ())
-        if method != "HEAD"
-    )
-
-
-def _access_of(route: APIRoute) -> Access:
-    return [one.call for one in route.dependant.dependencies if isinstance(one.call, Access)][0]
+    rows = []
+    for route in (route for router in routers for route in router.routes if isinstance(route, APIRoute)):
+        access = [one.call for one in route.dependant.dependencies if isinstance(one.call, Access)][0]
+        rows += [RouteRow(method, route.path, access) for method in sorted(route.methods or ()) if method != "HEAD"]
+    return tuple(rows)
 
 
 def trusts(settings: Settings, peer: str) -> bool:

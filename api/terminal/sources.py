@@ -133,19 +133,15 @@ def open_target(target: str, store: str | None) -> Factorization:
         CorruptObject: the bytes are damaged.
         OSError: the file cannot be read.
     """
+    from factorize.factor_file import load
+    from factorize.storage.records import user_matrices
+
     if is_name(target):
         results = open_results(store, create=False)
         return results.load(full_digest(target, results))
     path = Path(target)
     with path.open("rb"):
         pass  # a missing or forbidden file is the system's error, in the system's words
-    return _load_file(path, store)
-
-
-def _load_file(path: Path, store: str | None) -> Factorization:
-    from factorize.factor_file import load
-    from factorize.storage.records import user_matrices
-
     loaded = load(path)
     spec = loaded.manifest["spec"]
     if not user_matrices(spec):

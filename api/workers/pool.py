@@ -142,7 +142,9 @@ class Pool:
         processors: int | None = None,
         modules: tuple[str, str] = (SOLVER, PROVER),
     ) -> None:
-        self.memory_mb = memory_mb or _machine_mb()
+        from factorize.solvers.budget import machine_memory
+
+        self.memory_mb = memory_mb or int(0.8 * machine_memory()) >> 20
         self.processors = processors or machine_processors()
         self._modules = modules
         self._free_mb, self._free_threads = self.memory_mb, self.processors
@@ -309,9 +311,3 @@ def machine_processors() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         count = min(count, -(-int(quota) // int(period)))
     return max(1, count)
-
-
-def _machine_mb() -> int:
-    from factorize.solvers.budget import machine_memory
-
-    return int(0.8 * machine_memory()) >> 20
