@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import claim, fractions, parts, random_result, sealed, true_squares
+from checker_files import claim, in_fractions, parts, random_result, sealed, true_squares
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redrawn_cases import strategy as inverted
 from specs import solved
 
 from factorize.checker.check import check_factor_file
@@ -37,26 +38,9 @@ def checked(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[st
     return statuses(check_factor_file(sealed(manifest, tensors)))
 
 
-def inverse_in_fractions(array: np.ndarray) -> list[list[Fraction]]:
-    """C^-1 of a lower-triangular C by substitution."""
-    rows = fractions(array)
-    n = len(rows)
-    inverse = [[Fraction(0)] * n for _ in range(n)]
-    for j, i in itertools.product(range(n), range(n)):
-        if i >= j:
-            rest = sum((rows[i][k] * inverse[k][j] for k in range(j, i)), start=Fraction(0))
-            inverse[i][j] = (Fraction(int(i == j)) - rest) / rows[i][i]
-    return inverse
-
-
-def times(left: list[list[Fraction]], right: list[list[Fraction]]) -> list[list[Fraction]]:
-    columns = list(zip(*right, strict=True))
-    return [[sum((a * b for a, b in zip(row, c, strict=True)), start=Fraction(0)) for c in columns] for row in left]
-
-
 def true_losses(result: Any, sensitivity: float) -> dict[str, float]:
     """Every loss of the certificate from A C^-1 in fractions, rounded once at the end."""
-    decoder = times(fractions(result.spec.workload.dense()), inverse_in_fractions(result.strategy.dense()))
+    decoder = in_fractions(result.spec.workload.dense()) @ inverted(in_fractions(result.strategy.dense()))
     errors = [sum((entry**2 for entry in row), start=Fraction(0)) for row in decoder]
     square = Fraction(sensitivity) ** 2
     m, objective = len(errors), result.spec.objective
@@ -158,7 +142,7 @@ def test_a_stored_decoder_is_proved_and_no_smaller_added_noise_or_larger_residua
     strategy, workload = result.strategy.dense(), result.spec.workload.dense()
     n = len(strategy)
     decoder = np.array([np.concatenate([stored[i::-1], np.zeros(n - 1 - i)]) for i in range(n)]) if column else stored
-    encoder = times(inverse_in_fractions(decoder), fractions(workload))
+    encoder = inverted(in_fractions(decoder)) @ in_fractions(workload)
     noise = math.sqrt(max(sum((entry**2 for entry in c), start=Fraction(0)) for c in zip(*encoder, strict=True)))
 
     def supported(noise: float) -> bool:

@@ -62,16 +62,6 @@ def turn(step: int) -> list[int]:
     return [step % 4 * PLANNED + i for i in range(PLANNED)]
 
 
-def test_a_run_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:
-    rounds, receipt = rounds_in(tmp_path)
-    aggregator = CorrelatedAggregator(rounds, list(MODEL))
-    for step in range(N):
-        assert list(aggregated(aggregator, step, turn(step))) == list(MODEL)
-    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
-        aggregated(aggregator, N, turn(N))
-    assert_proved(tmp_path, receipt)
-
-
 def test_a_restarted_server_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     rounds, _ = rounds_in(tmp_path / "whole")
     whole = [aggregated(CorrelatedAggregator(rounds, list(MODEL)), step, turn(step)) for step in range(N)]

@@ -7,12 +7,11 @@ import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_sites import closure, name_of, run
+from bare_sites import link, name_of, run
 from cases import FAST, PARTICIPATIONS, case_of
 
 import factorize
@@ -62,9 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = archive.read(metadata).decode().splitlines()
     needed = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     assert sorted(name_of(entry) for entry in needed if "extra ==" not in entry) == REQUIRED
-    for name in closure(REQUIRED):
-        for top in {file.parts[0] for file in distribution(name).files or []} - {"..", "__pycache__"}:
-            (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+    link(folder, REQUIRED)
     return folder
 
 

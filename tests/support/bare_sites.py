@@ -51,12 +51,17 @@ def closure(requirements: list[str]) -> set[str]:
     return found
 
 
-def site_of(folder: Path, *extras: str) -> Path:
-    """A folder with links to what a plain install and the extras bring, and to this project's package."""
-    for name in closure(required(*extras)):
+def link(folder: Path, requirements: list[str]) -> None:
+    """Put links to distributions, and to all that they require, into a folder."""
+    for name in closure(requirements):
         for top in {file.parts[0] for file in distribution(name).files or []} - {"..", "__pycache__"}:
             if not (folder / top).exists():
                 (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+def site_of(folder: Path, *extras: str) -> Path:
+    """A folder with links to what a plain install and the extras bring, and to this project's package."""
+    link(folder, required(*extras))
     (folder / "factorize").symlink_to(ROOT / "factorize")
     return folder
 

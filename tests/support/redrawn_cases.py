@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+from checker_files import in_fractions
 
 from factorize.structures.redrawn import RedrawnMatrix
 
@@ -50,14 +50,10 @@ def cancelling(steps: int) -> RedrawnMatrix:
     return RedrawnMatrix(decay, output, inputs, direct, steps)
 
 
-def fractions(array: np.ndarray) -> Any:
-    return np.vectorize(Fraction, otypes=[object])(array)
-
-
 def inverse(matrix: RedrawnMatrix) -> np.ndarray:
     """K column by column, by the definition."""
-    n, decay, output = matrix.n, fractions(matrix.decay), fractions(matrix.output)
-    inputs, direct = fractions(matrix.input), fractions(matrix.direct)
+    n, decay, output = matrix.n, in_fractions(matrix.decay), in_fractions(matrix.output)
+    inputs, direct = in_fractions(matrix.input), in_fractions(matrix.direct)
     found = np.full((n, n), Fraction(0), dtype=object)
     for j in range(n):
         state = np.full(decay.shape[1], Fraction(0), dtype=object)

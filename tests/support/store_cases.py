@@ -32,6 +32,7 @@ def factorization(
     converged: bool = True,
     seconds: float = 0.5,
     of: Spec | None = None,
+    dual: dict[str, np.ndarray] | None = None,
     **changes: Any,
 ) -> Factorization:
     """A certified factorization; the identity by default, `converged` as the solver says."""
@@ -40,6 +41,7 @@ def factorization(
         DenseMatrix(np.eye(asked.workload.n)) if strategy is None else strategy,
         Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT,
         iterations=1,
+        dual=dual or {},
     )
     solver = {"mechanism": asked.mechanism.kind, "version": "0", "seconds": seconds, "environment": {}}
     return Factorization.from_solution(asked, claim, solver=solver)

@@ -71,7 +71,7 @@ def test_what_has_no_row_is_nobodys(keyed: Keyed, method: str, path: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/v1", "/v1/factorizations/", "/healthz%0a", "//healthz", "/v1/../healthz"]
+    "path", ["/nothing", "/v1", "/v1/factorizations/", "/healthz%0a", "//healthz", "/v1/../healthz", "/docs", "/%00"]
 )
 def test_a_path_of_no_route_is_found_by_nobody(keyed: Keyed, path: str) -> None:
     keyed.ask(None, "GET", path).problem(401, "unauthorized")

@@ -267,20 +267,20 @@ def test_uploaded_matrices_are_named_by_their_numbers(live_service: LiveService)
 
 
 @pytest.mark.parametrize(
-    ("query", "body", "status", "slug"),
+    ("query", "body"),
     [
-        ("rows=2&columns=2", struct.pack("<3d", 1, 2, 3), 422, "invalid-parameter"),
-        ("rows=2&columns=2", struct.pack("<4d", 1, 0, math.nan, 1), 422, "invalid-parameter"),
-        ("rows=2&columns=2", struct.pack("<4d", 1, 5, 1, 1), 422, "invalid-parameter"),
-        ("rows=2&columns=2", struct.pack("<4d", 0, 0, 0, 0), 422, "invalid-parameter"),
-        ("rows=0&columns=2", b"", 422, "invalid-parameter"),
-        ("rows=2&columns=1e9", b"", 422, "invalid-parameter"),
-        ("rows=2", b"", 422, "invalid-parameter"),
-        ("rows=16385&columns=1", b"", 422, "invalid-parameter"),
+        ("rows=2&columns=2", struct.pack("<3d", 1, 2, 3)),
+        ("rows=2&columns=2", struct.pack("<4d", 1, 0, math.nan, 1)),
+        ("rows=2&columns=2", struct.pack("<4d", 1, 5, 1, 1)),
+        ("rows=2&columns=2", struct.pack("<4d", 0, 0, 0, 0)),
+        ("rows=0&columns=2", b""),
+        ("rows=2&columns=1e9", b""),
+        ("rows=2", b""),
+        ("rows=16385&columns=1", b""),
     ],
 )
-def test_other_uploads_are_refused(live_service: LiveService, query: str, body: bytes, status: int, slug: str) -> None:
-    live_service.send("POST", f"/v1/matrices?{query}", body).problem(status, slug)
+def test_other_uploads_are_refused(live_service: LiveService, query: str, body: bytes) -> None:
+    live_service.send("POST", f"/v1/matrices?{query}", body).problem(422, "invalid-parameter")
 
 
 def test_an_upload_says_its_length_before_it_is_read(live_service: LiveService) -> None:

@@ -163,13 +163,6 @@ def test_other_methods(live_service: LiveService, method: str, path: str, allowe
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/v1", "/v1/factorizations/", "/docs", "/redoc", "//", "/v1/../healthz", "/%00"]
-)
-def test_other_paths(live_service: LiveService, path: str) -> None:
-    live_service.get(path).problem(404, "not-found")
-
-
-@pytest.mark.parametrize(
     "host",
     [
         "evil.example",

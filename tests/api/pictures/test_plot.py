@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile_server import square_root
+from store_cases import factorization
 
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import (
@@ -21,8 +23,6 @@ from factorize.api.pictures.factorization_plot import (
 )
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
-from factorize.spec import parse_spec
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -30,17 +30,8 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def square_root(n: int) -> np.ndarray:
-    """First column of the square root of the prefix sum: 1, 1/2, 3/8, ..."""
-    return np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, n))])
-
-
-def make(strategy: Matrix, *, dual: dict[str, np.ndarray] | None = None, **parts: Any) -> Factorization:
-    spec = {"workload": {"kind": "prefix", "n": strategy.n}, "mechanism": {"kind": "square_root"}, **parts}
-    solution = Solution(strategy, Outcome.CLOSED_FORM, 0, dual or {})
-    return Factorization.from_solution(
-        parse_spec(spec), solution, solver={"mechanism": "square_root", "version": "test"}
-    )
+def make(strategy: Matrix, **parts: Any) -> Factorization:
+    return factorization(strategy.n, strategy=strategy, **{"mechanism": {"kind": "square_root"}, **parts})
 
 
 def toeplitz(n: int, **parts: Any) -> Factorization:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import redrawn_cases as cases
-from checker_files import exact_rows
+from checker_files import exact_rows, in_fractions
 from hypothesis import given
 from hypothesis import strategies as st
 from specs import spec_of
@@ -36,7 +36,7 @@ def test_rows_of_the_inverse_are_enclosed(shape, data):
     matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
     exact = cases.inverse(matrix)
     for row, true in zip(redrawn.RedrawnReading(matrix.tensors(), n).inverse_rows(), exact, strict=True):
-        assert (abs(cases.fractions(row.values) - true) <= cases.fractions(row.errors)).all()
+        assert (abs(in_fractions(row.values) - true) <= in_fractions(row.errors)).all()
 
 
 @given(SHAPES, st.data())
@@ -44,8 +44,8 @@ def test_what_k_makes_of_the_columns_is_bounded(shape, data):
     n, buffers, redraws, seed = shape
     matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
     values, apart = redrawn.RedrawnReading(matrix.tensors(), n).solved(np.arange(n))
-    rest = cases.inverse(matrix) @ cases.fractions(values) - cases.fractions(np.eye(n))
-    assert ((rest**2).sum(axis=0) <= cases.fractions(apart) ** 2).all()
+    rest = cases.inverse(matrix) @ in_fractions(values) - in_fractions(np.eye(n))
+    assert ((rest**2).sum(axis=0) <= in_fractions(apart) ** 2).all()
 
 
 class TestRefusals:
