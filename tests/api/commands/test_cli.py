@@ -347,6 +347,8 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
         (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
         (["--epsilon", "1"], "has no delta"),
         (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
+        (["--mu", "1", "--spent-mu", "1.5"], "nothing is left"),
+        (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
         (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not a whole number from 1 to 8"),
     ],
 )

@@ -57,6 +57,9 @@ def test_the_text_has_a_line_for_each_row_and_reason(within: CommandLine) -> Non
     ("options", "word"),
     [
         (("--epsilon", 1), "epsilon and delta come together"),
+        (("--dataset-size", 100), "dataset_size and batch_size come together"),
+        (("--dataset-size", 100, "--batch-size", 10), "give epsilon"),
+        (("--epsilon", 1, "--delta", 1e-6, "--sampling", "poisson"), "dataset_size"),
         (("--memory", -1), "memory: Input should be greater than or equal to 0"),
         (("--epsilon", 1, "--delta", 1e-6, "--sampling", "shuffle"), "gives away"),
         (("--plot", "x.txt"), ".png"),
