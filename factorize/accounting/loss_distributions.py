@@ -79,7 +79,14 @@ def distribution_of(law: Law, multiplier: float, interval: float, points: int) -
         ) from None
     if points < 2:
         raise InvalidParameter(f"points={points} are no curve; give at least 2", field="points")
-    largest = _reach(law, multiplier)
+    largest = 1.0  # an epsilon at which both deltas are negligible
+    while law.log_delta(multiplier, largest) > _NEGLIGIBLE:
+        largest *= 1.25
+        if largest > _LARGEST_EPSILON:
+            raise InvalidParameter(
+                f"at multiplier={multiplier:g} losses above {_LARGEST_EPSILON:g} are not negligible; give more noise",
+                field="sigma",
+            )
     dots = np.unique(np.ceil(np.linspace(0.0, largest, points) / interval).astype(int))
     bounds = [law.bounds(multiplier, float(dot) * interval) for dot in dots]
     removal, addition = (
@@ -111,16 +118,3 @@ def convex_minorant(epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
             hull.pop()
         hull.append(i)
     return np.minimum(np.interp(x, x[hull], y[hull])[1:], y[1:])
-
-
-def _reach(law: Law, multiplier: float) -> float:
-    """Return an epsilon at which both deltas are negligible; raise InvalidParameter where it is above 200."""
-    reach = 1.0
-    while law.log_delta(multiplier, reach) > _NEGLIGIBLE:
-        reach *= 1.25
-        if reach > _LARGEST_EPSILON:
-            raise InvalidParameter(
-                f"at multiplier={multiplier:g} losses above {_LARGEST_EPSILON:g} are not negligible; give more noise",
-                field="sigma",
-            )
-    return reach

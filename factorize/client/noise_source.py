@@ -10,15 +10,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from factorize.any_factors import AnyFactors
-from factorize.client.recurrences import dense, toeplitz
-from factorize.client.recurrences.banded import BandedRecurrence
+from factorize.client.recurrences.banded import BandedRecurrence, BandedToeplitzRecurrence
 from factorize.client.recurrences.base import NoiseCost, Recurrence, RowMaker, StructureRecurrence, Tensors
 from factorize.client.recurrences.blt import BltRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
 from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
+from factorize.client.recurrences.rows import dense_rows, toeplitz_rows
 from factorize.client.recurrences.scaled import ScaledRecurrence
-from factorize.client.recurrences.toeplitz import BandedToeplitzRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
@@ -119,7 +118,7 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
 }
 
 
-_ROWS: dict[str, Callable[[Tensors, int], RowMaker]] = {"dense": dense.rows_of, "toeplitz": toeplitz.rows_of}
+_ROWS: dict[str, Callable[[Tensors, int], RowMaker]] = {"dense": dense_rows, "toeplitz": toeplitz_rows}
 
 
 def _scaled(inner: Streamable | ComputedRows, columns: np.ndarray) -> Streamable | ComputedRows:

@@ -1,4 +1,4 @@
-"""C^-1 z for a strategy with few diagonals: the last rows are kept (structure `banded`; base.py)."""
+"""C^-1 z for strategies with few diagonals: the last rows are kept (`banded` and `banded_toeplitz`; base.py)."""
 
 from __future__ import annotations
 
@@ -64,3 +64,14 @@ class BandedRecurrence(StructureRecurrence):
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""
         return Deviation(entries=(unit if self.vectors else 0) + (self.vectors + 6) * arithmetic)
+
+
+class BandedToeplitzRecurrence(BandedRecurrence):
+    """A strategy with few diagonals that is the same at every step (structure `banded_toeplitz`)."""
+
+    tensor: ClassVar[str] = "coefficients"
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """One row for all steps."""
+        return cls(parts["coefficients"][None], n)
