@@ -66,14 +66,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         Reporter(progress)(1, None)
         return Solution(EndlessNuToeplitz(np.array([mechanism.nu])), Outcome.CLOSED_FORM, 1)
     finite = _finite(problem.spec)
-    found = blt.solve(Problem(finite), progress)
-    plain = found.strategy
+    solution = blt.solve(Problem(finite), progress)
+    plain = solution.strategy
     if not isinstance(plain, BltMatrix):
         raise SolveFailed(
             f"the finite problem was answered with {plain.structure}, which has an end; use fewer buffers"
         )
     strategy = EndlessBlt(plain.theta, plain.omega)
-    return replace(found, strategy=strategy, provenance={"optimized_for": finite.workload.document()})
+    return replace(solution, strategy=strategy, provenance={"optimized_for": finite.workload.document()})
 
 
 def _finite(spec: Spec) -> Spec:

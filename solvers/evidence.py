@@ -63,7 +63,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
         if left.is_set():
             raise Cancelled("nobody asks for the evidence any more")
 
-    def found(report: Reporter) -> Found:
+    def searched(report: Reporter) -> Found:
         while wait([search], timeout=_LOOK_SECONDS).not_done:
             report(0, None)
         return search.result()
@@ -71,13 +71,13 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
     with ThreadPoolExecutor(1, "evidence") as pool:
         search = pool.submit(evidence, spec, Reporter(alive, "bound"))
         try:
-            yield found
+            yield searched
         finally:
             left.set()
 
 
 def with_evidence(
-    problem: Problem, solution: Solution, report: Reporter, found: EvidenceSearch | None = None
+    problem: Problem, solution: Solution, report: Reporter, searched: EvidenceSearch | None = None
 ) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
 
@@ -87,11 +87,11 @@ def with_evidence(
         problem: what was solved.
         solution: the claim.
         report: told nothing of this side calculation, but asked after each step whether to go on.
-        found: returns the evidence; see `begun`.
+        searched: returns the evidence; see `begun`.
     """
     if problem.evaluates_itself and solution.dual:
         return solution
-    dual = evidence(problem.spec, report) if found is None else found(report)
+    dual = evidence(problem.spec, report) if searched is None else searched(report)
     return replace(solution, dual=dual) if dual else solution
 
 
@@ -157,10 +157,10 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         if participation.periodic:
             small = max(own.n, own.workload.m) <= LARGEST_EPOCHS
             rings = small or _rings(own, participation.spread(own.n).most)
-            found = _by_rings(own, quiet, settled=small) if rings else {}
-            if small and not found:
+            dual = _by_rings(own, quiet, settled=small) if rings else {}
+            if small and not dual:
                 return {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MOST_WORK)}
-            return found
+            return dual
         if participation.free:
             return separated_evidence.banded_evidence(spec, report)
     except Cancelled:
@@ -210,9 +210,9 @@ def _is_bounded(own: Problem) -> bool:
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    found = (_structured(own, report) or _by_rings(own, report)) if _is_bounded(own) else {}
-    if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
-        return found
+    dual = (_structured(own, report) or _by_rings(own, report)) if _is_bounded(own) else {}
+    if dual or max(own.n, own.workload.m) > LARGEST_SINGLE:
+        return dual
     ascent = ascent_of(scaled(own.target[:, own.kept]), _ACCURACY, report)
     return {"weights": restore_weights(ascent.best.v, own.kept)}
 

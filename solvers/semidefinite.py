@@ -95,8 +95,8 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport
         with warnings.catch_warnings():  # that the solution "may be inaccurate" is assumed anyway
             warnings.simplefilter("ignore")
             data, *inversion = program.get_problem_data(cp.SCS)
-            found, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report)
-            program.unpack_results(found, *inversion)
+            solution, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report)
+            program.unpack_results(solution, *inversion)
     except cp.error.SolverError as error:
         raise SolveFailed(
             f"SCS gave up: {str(error)[:200]}; use mechanism 'dense', which gives the same optimum"
@@ -113,13 +113,13 @@ def _rounds(data: dict[str, Any], accuracy: float, report: StepReport) -> tuple[
     cones = {"z": sides.zero, "l": sides.nonneg, "q": sides.soc, "ep": sides.exp, "s": sides.psd}
     problem = {name: data[name] for name in ("A", "b", "c")}
     solver = scs.SCS(problem, cones, eps_abs=accuracy, eps_rel=accuracy, max_iters=_ROUND, verbose=False)
-    found = solver.solve(warm_start=False)
-    done = found["info"]["iter"]
-    while found["info"]["status_val"] != scs.SOLVED and found["info"]["iter"] >= _ROUND and done < _MOST_STEPS:
+    solution = solver.solve(warm_start=False)
+    done = solution["info"]["iter"]
+    while solution["info"]["status_val"] != scs.SOLVED and solution["info"]["iter"] >= _ROUND and done < _MOST_STEPS:
         report(done, None)
-        found = solver.solve(warm_start=True)
-        done += found["info"]["iter"]
-    return found, done
+        solution = solver.solve(warm_start=True)
+        done += solution["info"]["iter"]
+    return solution, done
 
 
 def _repair(gram: np.ndarray, target: np.ndarray, order: np.ndarray, epochs: int) -> np.ndarray:

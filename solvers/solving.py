@@ -70,10 +70,10 @@ def solve(
         CertificateError: the recomputed numbers contradict the solver's claim.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
-    told = _Told(progress or _ignore)
-    with told.compilations():
-        draft = _searched(choose(spec).bind(matrices or {}), told, evidence)
-        told.enter("certify")
+    relay = _Relay(progress or _ignore)
+    with relay.compilations():
+        draft = _searched(choose(spec).bind(matrices or {}), relay, evidence)
+        relay.enter("certify")
         return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
 
 
@@ -84,21 +84,21 @@ def search(spec: Spec, *, progress: ProgressCallback | None = None) -> Draft:
         spec: what is asked for; a user's matrix bound to its numbers.
         progress: see `solve`.
     """
-    told = _Told(progress or _ignore)
-    with told.compilations():
-        return _searched(choose(spec), told, evidence=True)
+    relay = _Relay(progress or _ignore)
+    with relay.compilations():
+        return _searched(choose(spec), relay, evidence=True)
 
 
-def _searched(spec: Spec, told: _Told, evidence: bool) -> Draft:
+def _searched(spec: Spec, relay: _Relay, evidence: bool) -> Draft:
     entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
-    told.estimate = needed.seconds
+    relay.estimate = needed.seconds
     problem = Problem(spec)
     with one_blas_thread(_side_of_products(spec), largest=LARGEST_WHOLE), np.errstate(all="ignore"):
         with begun(spec, own=entry.dual or not evidence) as searched:
-            solution = entry.solve(problem, told)
+            solution = entry.solve(problem, relay)
             if evidence:
-                solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
+                solution = with_evidence(problem, solution, Reporter(relay, "bound"), searched)
     return Draft(spec, solution, _provenance(spec, time.monotonic() - began))
 
 
@@ -108,7 +108,7 @@ def _side_of_products(spec: Spec) -> int:
     return spec.workload.n if single and not has_structure(spec.optimize_for or spec.workload, spec) else 0
 
 
-class _Told:
+class _Relay:
     """Passes steps on with the seconds of the whole solve, and those that the estimate leaves of it."""
 
     estimate = 0.0
@@ -133,13 +133,13 @@ class _Told:
         """Say that a kernel is compiled, where the block calls one in this thread that numba's cache has not."""
         from numba.core.event import Listener, install_listener
 
-        told, thread = self, threading.get_ident()
+        relay, thread = self, threading.get_ident()
 
         class Compilations(Listener):
             def on_start(self, _event: Any) -> None:
                 if threading.get_ident() == thread:
-                    passed = time.monotonic() - told._began
-                    told._callback(replace(told._last, phase="compile", seconds=passed, seconds_left=None))
+                    passed = time.monotonic() - relay._began
+                    relay._callback(replace(relay._last, phase="compile", seconds=passed, seconds_left=None))
 
             def on_end(self, _event: Any) -> None:
                 pass

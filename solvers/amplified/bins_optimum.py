@@ -114,22 +114,22 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 def _solved(problem: Problem, report: Reporter) -> Solution:
     assert problem.spec.sampling is not None
     search = _Search(problem, problem.spec.sampling, report)
-    found = search.run()
-    if isinstance(found.family, AllTaps):
-        found = search.claimed_with_less(found)
-    strategy: Matrix = found.family.matrix(found.variables)
+    best = search.run()
+    if isinstance(best.family, AllTaps):
+        best = search.claimed_with_less(best)
+    strategy: Matrix = best.family.matrix(best.variables)
     if problem.spec.mechanism.fitted:
-        fit = ColumnFit(problem, problem.spec.sampling, found.family.column(found.variables))
+        fit = ColumnFit(problem, problem.spec.sampling, best.family.column(best.variables))
         strategy = ColumnScaled(strategy, fit.best(_FIT_SEED)[1])
     return Solution(
         strategy=strategy,
         outcome=Outcome.LOCAL_OPTIMUM,
-        iterations=found.steps,
+        iterations=best.steps,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Optimum:
     family: Family
     variables: Array
     value: float
@@ -144,7 +144,7 @@ class _Search:
         self.bins = sampling.bins(problem.participation, problem.n)
         self.family = family_of(problem, self.bins)
 
-    def run(self) -> _Found:
+    def run(self) -> _Optimum:
         """Alternate until nothing is gained."""
         starts = list(self.family.starts())
         seen = [self._value(start, seed, samples=_FIRST_SAMPLES) for seed, start in enumerate(starts)]
@@ -154,7 +154,7 @@ class _Search:
         first = starts[min(range(len(seen)), key=lambda i: seen[i][0])]
         value, form = self._value(first, len(starts), np.stack(forms))
         forms = forms if form is None else [*forms, form]
-        best, idle = _Found(self.family, first, value, 0), 0
+        best, idle = _Optimum(self.family, first, value, 0), 0
         for seed in range(len(starts) + 1, len(starts) + 1 + _ROUNDS):
             value, form, variables = self._step(best.variables, np.stack(forms), seed)
             if form is None:
@@ -162,33 +162,33 @@ class _Search:
             forms = [*forms[1 - _FORMS :], form]
             idle = 0 if value < best.value - _GAIN else idle + 1
             if value < best.value:
-                best = _Found(self.family, variables, value, self.steps)
+                best = _Optimum(self.family, variables, value, self.steps)
             if idle == _PATIENCE:
                 break
-        return _Found(best.family, best.variables, best.value, self.steps)
+        return _Optimum(best.family, best.variables, best.value, self.steps)
 
-    def claimed_with_less(self, found: _Found) -> _Found:
+    def claimed_with_less(self, best: _Optimum) -> _Optimum:
         """Return all taps; where estimates see them poorly, those of two buffers if a claim of these needs less."""
-        noise, poorly = self._claimable(found)
+        noise, poorly = self._claimable(best)
         if not poorly:
-            return found
-        given = (self.family.n, self.family.error, self.family.separation, self.family.count)
-        buffered = BufferedTaps(*given, buffers=_BUFFERS)
+            return best
+        arguments = (self.family.n, self.family.error, self.family.separation, self.family.count)
+        buffered = BufferedTaps(*arguments, buffers=_BUFFERS)
         self.family, own = buffered, self.family
         other = self.run()
         self.family = own
         less, _ = self._claimable(other)
         column = buffered.column(other.variables)
         if less >= noise or not column.min() > 0:
-            return found
-        return _Found(own, np.log(column[1:]), other.value, other.steps)
+            return best
+        return _Optimum(own, np.log(column[1:]), other.value, other.steps)
 
-    def _claimable(self, found: _Found) -> tuple[float, bool]:
+    def _claimable(self, best: _Optimum) -> tuple[float, bool]:
         """Return the logarithm of the error that a claim would have, and whether estimates see it poorly."""
-        column = found.family.column(found.variables)
+        column = best.family.column(best.variables)
         held = bin_gram(ToeplitzMatrix(column, self.family.n), self.bins)
         noise, poorly = claimable(held, epsilon=self.sampling.epsilon, delta=self.sampling.delta)
-        return math.log(noise) + found.family.log_error(column) / 2, poorly
+        return math.log(noise) + best.family.log_error(column) / 2, poorly
 
     def _step(self, start: Array, forms: Array, seed: int) -> tuple[float, Array | None, Array]:
         """Minimise the loss of the forms, and go half of the way back while the estimate loses its hold."""
@@ -220,7 +220,7 @@ class _Search:
 
         form = self.family.sensitivity(forms)
         with np.errstate(all="ignore"):
-            found = minimize(
+            minimum = minimize(
                 self.family.loss_at,
                 start,
                 args=(form,),
@@ -229,7 +229,7 @@ class _Search:
                 callback=lambda _: self._count(),
                 options={"maxiter": _STEPS, "maxcor": 20},
             )
-        return found.x
+        return minimum.x
 
     def _count(self) -> None:
         self.steps += 1

@@ -121,6 +121,8 @@ class ColumnFit:
         from scipy.optimize import minimize
 
         loss = ColumnLoss(self.error, self.products, forms)
-        found = minimize(loss, np.log(factors), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "maxcor": 20})
-        reached = np.exp(found.x - found.x.max())
+        minimum = minimize(
+            loss, np.log(factors), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "maxcor": 20}
+        )
+        reached = np.exp(minimum.x - minimum.x.max())
         return reached / reached.mean()

@@ -188,27 +188,27 @@ def polynomials(reflected: Array) -> list[Array]:
     Args:
         reflected: reflection coefficients in (-1, 1), shape (p,).
     """
-    found = [np.ones(1)]
+    taps = [np.ones(1)]
     for coefficient in reflected:
-        padded = np.append(found[-1], 0.0)
-        found.append(padded + coefficient * padded[::-1])
-    return found
+        padded = np.append(taps[-1], 0.0)
+        taps.append(padded + coefficient * padded[::-1])
+    return taps
 
 
 def reflections(taps: Array) -> Array:
     """Return the reflection coefficients of taps without a root within the unit circle, shape (taps - 1,)."""
-    found, left = np.empty(len(taps) - 1), taps / taps[0]
+    coefficients, left = np.empty(len(taps) - 1), taps / taps[0]
     for m in range(len(taps) - 1, 0, -1):
-        found[m - 1] = left[m]
+        coefficients[m - 1] = left[m]
         left = ((left - left[m] * left[::-1]) / (1 - left[m] ** 2))[:m]
-    return found
+    return coefficients
 
 
 def by_reflection(taps: list[Array], reflected: Array, slope: Array) -> Array:
     """Return the derivative by the reflection coefficients from that by the last taps."""
-    found = np.empty(len(reflected))
+    derivatives = np.empty(len(reflected))
     for m in range(len(reflected), 0, -1):
         padded = np.append(taps[m - 1], 0.0)
-        found[m - 1] = slope @ padded[::-1]
+        derivatives[m - 1] = slope @ padded[::-1]
         slope = (slope + reflected[m - 1] * slope[::-1])[:m]
-    return found
+    return derivatives

@@ -210,10 +210,10 @@ def toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
     n = problem.n
     if problem.workload.time_invariant:
         return [_toeplitz_column(problem, problem.workload, problem.objective, report)]
-    found = [_toeplitz_column(problem, Prefix(kind="prefix", n=n), Mean(), report)]
+    columns = [_toeplitz_column(problem, Prefix(kind="prefix", n=n), Mean(), report)]
     if n <= toeplitz.LARGEST_QUADRATIC and problem.workload.m == n:
-        found.append(_toeplitz_column(problem, problem.workload, problem.objective, report))
-    return found
+        columns.append(_toeplitz_column(problem, problem.workload, problem.objective, report))
+    return columns
 
 
 def _toeplitz_column(problem: Problem, workload: Workload, objective: Objective, report: Reporter) -> Array:

@@ -74,7 +74,7 @@ def _polished(error: Callable[[Array], float], start: Array, report: Callable[[i
         report(steps)
 
     with np.errstate(all="ignore"):
-        found = minimize(
+        minimum = minimize(
             error, start, method="BFGS", callback=watch, options={"gtol": _FLATTEST, "maxiter": _MOST_STEPS}
         )
-    return np.asarray(found.x) if found.fun <= error(start) else start
+    return np.asarray(minimum.x) if minimum.fun <= error(start) else start

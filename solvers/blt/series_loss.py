@@ -52,6 +52,6 @@ def powers(theta: Array, count: int) -> Array:
     with np.errstate(under="ignore"):
         within = theta[:, None] ** np.arange(min(_BLOCK, count))
         before = theta[:, None] ** (float(_BLOCK) * np.arange(blocks))
-        found = (before[:, :, None] * within[:, None, :]).reshape(len(theta), -1)[:, :count]
-    found[found < 1e-300] = 0.0
-    return found
+        products = (before[:, :, None] * within[:, None, :]).reshape(len(theta), -1)[:, :count]
+    products[products < 1e-300] = 0.0
+    return products

@@ -91,20 +91,20 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     separation = problem.participation.spread(problem.n).separation
     loss = loss_of(problem, mechanism.buffers)
-    found = minimise(
+    minimum = minimise(
         loss,
         progressions(loss.parameters, problem.n, separation),
         tolerance=0.1 * problem.tolerance,
         report=lambda step: report(step, None),
     )
-    plain = _matrix(problem, loss.parameters.at(found.variables))
+    plain = _matrix(problem, loss.parameters.at(minimum.variables))
     point = None
     if mechanism.normalization != "none":
-        point = best_point(problem, loss, found.variables, lambda step: report(found.steps + step, None))
+        point = best_point(problem, loss, minimum.variables, lambda step: report(minimum.steps + step, None))
     return Solution(
         strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
-        outcome=found.outcome,
-        iterations=found.steps,
+        outcome=minimum.outcome,
+        iterations=minimum.steps,
     )
 
 

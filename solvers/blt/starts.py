@@ -47,12 +47,12 @@ class BltMinimum:
 
 def progressions(parameters: Alternating, n: int, separation: int) -> list[Array]:
     """Return starting points: 2d places in geometric progression, from parts of 1/n and of 1/separation to nearly 1."""
-    found = []
+    starting = []
     for lowest in sorted({0.5 / n, 0.5 / separation, 4.0 / separation}):
         for highest in (0.95, 0.3):
             low = min(lowest, 0.3 * highest)
-            found.append(parameters.variables_of(np.geomspace(low, highest, 2 * parameters.buffers)))
-    return found
+            starting.append(parameters.variables_of(np.geomspace(low, highest, 2 * parameters.buffers)))
+    return starting
 
 
 def minimise(loss: Loss, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None]) -> BltMinimum:
@@ -89,7 +89,7 @@ class _Search:
             tried[place] if tried[place].gap <= self._tolerance else self._descend(tried[place].variables, _MOST_STEPS)
             for place in order[:_FOLLOWED]
         ]
-        best = min(ended, key=lambda found: found.value)
+        best = min(ended, key=lambda minimum: minimum.value)
         return BltMinimum(best.variables, best.value, best.gap, best.outcome, self._steps)
 
     def _descend(self, start: Array, most: int) -> BltMinimum:
@@ -113,9 +113,9 @@ def _descend(loss: Loss, start: Array, most: int, tolerance: float, count: Calla
 
     options = {"gtol": _FLATTEST, "maxiter": most}
     with np.errstate(all="ignore"):
-        found = minimize(loss, start, jac=True, method="BFGS", callback=watch, options=options)
-    gap = 0.5 * float(found.jac @ found.hess_inv @ found.jac)
+        minimum = minimize(loss, start, jac=True, method="BFGS", callback=watch, options=options)
+    gap = 0.5 * float(minimum.jac @ minimum.hess_inv @ minimum.jac)
     flat = len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance
     stopped = Outcome.ITERATION_LIMIT if len(values) >= most else Outcome.ROUNDING_LIMIT
     outcome = Outcome.LOCAL_OPTIMUM if flat or gap <= tolerance else stopped
-    return BltMinimum(found.x, float(found.fun), gap, outcome, len(values))
+    return BltMinimum(minimum.x, float(minimum.fun), gap, outcome, len(values))

@@ -26,7 +26,7 @@ class Attempt:
         sampling: to optimise it for, as plain data, or None.
         spec: of the whole solve; None where it is refused.
         needed: its cost.
-        found: rows, and why there are none.
+        entries: rows, and why there are none.
         bound: that its certificate holds.
         solved: kept where it is calibrated under sampling.
     """
@@ -35,7 +35,7 @@ class Attempt:
     sampling: dict[str, Any] | None = None
     spec: Spec | None = None
     needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
-    found: list[Row | Refused] = field(default_factory=list)
+    entries: list[Row | Refused] = field(default_factory=list)
     bound: LowerBound | None = None
     solved: Solved | None = None
 
@@ -47,7 +47,7 @@ class Attempt:
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
         self.spec = None
-        self.found.append(Refused(*named(self.mechanism), reason, out_of_time))
+        self.entries.append(Refused(*named(self.mechanism), reason, out_of_time))
 
     def smaller(self) -> Iterator[Attempt]:
         """Yield the same with half as many buffers, a quarter, down to one; nothing for a mechanism without buffers."""
@@ -67,10 +67,10 @@ def _plain(mechanism: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
 
 
-def distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def distinct(mechanisms: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield each mechanism once."""
     seen = []
-    for mechanism in found:
+    for mechanism in mechanisms:
         plain = _plain(mechanism)
         if plain not in seen:
             seen.append(plain)
@@ -86,19 +86,19 @@ def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:
             do, which would run alone at the end.
     """
     tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
-    found = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
-    found.sort(key=_seconds)
-    return _promising_first(found) if hurried else found[::-1]
+    groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
+    groups.sort(key=_seconds)
+    return _promising_first(groups) if hurried else groups[::-1]
 
 
-def _promising_first(found: list[list[Attempt]]) -> list[list[Attempt]]:
+def _promising_first(groups: list[list[Attempt]]) -> list[list[Attempt]]:
     """Return the search that leads most tables, which one processor makes, and the others: C = I, then cheap ones.
 
     What is optimised for the sampling leads where there is one, and the streaming optimum elsewhere.
     """
-    leaders = [group for group in found if group[0].sampling is not None and "buffers" in group[0].mechanism]
-    leaders = leaders or [group for group in found if group[0].mechanism["kind"] == "buffered_linear"]
-    others = [group for group in found if group not in leaders[:1]]
+    leaders = [group for group in groups if group[0].sampling is not None and "buffers" in group[0].mechanism]
+    leaders = leaders or [group for group in groups if group[0].mechanism["kind"] == "buffered_linear"]
+    others = [group for group in groups if group not in leaders[:1]]
     return leaders[:1] + sorted(others, key=lambda group: not group[0].always)
 
 

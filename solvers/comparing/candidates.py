@@ -116,7 +116,7 @@ def optimised(
 
 
 def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
-    """Return the tolerance to solve a mechanism to: the spec's, and a looser one for long searches that it does not name.
+    """Return the tolerance to solve a mechanism to: the spec's, or a looser one for long searches it does not name.
 
     Args:
         spec: canonical.

@@ -131,9 +131,9 @@ def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | Non
     for name, value in (("buffers", buffers), ("bytes_per_parameter", bytes_per_parameter)):
         if value is not None and not value >= 0:
             raise InvalidParameter(f"{name}={value!r} is negative; give the memory for noise state", field=name)
-    given = [buffers] if buffers is not None else []
-    given += [int(bytes_per_parameter // STORED_BYTES)] if bytes_per_parameter is not None else []
-    return min(given, default=None)
+    counts = [buffers] if buffers is not None else []
+    counts += [int(bytes_per_parameter // STORED_BYTES)] if bytes_per_parameter is not None else []
+    return min(counts, default=None)
 
 
 class _OutOfTime(Cancelled):
@@ -178,10 +178,10 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        asked = [mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget)]
+        candidates = [mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget)]
         if "cyclic_poisson" in self.rows.samplings:
-            asked += fewer_bands(self.spec, self.budgets[-1])
-        attempts = [Attempt(mechanism) for mechanism in distinct(iter(asked))]
+            candidates += fewer_bands(self.spec, self.budgets[-1])
+        attempts = [Attempt(mechanism) for mechanism in distinct(iter(candidates))]
         attempts += [Attempt(mechanism, sampling) for mechanism, sampling in self._optimised()]
         plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
@@ -203,30 +203,30 @@ class _Run:
 
     def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Return what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
-        found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         if "balls_in_bins" in self.rows.samplings:
-            found = [pair for budget in self.budgets for pair in optimised(self.spec, budget, self.rows.privacy)]
+            pairs = [pair for budget in self.budgets for pair in optimised(self.spec, budget, self.rows.privacy)]
         if self.own.sampling is not None and self.own.mechanism.kind != "auto":
-            found.insert(0, (self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document()))
-        return _once(found)
+            pairs.insert(0, (self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document()))
+        return _once(pairs)
 
     def _table(self, plans: list[Attempt], workers: int) -> Comparison:
         """Put together what was found, in the order of the plans, whichever ended first."""
         bounds = [plan.bound for plan in plans if plan.bound is not None]
-        bound = max(bounds, key=lambda found: found.objective, default=None)
-        found = [entry for plan in plans for entry in plan.found]
+        bound = max(bounds, key=lambda bound: bound.objective, default=None)
+        entries = [entry for plan in plans for entry in plan.entries]
         solved = [plan.solved for plan in plans if plan.solved is not None]
-        found += with_many_bins(self.rows, solved, self._calibrating, self.deadline, workers=workers)
-        rows = [entry for entry in found if isinstance(entry, Row)]
+        entries += with_many_bins(self.rows, solved, self._calibrating, self.deadline, workers=workers)
+        rows = [entry for entry in entries if isinstance(entry, Row)]
         rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.deadline)
-        found += unproved
+        entries += unproved
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
-        refused = [entry for entry in found if isinstance(entry, Refused)]
+        refused = [entry for entry in entries if isinstance(entry, Refused)]
         late = any(entry.out_of_time for entry in refused)
         chosen = recommend(rows, self.budgets[-1], late=late)
         taken = None if chosen is None else rows[chosen.row].spec_digest
-        kept = next((one.found for one in solved if one.found.spec_digest == taken), None)
+        kept = next((one.factorization for one in solved if one.factorization.spec_digest == taken), None)
         tried = {plan.mechanism["kind"] for plan in plans}
         refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec) if kind not in tried]
         document = self.spec.document()
@@ -246,13 +246,13 @@ class _Run:
             seconds=time.monotonic() - self.began,
         )
 
-    def _with_bound(self, found: Factorization) -> Factorization:
+    def _with_bound(self, factorization: Factorization) -> Factorization:
         """Return a result with the comparison's evidence for a bound, where it has none."""
-        if not self.dual or (found.dual and found.spec.optimize_for is None):
-            return found
-        solver = found.manifest["solver"]
-        solution = Solution(found.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
-        return Factorization.from_solution(found.spec, solution, solver=solver)
+        if not self.dual or (factorization.dual and factorization.spec.optimize_for is None):
+            return factorization
+        solver = factorization.manifest["solver"]
+        solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
+        return Factorization.from_solution(factorization.spec, solution, solver=solver)
 
     def _calibrating(self, scheme: str) -> None:
         if self.progress is not None:
@@ -262,8 +262,8 @@ class _Run:
         most = self._limit(plan)
         try:
             plan.spec = self._with(plan.mechanism, plan.sampling)
-            given = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
-            plan.needed = estimate(self._with(given, plan.sampling), evidence=False)
+            mechanism = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
+            plan.needed = estimate(self._with(mechanism, plan.sampling), evidence=False)
             if plan.needed.seconds > most:
                 raise _OutOfTime(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
@@ -284,8 +284,8 @@ class _Run:
 
     def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
-        asked = {} if sampling is None else {"sampling": sampling}
-        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **asked})
+        sampled = {} if sampling is None else {"sampling": sampling}
+        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **sampled})
         changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
         return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
 
@@ -315,10 +315,10 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                found = self._watched(plan, tell, partial(self._solve, plan))
-                nu = _nu(found) if found is not None and plan.mechanism.get("nu") == "tune" else nu
+                factorization = self._watched(plan, tell, partial(self._solve, plan))
+                nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
-                plan.found += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
+                plan.entries += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
             tell(_News(plan.mechanism["kind"], 1))
 
     def _watched(
@@ -349,25 +349,25 @@ class _Run:
     def _solve(self, plan: Attempt, step: Callable[[Progress], None]) -> Factorization:
         assert plan.spec is not None
         began = time.monotonic()
-        found = solve(plan.spec, progress=step, evidence=False)
-        row = self.rows.of(found, plan.mechanism, time.monotonic() - began)
-        plan.found.append(row)
-        plan.bound = found.certificate.lower_bound
+        factorization = solve(plan.spec, progress=step, evidence=False)
+        row = self.rows.of(factorization, plan.mechanism, time.monotonic() - began)
+        plan.entries.append(row)
+        plan.bound = factorization.certificate.lower_bound
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
-        plan.solved = Solved(found, row) if self.rows.samplings or kept else None
-        return found
+        plan.solved = Solved(factorization, row) if self.rows.samplings or kept else None
+        return factorization
 
 
 def _once(
-    found: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+    pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each pair once, in their order."""
-    return [pair for place, pair in enumerate(found) if pair not in found[:place]]
+    return [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]
 
 
-def _nu(found: Factorization) -> float | None:
+def _nu(factorization: Factorization) -> float | None:
     """Return the nu that was tuned: the second coefficient of (1 - (1 - nu) x)^(-1/2) is (1 - nu) / 2."""
-    column = found.matrix.coefficients()
+    column = factorization.matrix.coefficients()
     if column is None or len(column) < 2:
         return None
     return max(0.0, 1.0 - 2.0 * float(column[1] / column[0]))

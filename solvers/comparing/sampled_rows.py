@@ -39,11 +39,11 @@ class Solved(NamedTuple):
     """A mechanism that was solved.
 
     Attributes:
-        found: its result.
+        factorization: its result.
         row: without sampling.
     """
 
-    found: Factorization
+    factorization: Factorization
     row: Row
 
 
@@ -56,8 +56,8 @@ def chosen_samplings(
         InvalidParameter: an unknown scheme, one without its sizes, or a privacy that no sampling amplifies.
     """
     own = () if spec.sampling is None else (spec.sampling.kind,)
-    asked = named if named is not None else SAMPLINGS if sizes is not None else own
-    chosen = tuple(name for name in SAMPLINGS if name in {scheme_of(name).name for name in asked} - {"fixed"})
+    names = named if named is not None else SAMPLINGS if sizes is not None else own
+    chosen = tuple(name for name in SAMPLINGS if name in {scheme_of(name).name for name in names} - {"fixed"})
     if (chosen or sizes is not None) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
         raise InvalidParameter(
             "sampling (dataset_size and batch_size, or samplings) amplifies an (epsilon, delta) guarantee; give both",
@@ -80,7 +80,7 @@ def calibrated(
         hear: told the name of a scheme before each calibration; what it raises ends all.
         deadline: of the comparison.
     """
-    for scheme in rows.fitting(one.found):
+    for scheme in rows.fitting(one.factorization):
         if not _many(one, scheme):
             hear(scheme.name)
             yield _in_time(rows, one, scheme, deadline)
@@ -98,18 +98,18 @@ def with_many_bins(
         deadline: of the comparison.
         workers: how many calibrations run at a time.
     """
-    pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.found) if _many(one, scheme)]
+    pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.factorization) if _many(one, scheme)]
     pairs.sort(key=lambda pair: _promise(pair[0].row))
     kept = [pair for place, pair in enumerate(pairs, 1) if place * _bins(pair[0]) ** 2 <= MOST_BINS_WORK]
-    found: list[list[Row | Refused]] = [[] for _ in kept]
+    by_place: list[list[Row | Refused]] = [[] for _ in kept]
 
     def fill(place: int, tell: Tell[str]) -> None:
         one, scheme = kept[place]
         tell(scheme.name)
-        found[place].append(_in_time(rows, one, scheme, deadline))
+        by_place[place].append(_in_time(rows, one, scheme, deadline))
 
     run_all([partial(fill, place) for place in range(len(kept))], hear, workers=workers)
-    return [entry for entries in found for entry in entries]
+    return [entry for entries in by_place for entry in entries]
 
 
 def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Deadline) -> Row | Refused:
@@ -117,7 +117,7 @@ def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Dea
     exempt = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
     if not exempt and deadline.over(CALIBRATIONS, needed):
         return _late(one.row, scheme.name, deadline.told("was not calibrated"))
-    return rows.sampled(one.found, one.row, scheme)
+    return rows.sampled(one.factorization, one.row, scheme)
 
 
 def _many(one: Solved, scheme: SamplingScheme) -> bool:
@@ -129,8 +129,8 @@ def _promise(row: Row) -> tuple[bool, float]:
 
 
 def _late(row: Row, scheme: str, reason: str) -> Refused:
-    told = f"sampled: {SCHEMES[scheme].title}: {reason}"
-    return Refused(row.mechanism, row.parameters, row.normalization, told, out_of_time=True)
+    message = f"sampled: {SCHEMES[scheme].title}: {reason}"
+    return Refused(row.mechanism, row.parameters, row.normalization, message, out_of_time=True)
 
 
 def with_claims(
@@ -151,7 +151,7 @@ def with_claims(
         hear: told the name of a scheme before each claim; what it raises ends all.
         deadline: of the comparison; no claim begins that is not expected to end by it.
     """
-    by_digest = {one.found.spec_digest: one for one in solved}
+    by_digest = {one.factorization.spec_digest: one for one in solved}
     table, tested = ranked(table), set[tuple[str, str | None]]()
     while True:
         place = _next_claim(table, tested, budgets)
@@ -163,8 +163,8 @@ def with_claims(
             return table, [_late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
-        found = by_digest[row.spec_digest].found
-        table = ranked([*table[:place], rows.verified(found, row), *table[place + 1 :]])
+        factorization = by_digest[row.spec_digest].factorization
+        table = ranked([*table[:place], rows.verified(factorization, row), *table[place + 1 :]])
 
 
 def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budgets: Sequence[int | None]) -> int | None:
@@ -186,7 +186,7 @@ def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
 
 
 def _bins(one: Solved) -> int:
-    spec = one.found.spec
+    spec = one.factorization.spec
     return BinsScheme.bins(spec.participation, spec.workload.n) or 1
 
 
@@ -198,9 +198,9 @@ def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -
     """Yield the schemes as plain data, each with why no row counts on it, if none does."""
     for name in ("fixed", *rows.samplings):
         counted = sum((row.sampling or "fixed") == name for row in table)
-        reasons = (rows.misfit(name, one.found) for one in solved)
+        reasons = (rows.misfit(name, one.factorization) for one in solved)
         why = None if counted else next((reason for reason in reasons if reason), "has no row")
-        epochs = next((_epochs(one.found.spec) for one in solved), 1)
+        epochs = next((_epochs(one.factorization.spec) for one in solved), 1)
         yield {**SCHEMES[name].document(), "title": SCHEMES[name].called(epochs), "rows": counted, "misfit": why}
 
 

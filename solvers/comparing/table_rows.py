@@ -37,21 +37,21 @@ class TableRows:
     sizes: Sampling | None = None
     samplings: tuple[str, ...] = ()
 
-    def of(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
+    def of(self, factorization: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
         """Return the row of a result without sampling.
 
         Args:
-            found: the result.
+            factorization: the result.
             mechanism: what was solved, as plain data.
             seconds: that it took.
         """
-        certificate, strategy = found.certificate, found.matrix
-        cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
-        sampling = found.spec.sampling
+        certificate, strategy = factorization.certificate, factorization.matrix
+        cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, factorization.digest).cost
+        sampling = factorization.spec.sampling
         row = Row(
             *named(mechanism),
-            tolerance=found.spec.tolerance,
-            spec_digest=found.spec_digest,
+            tolerance=factorization.spec.tolerance,
+            spec_digest=factorization.spec_digest,
             loss=certificate.loss,
             relative_gap=None,
             sensitivity=certificate.sensitivity,
@@ -62,44 +62,46 @@ class TableRows:
             seconds=seconds,
             converged=certificate.converged,
             warnings=certificate.warnings,
-            spec=found.spec.document(),
-            optimized_for=None if found.spec.optimize_for is None else found.spec.optimize_for.kind,
+            spec=factorization.spec.document(),
+            optimized_for=None if factorization.spec.optimize_for is None else factorization.spec.optimize_for.kind,
             optimized_under=None if sampling is None else sampling.kind,
-            next_command=_solving(found),
+            next_command=_solving(factorization),
         )
         if self.privacy is None:
             return row
-        return self._calibrated(found, row, SCHEMES["fixed"], SamplingOptions())
+        return self._calibrated(factorization, row, SCHEMES["fixed"], SamplingOptions())
 
-    def fitting(self, found: Factorization) -> list[SamplingScheme]:
+    def fitting(self, factorization: Factorization) -> list[SamplingScheme]:
         """Return the schemes that fit a result."""
-        return [SCHEMES[name] for name in self.samplings if self.misfit(name, found) is None]
+        return [SCHEMES[name] for name in self.samplings if self.misfit(name, factorization) is None]
 
-    def misfit(self, name: str, found: Factorization) -> str | None:
+    def misfit(self, name: str, factorization: Factorization) -> str | None:
         """Return why a scheme does not fit a result, or None."""
-        return SCHEMES[name].misfit(found.spec.participation, found.matrix, self._options())
+        return SCHEMES[name].misfit(factorization.spec.participation, factorization.matrix, self._options())
 
-    def sampled(self, found: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
+    def sampled(self, factorization: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
         """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
         try:
-            return self._calibrated(found, row, scheme, self._options(scheme))
+            return self._calibrated(factorization, row, scheme, self._options(scheme))
         except (ConditionNotMet, UnsupportedProblem) as error:
             return Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {scheme.title}: {error}")
 
-    def verified(self, found: Factorization, row: Row) -> Row:
+    def verified(self, factorization: Factorization, row: Row) -> Row:
         """Return a row with a claim that was tested in place of bounds."""
         scheme = SCHEMES[row.sampling or "fixed"]
-        return self._calibrated(found, row, scheme, replace(self._options(scheme), method="verified"))
+        return self._calibrated(factorization, row, scheme, replace(self._options(scheme), method="verified"))
 
     def _options(self, scheme: SamplingScheme | None = None) -> SamplingOptions:
         """Return what a calibration is asked for."""
         sizes = {} if self.sizes is None or isinstance(scheme, BinsScheme) else vars(self.sizes)
         return SamplingOptions(**sizes, method="deterministic")
 
-    def _calibrated(self, found: Factorization, row: Row, scheme: SamplingScheme, asked: SamplingOptions) -> Row:
+    def _calibrated(
+        self, factorization: Factorization, row: Row, scheme: SamplingScheme, options: SamplingOptions
+    ) -> Row:
         assert self.privacy is not None
-        noise = scheme.calibrate(found, self.privacy, asked)
-        certified = found.certificate.sensitivity.value  # the losses are stated at it
+        noise = scheme.calibrate(factorization, self.privacy, options)
+        certified = factorization.certificate.sensitivity.value  # the losses are stated at it
         multiplier = noise.sigma_of_sums / certified
         plain = self.privacy.noise_multiplier * noise.sensitivity.value / certified
         return replace(
@@ -112,14 +114,14 @@ class TableRows:
             sigma_of_sums=noise.sigma_of_sums,
             method=scheme.method(noise),
             rmse_without_secrecy=plain * row.loss.rmse,
-            next_command=_solving(found) + self._calibrating(noise, scheme, asked),
+            next_command=_solving(factorization) + self._calibrating(noise, scheme, options),
         )
 
-    def _calibrating(self, noise: Calibration, scheme: SamplingScheme, asked: SamplingOptions) -> str:
+    def _calibrating(self, noise: Calibration, scheme: SamplingScheme, options: SamplingOptions) -> str:
         if noise.epsilon is None or noise.delta is None:
             return ""
         target = f"--epsilon {noise.epsilon!r} --delta {noise.delta!r}"
-        return f" && factorize calibrate factors.safetensors {target}{scheme.options(asked)}"
+        return f" && factorize calibrate factors.safetensors {target}{scheme.options(options)}"
 
 
 def named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:
@@ -145,8 +147,8 @@ def measured(row: Row, bound: LowerBound | None, sampled: Mapping[str, Mapping[s
     return replace(row, relative_gap=row.objective_at_privacy / own["objective"] - 1)
 
 
-def _solving(found: Factorization) -> str:
+def _solving(factorization: Factorization) -> str:
     """Return the command that gives a result."""
-    text = canonical_json(found.spec.document()).decode()
-    asked = shlex.quote(text) if len(text) <= _LONGEST_SPEC else "spec.json"
-    return f"factorize solve {asked} --to factors.safetensors"
+    text = canonical_json(factorization.spec.document()).decode()
+    argument = shlex.quote(text) if len(text) <= _LONGEST_SPEC else "spec.json"
+    return f"factorize solve {argument} --to factors.safetensors"

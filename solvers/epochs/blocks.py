@@ -108,9 +108,11 @@ class Ring:
         cut = -(-poles.nodes.size // (2 * WIDTH)) * WIDTH
         pays = 12.0 * self.p.size * k**2 * poles.nodes.size > _PARALLEL_WORK
         parts = [slice(0, cut), slice(cut, None)] if pays and cut < poles.nodes.size and CORES > 1 else [slice(None)]
-        found = np.zeros((len(parts), *weights.shape, 2))
-        run_threads([partial(chain.add, weights, poles, s, found[i]) for i, s in enumerate(parts)], together=pays)
-        sums, place = found.sum(axis=0).transpose(2, 0, 1), tiles(2 * k)[1]
+        sums_by_part = np.zeros((len(parts), *weights.shape, 2))
+        run_threads(
+            [partial(chain.add, weights, poles, s, sums_by_part[i]) for i, s in enumerate(parts)], together=pays
+        )
+        sums, place = sums_by_part.sum(axis=0).transpose(2, 0, 1), tiles(2 * k)[1]
         pairs = np.concatenate([sums[:, :, place[:k, :k]], sums[:, ::-1, place[k:, k:]]], axis=1)
         x, y = pairs[:, : self.classes]
         return x, y
@@ -168,12 +170,12 @@ class Chain:
         """
         (half, entries), side = weights.shape, self.across.shape[1]
         scratch = np.empty((2, 2 * side * WIDTH))
-        inside, found = np.empty((2, half, entries * WIDTH))
+        inside, inverses = np.empty((2, half, entries * WIDTH))
         reverse = np.ascontiguousarray(weights[::-1])
         eliminate(self._outwards, reverse, t, side // 2, scratch, inside[:0], inside, pivots[:1])
-        eliminate(self._inwards, weights, t, side // 2, scratch, inside, found, pivots)
-        invert(found, 0, half, side // 2, scratch)
-        return found.reshape(half, entries, WIDTH)
+        eliminate(self._inwards, weights, t, side // 2, scratch, inside, inverses, pivots)
+        invert(inverses, 0, half, side // 2, scratch)
+        return inverses.reshape(half, entries, WIDTH)
 
     def add(self, weights: Array, poles: Poles, some: slice, sums: Array) -> None:
         """Add ``sum w K^-1`` and ``sum w t K^-1`` of some poles, shape (b / 2, entries, 2)."""

@@ -91,11 +91,11 @@ def _fill(transfers: Array, inverses: Array, classes: int, runs: Sequence[range]
                 for part, across in ((slice(k), False), (slice(k, side), True)):
                     first = max(columns.start, m, b - classes if across else 0)
                     if row < classes and first < columns.stop:
-                        found = sums[rows, part, first - columns.start :]
+                        block_sums = sums[rows, part, first - columns.start :]
                         if across:
-                            blocks[:, row, :, b - columns.stop : b - first] = found[..., ::-1]
+                            blocks[:, row, :, b - columns.stop : b - first] = block_sums[..., ::-1]
                         else:
-                            blocks[:, row, :, first : columns.stop] = found
+                            blocks[:, row, :, first : columns.stop] = block_sums
 
 
 def masked(gram: Array, epochs: int) -> None:

@@ -129,8 +129,8 @@ def start_of(pieces: PieceRing, report: Progress) -> Array:
     epochs = np.full(ring.epochs + 1, -1)
     epochs[chosen] = np.arange(chosen.size)
     later = np.where(places >= 0, places - first, ring.size)
-    found = epochs[later // b]
-    kept = np.where(found >= 0, found * b + later % b, -1)
+    places_chosen = epochs[later // b]
+    kept = np.where(places_chosen >= 0, places_chosen * b + later % b, -1)
     kept = np.take_along_axis(kept, np.argsort(kept < 0, axis=1, kind="stable"), axis=1)
     some = kept[:, 0] >= 0
     p, q = (part[first : first + whole * b].reshape(whole, b)[chosen].ravel() for part in (ring.p, ring.q))

@@ -113,13 +113,13 @@ def _patterns(own: Problem) -> NDArray[np.intp]:
 
 def disjoint_patterns(n: int, min_sep: int, most: int) -> NDArray[np.intp]:
     """Return disjoint allowed patterns that cover all steps, shape (patterns, most), filled up with -1."""
-    found = []
+    patterns = []
     for j in range(min(min_sep, n)):
         steps = np.arange(j, n, min_sep)
         for start in range(0, len(steps), most):
             piece = steps[start : start + most]
-            found.append(np.concatenate([piece, np.full(most - len(piece), -1)]))
-    return np.array(found)
+            patterns.append(np.concatenate([piece, np.full(most - len(piece), -1)]))
+    return np.array(patterns)
 
 
 def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
@@ -128,9 +128,9 @@ def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
     from factorize.solvers.epochs.pieces import PieceRing
 
     n, epochs, patterns = own.n, _epochs(own), _patterns(own)
-    found = BidiagonalInverse(np.ones(n), np.ones(n)) if inverse is None else inverse
+    bidiagonal = BidiagonalInverse(np.ones(n), np.ones(n)) if inverse is None else inverse
     size = epochs * own.participation.spread(n).separation
-    before = np.full(size - n, found.p[0])
-    p, q = (np.concatenate([before, part]) for part in found)
+    before = np.full(size - n, bidiagonal.p[0])
+    p, q = (np.concatenate([before, part]) for part in bidiagonal)
     q[size - n], q[0] = p[0], 0.0
     return PieceRing(Ring(p, q, epochs), np.where(patterns >= 0, patterns + size - n, -1))

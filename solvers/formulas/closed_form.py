@@ -88,8 +88,8 @@ def needs_decoder(spec: Spec) -> bool:
     """Return whether the certificate forms the decoder as an n x n array, because it is not Toeplitz."""
     if recursive(spec):
         return False
-    asked = getattr(spec.mechanism, "normalization", "none")
-    normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
+    normalization = getattr(spec.mechanism, "normalization", "none")
+    normalised = normalization == "columns" or (normalization == "auto" and spec.workload.n <= MAX_DENSE)
     return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors(spec.workload.m)
 
 
@@ -218,13 +218,13 @@ def lowest(loss: Callable[[float], float], grid: np.ndarray) -> float:
     from scipy.optimize import minimize_scalar
 
     best = int(np.argmin([loss(parameter) for parameter in grid]))
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         lambda logarithm: loss(math.exp(logarithm)),
         bounds=(math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)])),
         method="bounded",
         options={"xatol": _LOG_ACCURACY},
     )
-    return min((0.0, float(grid[best]), math.exp(float(found.x))), key=loss)
+    return min((0.0, float(grid[best]), math.exp(float(minimum.x))), key=loss)
 
 
 def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
@@ -250,10 +250,10 @@ def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Sol
 
 def normalised(spec: Spec, matrix: Matrix) -> Matrix:
     """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the loss."""
-    asked = getattr(spec.mechanism, "normalization", "none")
-    if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
+    normalization = getattr(spec.mechanism, "normalization", "none")
+    if normalization == "none" or (normalization == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
         return matrix
     scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
-    if asked == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, matrix):
+    if normalization == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, matrix):
         return matrix
     return scaled

@@ -132,12 +132,12 @@ def negative_power(series: Array, gamma: float) -> Array:
         with np.errstate(under="ignore"):
             return np.asarray(np.cumprod(np.concatenate([[1.0], (steps - 1 - gamma) / steps])) + 0.0)
     ratios = series / series[0]
-    found = np.zeros(bands)
-    found[0] = 1.0
+    coefficients = np.zeros(bands)
+    coefficients[0] = 1.0
     for t in range(1, bands):
         s = np.arange(1, t + 1)
-        found[t] = -(((gamma - 1.0) * s + t) * ratios[1 : t + 1]) @ found[t - 1 :: -1] / t
-    return found + 0.0
+        coefficients[t] = -(((gamma - 1.0) * s + t) * ratios[1 : t + 1]) @ coefficients[t - 1 :: -1] / t
+    return coefficients + 0.0
 
 
 def _best(

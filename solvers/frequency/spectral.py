@@ -88,12 +88,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Spectral)
     designer = for_eigenvalues if mechanism.eigenvalues is not None else for_strong_convexity
-    found = designer(mechanism, problem.n, problem.tolerance, report)
+    solution = designer(mechanism, problem.n, problem.tolerance, report)
     return Solution(
-        strategy=ToeplitzMatrix(tidied(found.coefficients), problem.n),
-        outcome=found.outcome,
-        iterations=found.steps,
-        provenance={"asymptotic": found.asymptotic},
+        strategy=ToeplitzMatrix(tidied(solution.coefficients), problem.n),
+        outcome=solution.outcome,
+        iterations=solution.steps,
+        provenance={"asymptotic": solution.asymptotic},
     )
 
 
@@ -130,17 +130,17 @@ def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: 
         single = mechanism.model_copy(update={"eigenvalues": [plant.smoothness]})
         exact = for_eigenvalues(single, n, tolerance, report)
         return Filter(exact.coefficients, {**exact.asymptotic, "unit": "d G^2 / (2 rho)"}, exact.outcome, exact.steps)
-    found = design(plant, tolerance=tolerance, report=lambda step, gain: report(step, None, gain))
+    optimum = design(plant, tolerance=tolerance, report=lambda step, gain: report(step, None, gain))
     asymptotic = {
-        "objective": found.bound.upper,
+        "objective": optimum.bound.upper,
         "kind": "upper_bound",
         "rule": "cone program, verified between grid points",
         "unit": "d G^2 / (2 rho)",
         "dp_sgd": white_bound(plant).upper,
         "nu_toeplitz": nu_bound(plant, plant.width).upper if plant.width < 1 else None,
     }
-    phase = minimum_phase(lambda w: 0.5 * np.log(found.multiplier.gain(plant, w)), n, tolerance=_PHASE_TOLERANCE)
-    return Filter(phase.coefficients, asymptotic, found.outcome, found.rounds)
+    phase = minimum_phase(lambda w: 0.5 * np.log(optimum.multiplier.gain(plant, w)), n, tolerance=_PHASE_TOLERANCE)
+    return Filter(phase.coefficients, asymptotic, optimum.outcome, optimum.rounds)
 
 
 def _plant(mechanism: Spectral) -> Plant:

@@ -132,10 +132,10 @@ def design(plant: Plant, *, tolerance: float, report: Callable[[int, float], Non
     plant.check()
     w, weights = warped_grid(FREQUENCIES, plant.width)
     program = ConeProgram(plant, w, weights, lags=LAGS)
-    found = program.solve(np.sqrt(distance_squared(min(plant.width, 1.0), w)))
+    solution = program.solve(np.sqrt(distance_squared(min(plant.width, 1.0), w)))
     previous, outcome = math.inf, Outcome.ITERATION_LIMIT
     for rounds in range(1, _MOST_ROUNDS + 1):
-        root = np.sqrt(found.multiplier.gain(plant, w))
+        root = np.sqrt(solution.multiplier.gain(plant, w))
         value = float(weights @ root) ** 2
         gain = previous / value - 1
         report(rounds, gain)
@@ -143,6 +143,6 @@ def design(plant: Plant, *, tolerance: float, report: Callable[[int, float], Non
             outcome = Outcome.LOCAL_OPTIMUM
             break
         previous = value
-        found = program.solve(math.sqrt(value) / root, start=found.interior)
-    bound = best_bound(found.multiplier, plant)
-    return Design(found.multiplier, bound, rounds, outcome)
+        solution = program.solve(math.sqrt(value) / root, start=solution.interior)
+    bound = best_bound(solution.multiplier, plant)
+    return Design(solution.multiplier, bound, rounds, outcome)

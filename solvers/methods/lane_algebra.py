@@ -16,9 +16,9 @@ from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, sto
 
 def vectors(entries: int) -> Array:
     """Return a flat array of so many vectors, zero, each in one line of the cache, which halves the time of a load."""
-    found = np.zeros((entries + 1) * WIDTH)
-    start = -(found.ctypes.data // 8) % WIDTH
-    return found[start : start + entries * WIDTH]
+    buffer = np.zeros((entries + 1) * WIDTH)
+    start = -(buffer.ctypes.data // 8) % WIDTH
+    return buffer[start : start + entries * WIDTH]
 
 
 @part

@@ -76,13 +76,13 @@ class _Descent:
             return None
         fitted = self._memory.scale(lambda vector: vector)
         scale = fitted or _FIRST_LENGTH / size
-        found = _search(self._function, at, self._memory.direction(-at.gradient, lambda vector: scale * vector))
-        if found is None and fitted is not None:
+        reached = _search(self._function, at, self._memory.direction(-at.gradient, lambda vector: scale * vector))
+        if reached is None and fitted is not None:
             self._memory = Memory(_PAIRS)  # the curvatures remembered no longer hold
-            found = _search(self._function, at, -_FIRST_LENGTH / size * at.gradient)
-        if found is not None:
-            self._memory.add(found.z - at.z, found.gradient - at.gradient)
-        return found
+            reached = _search(self._function, at, -_FIRST_LENGTH / size * at.gradient)
+        if reached is not None:
+            self._memory.add(reached.z - at.z, reached.gradient - at.gradient)
+        return reached
 
 
 def _search(function: Function, at: Bottom, direction: Array) -> Bottom | None:

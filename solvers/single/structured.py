@@ -146,8 +146,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     if structure is None:
         raise SolveFailed("the weighted workload has no banded inverse")
     try:
-        found = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
-        whole = streaming_factor(structure, found.best.v, found.best.poles).dense()
+        optimum = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
+        whole = streaming_factor(structure, optimum.best.v, optimum.best.poles).dense()
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
             return dense.solve(problem, progress)
@@ -155,7 +155,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
             f"{error}; rescale the workload so that its entries lie near 1, or use a milder schedule"
         ) from None
     # Columns whose constraint is not tight stay below 1: raising them could raise the loss.
-    whole *= np.minimum(1.0, np.sqrt(found.best.x / ((1.0 - _LOOSE) * found.best.x.max())))
+    whole *= np.minimum(1.0, np.sqrt(optimum.best.x / ((1.0 - _LOOSE) * optimum.best.x.max())))
     merged = merged_of(problem.workload, problem.spec)
     if merged is None:
         whole.setflags(write=False)  # given away: it need not be copied
@@ -164,7 +164,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy = problem.with_unit_sensitivity(merged.embed(whole, _RIDGE * problem.tolerance))
     return Solution(
         strategy=strategy,
-        outcome=Outcome.CONVERGED if found.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT,
-        iterations=found.steps,
-        dual={"weights": dual_weights(problem.workload, problem.spec, found.best.v)},
+        outcome=Outcome.CONVERGED if optimum.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT,
+        iterations=optimum.steps,
+        dual={"weights": dual_weights(problem.workload, problem.spec, optimum.best.v)},
     )

@@ -93,13 +93,13 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report = Reporter(progress)
     error = error_form(problem)
-    found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
-    best = min(found, key=lambda end: end.best.value)
+    optima = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
+    best = min(optima, key=lambda end: end.best.value)
     strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.best.x), problem.n))
     return Solution(
         strategy=strategy,
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
-        iterations=sum(end.steps for end in found),
+        iterations=sum(end.steps for end in optima),
     )
 
 

@@ -25,7 +25,7 @@ _SCALE = 2.0**-400
 
 @part(error_model="numpy")
 def _lower(p, z, sizes):
-    """Make the diagonal smaller by what was rounded in entries, their sizes over z_a z_c summed; z becomes its roots."""
+    """Make the diagonal smaller for rounded entries, whose sizes over z_a z_c are summed; z becomes its roots."""
     for c in range(len(p)):
         p[c, c] -= STEP * (sizes + STEP) * z[c] * z[c] + 2.0**-52 * abs(p[c, c])
         z[c] = math.sqrt(abs(p[c, c])) + _SMALLEST
