@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem, extras_named
-from factorize.format.claims import Sensitivity
-from factorize.format.manifest import ENDLESS, row_count, steps_of
+from factorize.format.factors import CertifiedFactors
+from factorize.format.manifest import ENDLESS, row_count
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
@@ -26,56 +26,12 @@ LARGEST_ARRAY = 1 << 31
 """Bytes of a matrix that is handed out as one array."""
 
 
-class AnyFactors(ABC):
-    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up.
-
-    Attributes:
-        manifest: what was asked, the matrices, and what was certified; checked.
-    """
-
-    manifest: dict[str, Any]
-
-    @property
-    @abstractmethod
-    def sensitivity(self) -> Sensitivity:
-        """Certified, with kind, rule and participation."""
-
-    @abstractmethod
-    def opened(self) -> Any:
-        """Return the `factorize.Factorization`, which has C in memory."""
-
-    @abstractmethod
-    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
-        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+class AnyFactors(CertifiedFactors):
+    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up."""
 
     @abstractmethod
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of a matrix; see `rows`."""
-
-    @property
-    def digest(self) -> str:
-        """Names these bytes for ever: pin it."""
-        return str(self.manifest["digest"])
-
-    @property
-    def spec_digest(self) -> str:
-        """Names what was asked."""
-        return str(self.manifest["spec_digest"])
-
-    @property
-    def structure(self) -> str:
-        """Of C, the contract's name."""
-        return str(self.manifest["matrices"]["C"]["structure"])
-
-    @property
-    def dtype(self) -> str:
-        """Type in which C is stored; in memory its numbers are doubles."""
-        return str(self.manifest["matrices"]["C"]["dtype"])
-
-    @property
-    def steps(self) -> int:
-        """n; 10^15 - 1 where the rows have no end."""
-        return steps_of(self.manifest)
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -237,11 +193,3 @@ class AnyFactors(ABC):
     def _repr_html_(self) -> str:
         """The certificate in words and a small picture, for notebooks."""
         return html(self, type(self).__name__)
-
-
-def certified(given: object) -> AnyFactors:
-    """Return a factorization or factors; raise InvalidParameter for anything else."""
-    if not isinstance(given, AnyFactors):
-        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
-        raise InvalidParameter(message, field="factors")
-    return given

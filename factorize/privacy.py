@@ -28,7 +28,7 @@ from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
 
 if TYPE_CHECKING:
-    from factorize.any_factors import AnyFactors
+    from factorize.format.factors import CertifiedFactors
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""
@@ -246,7 +246,7 @@ class Calibration:
         }
 
 
-def check_own(calibration: object, factors: AnyFactors) -> None:
+def check_own(calibration: object, factors: CertifiedFactors) -> None:
     """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
     if not isinstance(calibration, Calibration):
         message = f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration"

@@ -14,9 +14,9 @@ from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law, check_zero_out
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.sampling_scheme import Method
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter, extras_named
 from factorize.format.claims import Sensitivity
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Adjacency, Calibration
@@ -92,7 +92,7 @@ def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
 
 @extras_named("a calibration for bins")
 def calibrate_bins(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     *,
     epsilon: float | None = None,
     delta: float | None = None,

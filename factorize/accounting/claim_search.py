@@ -20,10 +20,10 @@ from factorize.accounting.claim import Claim, Direction, Evidence, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
-from factorize.any_factors import AnyFactors
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.format.bins_claims import LARGEST_EPSILON
+from factorize.format.factors import CertifiedFactors
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget
@@ -89,7 +89,7 @@ class Search:
         self._law, self._asked, self._clip, self._work, self._seed = law, asked, clip_norm, work, seed
         self._order = 0  # m of the last plan, where others are not to be tried
 
-    def claim(self, factors: AnyFactors) -> FoundClaim:
+    def claim(self, factors: CertifiedFactors) -> FoundClaim:
         """Return the first claim that the checker accepts; by bounds alone, if none with bets is.
 
         Raises:
@@ -210,7 +210,9 @@ class Search:
         sigma = double_above(Fraction(level.multiplier) * Fraction(self._clip), "sigma")
         return sigma, multiplier_of(sigma, clip_norm=self._clip)
 
-    def _claim(self, factors: AnyFactors, level: Level, evidence: tuple[Evidence, Evidence], attempt: int) -> Claim:
+    def _claim(
+        self, factors: CertifiedFactors, level: Level, evidence: tuple[Evidence, Evidence], attempt: int
+    ) -> Claim:
         sigma, multiplier = self._noise(level)
         mu = self._law.sensitivity / multiplier * (1 + MARGIN)
         return Claim(

@@ -15,8 +15,8 @@ import numpy as np
 
 from factorize.accounting.bins_calibration import bins_of, law_of
 from factorize.accounting.law import Law
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.scalars import finite_real, multiplier_of
 
 _NEGLIGIBLE = math.log(1e-30)
@@ -25,7 +25,7 @@ _LARGEST_EPSILON = 200.0
 
 
 def loss_distribution(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     *,
     sigma: float,
     sampling: str = "balls_in_bins",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from factorize.accounting.law import Law
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
@@ -78,10 +78,12 @@ class SamplingScheme(ABC):
         """Return why the scheme has nothing to say about a strategy, or None where it fits."""
 
     @abstractmethod
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise; see `calibrate_sampling`."""
 
-    def deltas(self, held: AnyFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions) -> list[float]:
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
         """Return a delta at each epsilon for a noise that is given, without samples; all hold at once."""
         asking = (GivenNoise(sigma=sigma, epsilon=epsilon) for epsilon in epsilons)
         return [float(self.calibrate(held, one, asked).delta or 0.0) for one in asking]
@@ -117,7 +119,9 @@ class SampledScheme(SamplingScheme):
     def law(self, held: Any, asked: SamplingOptions) -> Law:
         """Return the law of participation on the C of a `factorize.Factorization`; it raises as `calibrate` does."""
 
-    def deltas(self, held: AnyFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions) -> list[float]:
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
         """Return them by the bounds of the law."""
         law = self.law(certified(held).opened(), asked)
         noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")

@@ -13,8 +13,8 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.sampling_scheme import SampledScheme, SamplingOptions, SamplingScheme, level_of
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real
 from factorize.participation import Participation
@@ -40,7 +40,7 @@ class FixedScheme(SamplingScheme):
         """Return None: it always fits."""
         return None
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
         return calibrate(certified(factorization).sensitivity, target, **asked.scale)
 
@@ -79,7 +79,7 @@ class CyclicScheme(SampledScheme):
             return "is poisson for a C of one band; use poisson"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
         examples, batch = self._check(held.strategy.finite(), asked)
@@ -147,7 +147,7 @@ class BinsScheme(SampledScheme):
             return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
         return None
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         from factorize.accounting.bins_calibration import calibrate_bins
 
@@ -216,7 +216,7 @@ def scheme_of(sampling: str) -> SamplingScheme:
 
 @extras_named("a calibration that counts on sampling")
 def calibrate_sampling(
-    factorization: AnyFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
+    factorization: CertifiedFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
 ) -> Calibration:
     """Return the noise of a factorization under a sampling scheme.
 
@@ -252,7 +252,7 @@ MOST_POINTS = 1000
 
 
 def privacy_profile(
-    factorization: AnyFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
+    factorization: CertifiedFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
 ) -> list[dict[str, float]]:
     """Return the curve as plain data: `epsilon`, `delta` and `delta_without_secrecy`, rounded up, all at once true.
 

@@ -24,12 +24,12 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from factorize.adapters.statement import PrivacyStatement
-from factorize.any_factors import AnyFactors, certified
 from factorize.auditor import ParticipationAuditor
 from factorize.client.cache import replace_file
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
@@ -95,7 +95,7 @@ class FederatedRounds:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         model: Arrays,
         *,
@@ -316,7 +316,7 @@ class FederatedRounds:
         parts = zip(np.split(vector, ends[:-1]), self._parts, strict=True)
         return [part.reshape(shape).astype(kind) for part, (shape, kind) in parts]
 
-    def _begin(self, receipt: Receipt | None, held: AnyFactors) -> None:
+    def _begin(self, receipt: Receipt | None, held: CertifiedFactors) -> None:
         """Begin or continue the receipt, so that each round is in the state before it is in the receipt.
 
         Raises:

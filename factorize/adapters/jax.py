@@ -18,12 +18,12 @@ from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance, normals, specs_of, zeros_beside
-from factorize.any_factors import certified
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import keyed
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.factors import certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 

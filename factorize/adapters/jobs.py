@@ -16,9 +16,9 @@ import numpy as np
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
-from factorize.any_factors import AnyFactors, certified
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bin_draws import capacity_for, derived_key
 from factorize.training.bins import BallsInBins
@@ -52,11 +52,11 @@ class Planned:
     """
 
     job: TrainingJob
-    factors: AnyFactors
+    factors: CertifiedFactors
     calibration: Calibration
     order: AnyOrder
     overflow_delta: float = 0.0
-    second: AnyFactors | None = None
+    second: CertifiedFactors | None = None
     moments: JointMoments | None = None
 
     def auditor(self) -> AnyAuditor:
@@ -73,7 +73,7 @@ class Planned:
         return BinsAuditor.of(self.order, divisor=self.calibration.divisor)
 
     @property
-    def strategies(self) -> list[AnyFactors]:
+    def strategies(self) -> list[CertifiedFactors]:
         """Factors of C, and of C2 where there is one."""
         return [self.factors] if self.second is None else [self.factors, self.second]
 
@@ -122,7 +122,9 @@ class FactorSource:
         """Whether `auto` is asked for."""
         return isinstance(self.spec, str) and self.spec == "auto"
 
-    def find(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None) -> AnyFactors:
+    def find(
+        self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
+    ) -> CertifiedFactors:
         """Return the factorization for so many steps.
 
         Args:
@@ -136,7 +138,7 @@ class FactorSource:
         if self.memory is not None and not self.automatic:
             message = f"memory={self.memory} is for 'auto', and a factorization or a spec is given; leave one out"
             raise InvalidParameter(message, field="memory")
-        if isinstance(self.spec, AnyFactors):
+        if isinstance(self.spec, CertifiedFactors):
             return self.spec
         spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
         if self.solve is not None:

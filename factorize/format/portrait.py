@@ -8,16 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import ENDLESS, row_count, steps_of
 from factorize.format.names import MatrixName
-
-if TYPE_CHECKING:
-    from factorize.any_factors import AnyFactors
 
 LARGEST_DRAWN = 4096
 """Steps above which a notebook waits too long for a picture's rows."""
@@ -61,7 +58,7 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
     return texts + [str(text) for text in certificate["warnings"]]
 
 
-def html(drawn: AnyFactors, kind: str) -> str:
+def html(drawn: Any, kind: str) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
     n = steps_of(manifest)
@@ -81,7 +78,7 @@ def html(drawn: AnyFactors, kind: str) -> str:
 _DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
 
 
-def thinned(drawn: AnyFactors, name: MatrixName) -> np.ndarray:
+def thinned(drawn: Any, name: MatrixName) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
     n = steps_of(drawn.manifest)
     rows = row_count(drawn.manifest, name)

@@ -22,8 +22,8 @@ from factorize.numbers.scalars import double_above, finite_real
 
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
-    from factorize.any_factors import AnyFactors
     from factorize.auditor import ParticipationAuditor
+    from factorize.format.factors import CertifiedFactors
     from factorize.privacy import Calibration
     from factorize.training.bins import BallsInBins
     from factorize.training.bins_audit import BinsAuditor
@@ -76,7 +76,7 @@ class Receipt:
     def begin(
         self,
         statement: PrivacyStatement,
-        factors: Sequence[AnyFactors],
+        factors: Sequence[CertifiedFactors],
         auditor: ParticipationAuditor | BinsAuditor,
         *,
         generator: str,
@@ -179,7 +179,7 @@ class OrderRecord:
         self,
         receipt: Receipt,
         calibration: Calibration,
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         orders: Sequence[Order | BallsInBins],
         *,
         unit: str = "example",
@@ -211,7 +211,7 @@ class OrderRecord:
 
 def _described(
     statement: PrivacyStatement,
-    factors: Sequence[AnyFactors],
+    factors: Sequence[CertifiedFactors],
     noise: Mapping[str, Any],
     others: Mapping[str, float],
 ) -> dict[str, Any]:

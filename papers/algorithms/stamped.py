@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.checker.sensitivity import square_root_up
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.private_sums import FactorizationNoise
 
@@ -45,7 +45,7 @@ class StampedNoise:
 
     def __init__(
         self,
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         shape: int | Sequence[int],
         *,

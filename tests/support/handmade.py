@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
 from factorize.certificate.sensitivity import Sensitivity
+from factorize.format.factors import CertifiedFactors
 
 
 @dataclass(frozen=True, eq=False)
-class Handmade(AnyFactors):
-    """What `AnyFactors` asks for, and C."""
+class Handmade(CertifiedFactors):
+    """What `CertifiedFactors` asks for, and C."""
 
     strategy: Any
     sensitivity: Any = None
@@ -35,7 +35,7 @@ class Handmade(AnyFactors):
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         return self.strategy.tensors()
 
-    def _read(self, matrix: str, start: int, stop: int) -> np.ndarray:
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """Rows of C, whatever the name."""
         return np.asarray(self.strategy.dense()[start:stop])
 

@@ -95,9 +95,9 @@ def test_the_mean_is_of_the_planned_number_of_clients(tmp_path: Path, factors: F
 
 
 def factors_noise(factors: Factorization, rounds: FederatedRounds) -> np.ndarray:
-    from factorize.any_factors import certified
     from factorize.client.noise import NoiseGenerator
     from factorize.client.noise_source import source_of
+    from factorize.format.factors import certified
 
     return NoiseGenerator(source_of(certified(factors)), rounds.calibration, 10, seed=SEED, precision="float64").next()
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from golden.make import HERE
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.client import Factors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
 from factorize.format.claims import Sensitivity, differing
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
@@ -22,7 +22,7 @@ FILES = sorted(HERE.glob("*/*.safetensors"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_file_and_what_was_loaded_from_it_are_the_same(path: Path) -> None:
     light, whole = load(path), load_whole(path)
-    assert isinstance(light, AnyFactors) and isinstance(whole, AnyFactors)
+    assert isinstance(light, CertifiedFactors) and isinstance(whole, CertifiedFactors)
     for name in ("digest", "steps", "structure"):
         assert getattr(light, name) == getattr(whole, name), name
     assert differing(light.sensitivity, whole.sensitivity) is None
