@@ -30,11 +30,6 @@ LOWER = [[1.0, 0.0], [2.0, 1.0]]
 DAY = 86_400.0
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
-
-
 def age(store: Store, key: str, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(path_of(store, key), (then, then))

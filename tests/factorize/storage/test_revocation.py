@@ -44,11 +44,6 @@ print(tracemalloc.get_traced_memory()[1])
 """Its peak of memory in a process of its own: other threads of the tests' process take memory too."""
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
-
-
 def kinds(store: Store) -> list[str]:
     return [finding.kind for finding in fsck(store).findings]
 
