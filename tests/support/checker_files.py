@@ -12,8 +12,10 @@ from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
 from safetensors.numpy import save
 
 from factorize import parse_spec
+from factorize.checker.check import check_factor_file
 from factorize.checker.spec.workloads import array_of, program_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest
+from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
 from factorize.solution import Outcome, Solution
@@ -140,3 +142,11 @@ def exact_rows(document: dict[str, Any], user: dict[str, np.ndarray] | None = No
 
 def in_fractions(array: np.ndarray) -> np.ndarray:
     return np.vectorize(Fraction, otypes=[object])(array)
+
+
+def rejected(data: bytes) -> bool:
+    """Whether the checker refuses a file, or does not support all that it claims."""
+    try:
+        return not check_factor_file(data).supported
+    except FactorizeError:
+        return True

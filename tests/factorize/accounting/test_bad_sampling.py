@@ -48,14 +48,6 @@ def test_add_and_remove_are_refused_and_say_where_they_are_zero_out(
         calibrate_sampling(base, TARGET, sampling=sampling, adjacency=adjacency)
 
 
-def test_one_bin_is_no_sampling(base: Factorization) -> None:
-    held = calibrate_sampling(base, TARGET, sampling="balls_in_bins", bins=1).document()
-    assert held["epsilon_without_secrecy"] == pytest.approx(4.0, rel=1e-6)
-    whole = float(np.linalg.norm(np.abs(base.strategy.finite().dense()).sum(axis=1)))
-    assert held["sensitivity"] == pytest.approx(whole, rel=1e-9)
-    assert held["sigma_of_sums"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-5) * whole, rel=1e-3)
-
-
 def test_n_need_not_be_a_multiple_of_b(base: Factorization) -> None:
     """13 bins in 48 steps: four epochs, the last one short; never more than four whole epochs take."""
     held = calibrate_sampling(base, TARGET, sampling="balls_in_bins", bins=13, method="deterministic")

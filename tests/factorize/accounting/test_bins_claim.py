@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,28 +78,6 @@ def test_a_claim_is_close_to_the_estimate_and_passes_with_any_seed(case: tuple[M
     assert check_claim(NAME, lambda: own, claim.document(), fresh=True).supported
     again = checked(claim, strategy)
     assert again.supported and again.calibration == checked(claim, strategy).calibration
-
-
-MUTATIONS: dict[str, Callable[[Claim], Claim]] = {
-    "sigma 2 % smaller": lambda claim: replace(claim, sigma=claim.sigma * 0.98),
-    "delta halved": lambda claim: replace(claim, delta=claim.delta * 0.5),
-    "epsilon smaller": lambda claim: replace(claim, epsilon=claim.epsilon * 0.95),
-    "a larger clip norm": lambda claim: replace(claim, clip_norm=0.6),
-    "the bound without sampling": lambda claim: replace(claim, pq=replace(claim.pq, rule="star_bound", stake=None)),
-    "the Gaussian": lambda claim: replace(claim, pq=replace(claim.pq, rule="gaussian", tilt=None, stake=None)),
-    "a stake of more than there is": lambda claim: replace(claim, pq=replace(claim.pq, stake=100 * claim.pq.stake)),
-    "a silly order": lambda claim: replace(claim, pq=replace(claim.pq, tilt=60.0 + claim.pq.tilt)),
-    "a larger shared part": lambda claim: replace(claim, pq=replace(claim.pq, shared=1.5 * claim.pq.shared + 1.0)),
-    "too small a shared part": lambda claim: replace(claim, pq=replace(claim.pq, shared=1e-6)),
-    "samples of half a chunk": lambda claim: replace(claim, pq=replace(claim.pq, samples=4096)),
-    "hardly any noise": lambda claim: replace(claim, sigma=claim.sigma / 60),
-}
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_false_claims_fail(case: tuple[Matrix, Any], name: str) -> None:
-    strategy, found = case
-    assert not checked(MUTATIONS[name](found.claim), strategy).supported
 
 
 def test_many_false_claims_stay_far_from_passing() -> None:

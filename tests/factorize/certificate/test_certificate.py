@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate.certificate import Certificate, certify
+from factorize.certificate.certificate import certify
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
@@ -109,13 +109,6 @@ def test_evidence_that_is_none(dual: dict[str, np.ndarray]) -> None:
         certify(spec_of(4, "dense"), DenseMatrix(np.eye(4)), dual, outcome=Outcome.CONVERGED)
 
 
-@pytest.mark.parametrize("factors", [np.ones((2, 2, 3)), np.zeros((2, 2, 2)), np.full((2, 2, 2), np.nan)], ids=str)
-def test_factors_that_are_none(factors: np.ndarray) -> None:
-    two_epochs = spec_of(4, "dense", 2)
-    with pytest.raises(CertificateError, match=r"dual\.factors"):
-        certify(two_epochs, DenseMatrix(np.eye(4)), {"factors": factors}, outcome=Outcome.CONVERGED)
-
-
 def test_evidence_of_another_participation_is_not_borrowed() -> None:
     for participation in ({"kind": "min_sep", "min_sep": 2}, {"kind": "fixed_epochs", "epochs": 2}):
         certificate = certify(
@@ -150,14 +143,6 @@ def test_a_solver_that_says_converged_is_not_believed() -> None:
     assert any("was not met" in warning for warning in certificate.warnings)
 
 
-def test_losses_do_not_depend_on_the_scale_of_c() -> None:
-    base = ToeplitzMatrix(sqrt_column(6), 6)
-    small = certify(spec_of(6, "dense"), DenseMatrix(base.dense() * 1e-3), {}, outcome=Outcome.CONVERGED)
-    large = certify(spec_of(6, "dense"), DenseMatrix(base.dense() * 1e3), {}, outcome=Outcome.CONVERGED)
-    assert small.loss.objective == pytest.approx(large.loss.objective, rel=1e-12)
-    assert large.sensitivity.value == pytest.approx(1e6 * small.sensitivity.value)
-
-
 def test_what_would_not_fit_is_refused() -> None:
     n = 16_385
     asked = spec_of(
@@ -179,13 +164,6 @@ def test_rectangular_workloads() -> None:
     certificate = certify(asked, DenseMatrix(np.eye(3)), {"weights": np.ones(3)}, outcome=Outcome.CONVERGED)
     assert certificate.loss.total_squared == pytest.approx(np.sum(np.square(rows)))
     assert certificate.loss.mean_squared == pytest.approx(np.sum(np.square(rows)) / 4)
-
-
-def test_the_document_reads_back() -> None:
-    certificate = certify(
-        spec_of(4, "dense"), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED
-    )
-    assert Certificate.from_document(certificate.document()) == certificate
 
 
 def test_a_loss_beyond_double_precision_is_named_with_the_way_out() -> None:

@@ -12,7 +12,7 @@ from checker_files import parts, sealed
 from factorize import parse_spec, solvers
 from factorize.checker.check import check_factor_file
 from factorize.checker.sensitivity import squared_limit
-from factorize.errors import CorruptObject, InvalidParticipation
+from factorize.errors import CorruptObject
 
 BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
 ONCE: dict[str, Any] = {"kind": "single"}
@@ -39,14 +39,6 @@ def test_one_damped_column_without_end() -> None:
     assert found.lower < total < total + Fraction(1, 2**1270) < found.upper
     assert found.upper - found.lower < Fraction(1, 2**1000)
     assert (found.pattern, found.signs) == ((0,), (1,))
-
-
-@pytest.mark.parametrize(
-    "participation", [several(2, None), several(2, 0), several(0, 2), {"kind": "fixed_epochs", "epochs": 2}]
-)
-def test_participations_without_a_limit(participation: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParticipation, match="no finite sensitivity without end"):
-        squared_limit("blt", BLT, participation)
 
 
 def test_claims_without_end() -> None:

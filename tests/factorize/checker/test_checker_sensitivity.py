@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import redrawn_cases
 from brute_force import min_sep_patterns
-from checker_files import true_squares
+from checker_files import fractions, patterns_of, true_squares
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -37,6 +37,7 @@ from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.redrawn import RedrawnMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 Rows = list[list[Fraction]]
 
@@ -61,6 +62,7 @@ def test_the_best_selection_by_enumeration(values: list[int], data: st.DataObjec
     assert sum(values[i] for i in chosen) == total and (chosen in patterns or total == 0)
 
 
+SCALE = np.array([0.25, 4.0, 1.0, 2.0, 0.5, 1.0])
 entries = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, -0.0, 1e-300, -1e-160, 5e-324, 1.0]))
 PARTICIPATIONS = [
     {"kind": "single"},
@@ -77,12 +79,22 @@ def test_brackets_hold_the_truth(raw: np.ndarray, bands: int, participation: dic
     """By enumeration in fractions: signs attain no more than the upper end, and at least the lower one."""
     array = np.triu(np.tril(raw), -bands)
     np.fill_diagonal(array, np.abs(np.diagonal(array)) + 0.1)
-    signed, absolute = true_squares(array, participation)
-    found = bracket(array, participation)
-    assert found.lower <= signed <= found.upper <= Fraction(found.stated) ** 2
-    if found.rule != sensitivity.TWO_STAGE:
-        assert absolute <= found.upper <= absolute * (1 + Fraction(1, 10**12))
-    assert not found.exact or Fraction(found.stated) ** 2 <= signed * (1 + Fraction(2, 10**9))
+    column = ToeplitzMatrix(array[:, 0], 6)
+    for dense, strategy in (
+        (array, Strategy("dense", {"": array}, 6)),
+        (column.dense(), Strategy("toeplitz", column.tensors(), 6)),
+        (array * SCALE, Strategy("scaled", {"": array, "column_scale": SCALE}, 6)),
+    ):
+        signed, absolute = true_squares(dense, participation)
+        found = squared_sensitivity(strategy, participation)
+        assert found.lower <= signed <= found.upper <= Fraction(found.stated) ** 2
+        if "Gram blocks" in found.rule:
+            assert absolute <= found.upper <= absolute * (1 + Fraction(1, 10**12))
+        assert not found.exact or Fraction(found.stated) ** 2 <= signed * (1 + Fraction(2, 10**9))
+        assert found.pattern in patterns_of(participation, 6)
+        signs = list(zip(found.pattern, found.signs, strict=True))
+        attained = sum(sum(sign * row[j] for j, sign in signs) ** 2 for row in fractions(dense))
+        assert attained * (1 - Fraction(1, 10**12)) <= found.lower <= attained
 
 
 @pytest.mark.parametrize("seed", range(3))

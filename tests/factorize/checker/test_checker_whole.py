@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checker_files import (
-    fractions,
     parts,
-    patterns_of,
-    random_result,
     sealed,
-    true_squares,
 )
 from specs import solved
 
@@ -39,54 +34,6 @@ from factorize.errors import (
 )
 from factorize.format.reading import read_array
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.toeplitz import ToeplitzMatrix
-
-MATRICES = {
-    "toeplitz with signs": [1.0, -0.5, 0.25, 0.4, -0.1, 0.3],
-    "monotone toeplitz": [1.0, 0.5, 0.25, 0.2, 0.1, 0.05],
-    "toeplitz that rises": [0.6, 0.0, 0.6, 0.1, 0.0, 0.9],
-}
-
-
-def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
-    assert strategy.reading.signed or (dense >= 0).all()
-    assert not np.tril(dense, -strategy.bandwidth).any()
-    bracket = squared_sensitivity(strategy, participation)
-    signed, absolute = true_squares(dense, participation)
-    assert bracket.lower <= signed <= bracket.upper
-    assert bracket.pattern in patterns_of(participation, len(dense))
-    if "Gram blocks" in bracket.rule:
-        assert absolute <= bracket.upper <= absolute * (1 + Fraction(1, 10**12))
-    if bracket.exact:
-        assert bracket.upper <= signed * (1 + Fraction(1, 10**8))
-    columns = fractions(dense)
-    image = [sum(s * row[j] for j, s in zip(bracket.pattern, bracket.signs, strict=True)) for row in columns]
-    attained = sum(entry**2 for entry in image)
-    assert attained * (1 - Fraction(1, 10**12)) <= bracket.lower <= attained
-
-
-@pytest.mark.parametrize("coefficients", MATRICES.values(), ids=MATRICES)
-def test_toeplitz_by_every_pattern(coefficients: list[float]) -> None:
-    n = len(coefficients)
-    array = ToeplitzMatrix(np.array(coefficients), n).dense()
-    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
-        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
-        for structure, tensors in (("toeplitz", {"coefficients": np.array(coefficients)}), ("dense", {"": array})):
-            check_against_every_pattern(Strategy(structure, tensors, n), array, participation)
-
-
-def test_columns_with_factors() -> None:
-    rng = np.random.default_rng(3)
-    scale = 2.0 ** rng.integers(-2, 3, 6)
-    for structure in ("dense", "toeplitz", "banded"):
-        inner = random_result(rng, structure, {"kind": "single"}, 6).strategy
-        exact = Strategy("scaled", {**inner.tensors(), "column_scale": scale}, 6)
-        for participation in (
-            {"kind": "single"},
-            {"kind": "fixed_epochs", "epochs": 3},
-            {"kind": "min_sep", "min_sep": 2},
-        ):
-            check_against_every_pattern(exact, inner.dense() * scale, participation)
 
 
 def turning(n: int) -> dict[str, np.ndarray]:
