@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 
@@ -71,8 +70,9 @@ def test_refuses_a_text_that_is_too_long() -> None:
         10**15 - 1,
         1 - 10**15,
         ["caf\u00e9", "\ud7ff\ue000"],
+        "[" * 50 + '"[[[',
     ],
-    ids=["depth", "lists", "objects", "string", "integer", "negative", "letters"],
+    ids=["depth", "lists", "objects", "string", "integer", "negative", "letters", "brackets in a string"],
 )
 def test_what_just_keeps_the_rules_is_read(value: object) -> None:
     assert read_json(json.dumps(value)) == value
@@ -84,15 +84,6 @@ def test_a_lone_surrogate_in_a_python_string_is_refused() -> None:
         read_json('{"k": "\ud800"}')
 
 
-def test_brackets_inside_strings_are_no_nesting() -> None:
-    assert read_json('{"k": "' + "[" * 50 + '\\"[[["}') == {"k": "[" * 50 + '"[[['}
-
-
-def test_reads_what_the_standard_reader_reads() -> None:
-    text = '{"a": [1, -2.5, 1e-9, true, null, "caf\\u00e9"], "b": {"c": []}}'
-    assert read_json(text) == json.loads(text)
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_reals_read_back_as_the_same_double(value: float) -> None:
     assert struct.pack("<d", read_json(canonical_json(value))) == struct.pack("<d", value)
@@ -102,10 +93,6 @@ def test_reals_read_back_as_the_same_double(value: float) -> None:
 def test_key_order_does_not_matter(value: dict[str, int]) -> None:
     assert json_digest(value) == json_digest(dict(reversed(value.items())))
     assert canonical_json(value) == json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def test_a_digest_of_plain_data_is_that_of_its_canonical_text() -> None:
-    assert json_digest({"b": 1.0, "a": []}) == hashlib.sha256(b'{"a":[],"b":1.0}').hexdigest()
 
 
 def test_canonical_json_refuses_infinity() -> None:
@@ -127,10 +114,6 @@ def test_check_digest_refuses_without_repeating_the_text(text: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
         check_digest(text)
     assert not text or text not in str(caught.value)
-
-
-def test_check_digest_returns_a_digest() -> None:
-    assert check_digest("0" * 63 + "f") == "0" * 63 + "f"
 
 
 def test_canonical_json_is_sorted_and_ascii_at_every_depth() -> None:

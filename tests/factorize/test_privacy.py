@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import dp_accounting
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.participation import Single
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
-from factorize.structures.dense import DenseMatrix
 
 CONTRACT_KEYS = [
     "noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",
@@ -63,14 +60,6 @@ def test_replace_one_doubles_sigma_and_keeps_the_noise_multiplier() -> None:
     assert (replaced.noise_multiplier, replaced.mu, replaced.epsilon) == (
         zero_out.noise_multiplier, zero_out.mu, zero_out.epsilon,
     )  # fmt: skip
-
-
-def test_sigma_of_sums_knows_no_divisor_and_sigma_of_means_is_divided_by_it() -> None:
-    sums = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5)
-    means = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5, divisor=4)
-    assert (sums.sigma_of_sums, sums.sigma_of_means, sums.divisor) == (1.0, None, None)
-    assert (means.sigma_of_sums, means.sigma_of_means, means.divisor) == (1.0, 0.25, 4)
-    assert not hasattr(sums, "sigma") and not hasattr(sums, "batch_size")
 
 
 def test_noise_for_means_without_a_divisor_is_refused() -> None:
@@ -224,13 +213,6 @@ def test_what_is_no_calibration_is_refused(given: dict[str, Any], words: str, fi
     with pytest.raises((InvalidParameter, UnsupportedAdjacency), match=words) as caught:
         calibrate(options.pop("sensitivity"), TARGET, **options)
     assert caught.value.field == field
-
-
-def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
-    sensitivity = sensitivity_of(DenseMatrix(np.array([[3.0, 0.0], [4.0, 1.0]])), Single())
-    document = calibrate(sensitivity, PrivacyTarget(mu=1.0)).document()
-    assert 5.0 <= document["sigma_of_sums"] <= 5.0 * (1 + 1e-11)
-    assert document["participation"]["kind"] == "single"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from factorize.client import allowances
 from factorize.client.allowances import raised
-from factorize.client.noise_source import noise_source
 from factorize.client.recurrences.banded import BandedRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence
 from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
@@ -18,8 +17,6 @@ from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.state_rounding import Deviation
 from factorize.client.recurrences.tree import TreeRecurrence
-from factorize.errors import UnsupportedProblem
-from factorize.format.manifest import ENDLESS
 
 UNIT, ONE = 2.0**-24, 2.0**-40
 """Of a state and of one operation, in what is worked out by hand below."""
@@ -36,11 +33,6 @@ def buffered(n: int = 3) -> BufferedRecurrence:
 
 def inverse_banded(n: int) -> InverseBandedToeplitzRecurrence:
     return InverseBandedToeplitzRecurrence.of_tensors({"inverse_coefficients": np.array([1.0, 2.0, -2.0])}, n)
-
-
-def test_noise_without_end_and_without_a_recurrence_is_refused():
-    with pytest.raises(UnsupportedProblem, match="the noise of nu_toeplitz without end takes all .* use blt"):
-        noise_source("nu_toeplitz", {"nu": np.array([0.5])}, ENDLESS, "")
 
 
 class TestSpreadByHand:

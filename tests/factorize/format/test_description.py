@@ -14,14 +14,11 @@ from checker_files import random_result
 from factorize.encoding import canonical_json, tensor_digest
 from factorize.errors import CorruptObject
 from factorize.format.description import (
-    Sides,
     check_claim,
     check_description,
     check_participation,
     named_tensors,
     sides_of,
-    structures,
-    suffixes,
 )
 from factorize.format.manifest import manifest_digest
 from factorize.format.reading import evidence_of, matrix_of, read_manifest
@@ -52,20 +49,6 @@ def put(manifest: dict[str, Any], path: str, value: Any) -> None:
         del manifest[last]
     else:
         manifest[last] = value
-
-
-@pytest.mark.parametrize(
-    ("workload", "sides"),
-    [
-        ({"kind": "prefix", "n": 5}, (5, 5)),
-        ({"kind": "matrix", "shape": [3, 4], "n": 9}, (3, 4)),
-        ({"kind": "prefix", "n": "unbounded"}, (None, None)),
-        ({"kind": "matrix", "shape": [1, 1]}, (1, 1)),
-    ],
-)
-def test_sizes(workload: Any, sides: Any) -> None:
-    found = sides_of({"workload": workload})
-    assert found == sides and found.of("B") == sides and found.of("C") == found.of("C_inv") == (sides[1], sides[1])
 
 
 @pytest.mark.parametrize("shape", ["44", None, [4], [4, 4, 4], [0, 4], [4, 0], [4, 4.0], [True, 4], ["unbounded", 4]])
@@ -112,14 +95,6 @@ def test_what_is_refused(manifest: dict[str, Any], path: str, value: Any, messag
     with pytest.raises((CorruptObject, TypeError)) as refusal:
         check_description(manifest)
     assert message in str(refusal.value)
-
-
-def test_without_end() -> None:
-    assert structures("C", Sides(None, None)) == ("blt", "nu_toeplitz")
-    assert structures("C", Sides(4, 4))[-1] == "scaled" and "blt" in structures("C", Sides(4, 4))
-    assert structures("B", Sides(4, 4)) == ("dense", "toeplitz") and structures("B", Sides(3, 4)) == ("dense",)
-    assert suffixes("tree") == [("tree.nodes", "tree.restart"), ("", "tree.nodes", "tree.restart")]
-    assert ("coefficients", "column_scale") in suffixes("scaled") and suffixes("blt") == [("theta", "omega")]
 
 
 def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:

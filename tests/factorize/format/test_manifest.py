@@ -12,7 +12,7 @@ from store_cases import factorization
 from factorize import solvers
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject
-from factorize.format.manifest import ENDLESS, StoredFile, check_manifest, manifest_digest, steps_of
+from factorize.format.manifest import StoredFile, check_manifest, manifest_digest
 
 DIGEST = "0" * 64
 
@@ -79,19 +79,8 @@ def test_what_solvers_record_is_known():
         check_manifest(found.manifest)
 
 
-@pytest.mark.parametrize("files", [None, [], [{}], [{"sha256": "x", "bytes": 1}], [{"sha256": DIGEST}]])
-def test_a_manifest_without_a_file_is_refused(files):
-    with pytest.raises(CorruptObject, match="names no file"):
-        StoredFile.of({"files": files})
-
-
 @pytest.mark.parametrize("length", [0, -1, 1.0, True, "9" * 99])
 def test_the_length_of_a_file_is_a_positive_integer(length):
     with pytest.raises(CorruptObject, match="the length is an integer > 0"):
         StoredFile.of({"files": [{"sha256": DIGEST, "bytes": length}]})
     assert StoredFile.of({"files": [{"sha256": DIGEST, "bytes": 1}]}) == StoredFile(DIGEST, 1)
-
-
-def test_the_steps_are_the_columns_of_c_or_without_end():
-    assert steps_of({"matrices": {"C": {"shape": [5, 7]}}}) == 7
-    assert steps_of({"matrices": {"C": {"shape": [None, None]}}}) == ENDLESS == 999_999_999_999_999

@@ -17,7 +17,6 @@ from factorize.checker.report import Report
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
-    CorruptObject,
     FactorizeError,
     InvalidParameter,
     InvalidSpec,
@@ -33,7 +32,6 @@ from factorize.solvers import compare as compare_mechanisms
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 from factorize.structures.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
-from factorize.structures.layouts import build_matrix
 
 BLT = {"kind": "blt", "buffers": 3}
 SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
@@ -191,12 +189,6 @@ class TestRefusals:
         found.manifest["digest"] = manifest_digest(found.manifest)
         with pytest.raises(CertificateError, match="a loss is stated as finite"):
             found.verify()
-
-    def test_structures_that_end_do_not_go_on(self):
-        with pytest.raises(CorruptObject, match="is none of blt, nu_toeplitz"):
-            build_matrix("toeplitz", {"coefficients": np.ones(3)}, None)
-        with pytest.raises(CorruptObject, match="lacks"):
-            build_matrix("nu_toeplitz", {}, None)
 
 
 class TestExactly:

@@ -12,7 +12,7 @@ from specs import spec_of
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
-from factorize.errors import CertificateError, InvalidStrategy
+from factorize.errors import CertificateError
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
@@ -84,9 +84,3 @@ class TestFiles:
         found = load(tmp_path / "f.safetensors")
         assert found.strategy.lag == 6 and found.certificate.sensitivity != made.certificate.sensitivity
         assert found.verify().sensitivity == found.certificate.sensitivity
-
-    @pytest.mark.parametrize("lag", [[0.0], [1.5], [25.0], [-1.0], [1.0, 2.0], [2.0**60], [np.nan]])
-    def test_a_lag_that_is_none(self, lag):
-        parts = cases.likely(24).tensors() | {"lag": np.array(lag)}
-        with pytest.raises(InvalidStrategy, match="lag|NaN"):
-            RedrawnMatrix(*parts.values())

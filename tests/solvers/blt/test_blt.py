@@ -4,13 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from specs import solved, spec_of
+from specs import solved
 
 from factorize.certificate.certificate import certify
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import UnsupportedProblem
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
@@ -29,16 +25,6 @@ def best(buffers, n, *, mean, separation=None, count=1):
     return math.exp(found.value), loss.parameters.at(found.variables)
 
 
-decays = st.lists(st.integers(0, 1000), min_size=1, max_size=4, unique=True).map(lambda v: np.array(v) / 1000)
-
-
-@st.composite
-def matrices(draw, largest=9):
-    theta = draw(decays)
-    omega = np.array(draw(st.lists(st.floats(0, 1), min_size=len(theta), max_size=len(theta))))
-    return BltMatrix(theta, omega / len(theta), draw(st.integers(1, largest)))
-
-
 class TestMatrix:
     def test_published_vector(self, vectors):
         expected = vectors["H.blt"]
@@ -49,29 +35,6 @@ class TestMatrix:
             sum(w * t**i for w, t in zip(expected["omega_hat"], expected["theta_hat"], strict=True)) for i in range(7)
         ]
         assert matrix.inverse_rows(7, 8)[0, ::-1] == pytest.approx([1.0, *other], rel=1e-7)
-
-    @settings(max_examples=40)
-    @given(matrices(), st.integers(1, 9), st.integers(1, 9))
-    def test_sensitivity_against_every_pattern(self, matrix, separation, most):
-        n = matrix.n
-        separation = min(separation, n)
-        cases = [
-            (
-                {"kind": "min_sep", "min_sep": separation, "max_participations": most},
-                min_sep_patterns(n, separation, most),
-            )
-        ]
-        cases += [
-            ({"kind": "fixed_epochs", "epochs": k}, fixed_epoch_patterns(n, k)) for k in range(1, n + 1) if n % k == 0
-        ]
-        for participation, patterns in cases:
-            spec = spec_of(n, participation=participation)
-            found, true = sensitivity_of(matrix, spec.participation), absolute_sensitivity(matrix.dense(), patterns)
-            assert found.value >= true * (1 - 1e-14)
-            if found.kind == "exact":
-                assert found.value == pytest.approx(true, rel=1e-13)
-            else:
-                assert matrix.omega.sum() > 1
 
 
 class TestOptimum:
