@@ -57,6 +57,7 @@ class _Work:
         wide, narrow = (classes, side * epochs * WIDTH), (classes, epochs**2 * WIDTH)
         self.gains, self.starts, self.seen = _empty(wide), _empty(wide), _empty(narrow)
         self.sums = np.empty((4, classes, epochs, epochs))
+        self.scratch = _empty((7, side * epochs * WIDTH))
         self.ends = (_empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)))
 
 
@@ -237,9 +238,11 @@ class RecursionRing:
 
     def _spread(self, sweeps: Sequence[_Sweep], chunks: Sequence[NDArray[np.int64]], gram: Array) -> None:
         follow, feed, _, _ = self._folded
+        scratch = _empty((2, self.states * self.epochs * WIDTH))
         for chunk in chunks:
             for s in sweeps:
-                kernels.spread_out(follow, feed, s.gains, s.starts, s.adjoints, s.states, s.squares, chunk, gram)
+                responses = s.adjoints, s.states
+                kernels.spread_out(follow, feed, s.gains, s.starts, *responses, s.squares, chunk, gram, scratch)
 
     def _sweeps(self, inverse: Array, poles: Poles, *, keep: bool) -> tuple[Array, Array, list[_Sweep]]:
         """The sums of `gradient`, and what is kept of each group of poles."""
@@ -272,11 +275,14 @@ class RecursionRing:
             t, w = poles.nodes[part], poles.weights[part]
             if kept is not None:
                 gains, starts, adjoints, states = (_empty(work.gains.shape) for _ in range(4))
-            kernels.forward(follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *work.ends)
+            kernels.forward(
+                follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *work.ends, work.scratch
+            )
             p, phi, o = _closed(*work.ends, states=feed.shape[2], side=self.states)
             squares, keep = w / t**2, kept is not None
+            ends, rows = (p, phi, o), (adjoints, states)
             kernels.backward(
-                follow, feed, gains, seen, starts, p, phi, o, squares, w / t, later_x, later_y, adjoints, states, keep
+                follow, feed, gains, seen, starts, *ends, squares, w / t, later_x, later_y, *rows, keep, work.scratch
             )
             if kept is not None:
                 kept.append(_Sweep(gains, starts, adjoints, states, squares))

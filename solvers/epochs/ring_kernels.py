@@ -16,7 +16,7 @@ from factorize.numbers.compiling import plain
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.compiled import compiled, part
 from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
-from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
+from factorize.solvers.methods.lanes import load, reciprocal, spread, store, total
 
 
 @compiled
@@ -36,6 +36,7 @@ def forward(
     covariance: Array,
     transition: Array,
     information: Array,
+    scratch: Array,
 ) -> None:
     """Filter the classes from the last to the first, given the states at the end of all epochs.
 
@@ -61,12 +62,12 @@ def forward(
         covariance: out, P after the first class, shape (S S lanes,).
         transition: out, Phi, shape (S S lanes,).
         information: out, O, shape (S S lanes,).
+        scratch: shape (5, S k lanes).
     """
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)
-    cross, watched = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
-    column, before, after = np.empty(q * WIDTH), np.empty(k * k * WIDTH), np.empty(k * k * WIDTH)
+    cross, watched, column, before, after = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     covariance[:] = 0.0
     transition[:] = 0.0
     information[:] = 0.0
@@ -135,6 +136,7 @@ def backward(
     adjoints: Array,
     states: Array,
     keep: bool,
+    scratch: Array,
 ) -> None:
     """Smooth from the first class to the last: U = (M + W^-1 / t)^-1 within the classes.
 
@@ -159,13 +161,13 @@ def backward(
         adjoints: out if kept, F^T H - B^T U by class, shape (b, S k lanes).
         states: out if kept, Y O' - K^T Phi' / 2, how the states at the ends respond, shape (b, S k lanes).
         keep: whether `adjoints` and `states` are written.
+        scratch: shape (7, S k lanes).
     """
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)
-    left, joint, both = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
-    begun, moved = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
-    inner, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
+    left, joint, both, begun = scratch[0], scratch[1], scratch[2], scratch[3]
+    moved, inner, column = scratch[4], scratch[5], scratch[6]
     for c in range(b):
         gain, start = gains[c], starts[c]
         multiply(information, side, one, gain, one, k, left, side, k, side, 1.0, yes, no)
@@ -246,6 +248,7 @@ def spread_out(
     squares: Array,
     classes: NDArray[np.int64],
     gram: Array,
+    scratch: Array,
 ) -> None:
     """Add ``sum w / t^2 U`` between different classes: rows of later classes, columns of the classes given.
 
@@ -261,11 +264,12 @@ def spread_out(
         squares: w / t^2 of eight poles.
         classes: the columns to fill, ascending.
         gram: in the order of the classes, shape (n, n).
+        scratch: shape (2, S k lanes).
     """
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)
-    block, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
+    block, column = scratch[0], scratch[1]
     weight = load(squares, 0)
     for c in range(classes[0] + 1, b):
         for index in range(classes.size):
