@@ -1,7 +1,7 @@
 """The pool: pairs of workers that stay, and places for what is admitted by memory and processors.
 
 A pair is a solver and a prover, two processes. Small questions share pairs, one question at a time; what is large gets
-a pair of its own, which ends with it. A pair near its last answer is replaced by one that was warmed up meanwhile.
+a pair of its own, which ends with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from factorize.api.workers.worker import PROVER, SOLVER, Worker
-from factorize.api.workers.worker_process import MOST_ANSWERS, MOST_BYTES
+from factorize.api.workers.worker_process import MOST_BYTES
 from factorize.errors import FactorizeError
 from factorize.storage.store import open_store
 
@@ -30,7 +30,6 @@ PUBLISHERS = 8
 IDLE_SECONDS = 120.0
 WARM_SECONDS = 120.0
 """For each question of a warm-up: a solver that never answers must not keep calls from a pair of their own."""
-_AGED = MOST_ANSWERS * 3 // 4
 _WARM_MECHANISMS: tuple[dict[str, str], ...] = (
     {"kind": "dense"},
     {"kind": "square_root"},
@@ -49,11 +48,6 @@ class Pair:
     def __init__(self, modules: tuple[str, str]) -> None:
         self.solver, self.prover = Worker(modules[0]), Worker(modules[1])
         self.used = time.monotonic()
-
-    @property
-    def aged(self) -> bool:
-        """Whether another should be there before long."""
-        return max(self.solver.answers, self.prover.answers) >= _AGED
 
     def start(self) -> None:
         """Start both processes, which import what they need meanwhile."""
@@ -166,7 +160,7 @@ class Pool:
     def warm_up(self) -> None:
         """Have a pair made ready; does not wait for it."""
         with self._lock:
-            if not self._closed and (self._warming is None or not self._warming.is_alive()):
+            if not self._closed and self._warming is None:
                 self._warming = threading.Thread(target=self._warm, name="warming", daemon=True)
                 self._warming.start()
 
@@ -285,16 +279,10 @@ class Pool:
                 self._idle.append(pair)
         if not keep:
             self._close([pair])
-        elif pair.aged:
-            self.warm_up()
 
     def _warm(self) -> None:
         pair = self._taken(fresh=True)
         pair.warm_up()
-        with self._lock:
-            old = [pair for pair in self._idle if pair.aged]
-            self._idle = [pair for pair in self._idle if not pair.aged]
-        self._close(old)
         self._give_back(pair, fresh=False)
 
     def _close(self, pairs: list[Pair]) -> None:

@@ -49,8 +49,6 @@ class Worker:
         self._release: weakref.finalize[Any, Worker] | None = None
         self._unread = b""
         self._closed = False
-        self.answers = 0
-        """How many the present process has given."""
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +89,6 @@ class Worker:
             except BaseException:
                 self._end()
                 raise
-            self.answers += 1
             if event["event"] == "failed":
                 named = event["error"]
                 error = refused(named["type"], named["message"], named["field"], memory_mb=memory_mb)
@@ -120,7 +117,7 @@ class Worker:
             if self._closed:
                 raise stopped(Ending.CANCELLED, memory_mb=0, seconds=0.0)
             if self._process is None:
-                self.answers, self._unread = 0, b""
+                self._unread = b""
                 errors, (theirs, watch) = tempfile.TemporaryFile("ab+"), os.pipe()
                 try:
                     self._process = subprocess.Popen(

@@ -6,8 +6,8 @@
 * ``{"event": "done", "answer": ..., "worn": ...}``, or ``{"event": "failed", "error": {"type", "message", "field"}}``.
 
 An error that is none of ours ends the process, with its traceback on stderr. The process is `worn`, and is replaced,
-once it has answered a thousand questions or holds more than 1 GiB. It ends when its parent does, whatever it does: on
-Linux by SIGIO from a pipe that the parent holds, even within a routine that keeps the interpreter's lock.
+once it holds more than 1 GiB. It ends when its parent does, whatever it does: on Linux by SIGIO from a pipe that the
+parent holds, even within a routine that keeps the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from typing import Any, Protocol
 from factorize.errors import FactorizeError
 
 Document = dict[str, Any]
-MOST_ANSWERS = 1000
 MOST_BYTES = 1 << 30
 SPARE_MB = 384
 """Beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
@@ -77,17 +76,16 @@ def main(name: str, watch: int) -> None:
     """
     _end_with_parent(watch)
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
-    stream, answered = _Stream(), 0
+    stream = _Stream()
     module = import_module(name)
     module.make_ready()
     gc.freeze()
     for line in sys.stdin:
         document = json.loads(line)
-        answered += 1
-        _answer(document, module.QUESTIONS[document["question"]], stream, answered)
+        _answer(document, module.QUESTIONS[document["question"]], stream)
 
 
-def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream, answered: int) -> None:
+def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream) -> None:
     try:
         with _limited(document["memory_mb"], document["threads"]):
             answer = question(document["request"], stream.tell)
@@ -96,8 +94,7 @@ def _answer(document: Document, question: Callable[[Document, Tell], Any], strea
         field = getattr(error, "field", None)
         stream.say("failed", error={"type": kind, "message": str(error), "field": field})
     else:
-        worn = answered >= MOST_ANSWERS or _status_bytes("VmRSS:") > MOST_BYTES
-        stream.say("done", answer=answer, worn=worn)
+        stream.say("done", answer=answer, worn=_status_bytes("VmRSS:") > MOST_BYTES)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A worker that does what it is told: answers, refuses, prints, allocates, crashes or sleeps."""
+"""A worker that does what it is told: answers, refuses, prints, allocates, wears out, crashes or sleeps."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def do(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
             os._exit(request["status"])
         case "allocate":
             bytearray(request["mib"] << 20)
+        case "wear":
+            sys.modules["__main__"].MOST_BYTES = 0
         case "flood":
             for _ in range(200):
                 sys.stdout.write("y" * 100_000)

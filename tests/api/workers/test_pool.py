@@ -1,4 +1,4 @@
-"""The pool: places by memory and processors in order of rank, pairs that are shared, fresh or replaced, and its end."""
+"""The pool: places by memory and processors in order of rank, pairs that are shared or fresh, and its end."""
 
 from __future__ import annotations
 
@@ -102,14 +102,6 @@ def test_solver_and_prover_are_two_processes_that_stay_and_a_fresh_pair_is_nobod
     assert len(set(first)) == 2 and pids(pool) == first
     other = pids(pool, fresh=True)
     assert not set(other) & set(first) and pids(pool) == first
-
-
-def test_a_pair_near_its_last_answer_is_replaced_by_another(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_AGED", 2)
-    first = pids(pool)
-    assert pids(pool) == first
-    wait_for(lambda: not any(pair.aged for pair in pool._idle))
-    assert not set(pids(pool)) & set(first)
 
 
 def test_pairs_that_nobody_needs_end_but_for_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
