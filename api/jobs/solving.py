@@ -98,7 +98,6 @@ def run(
         reports.look()
         return cancelled()
 
-    digest, error, ending = None, None, Ending.DONE
     try:
         manifest = published(
             "solve",
@@ -111,15 +110,14 @@ def run(
             threads=job.threads,
             cancelled=over,
         )
-        digest = manifest["digest"]
     except WorkerEnded as failure:
-        ending, error = failure.ending, {"type": failure.kind, "message": str(failure)}
+        error = {"type": failure.ending.name.lower(), "message": str(failure)}
+        return SolveEnding(failure.ending, None, error, time.monotonic() - began)
     except FactorizeError as failure:
-        ending, error = Ending.FAILED, {"type": failure.slug, "message": str(failure)[:2000]}
+        error = {"type": failure.slug, "message": str(failure)[:2000]}
+        return SolveEnding(Ending.FAILED, None, error, time.monotonic() - began)
     seconds = time.monotonic() - began
-    if error is not None:
-        return SolveEnding(ending, None, error, seconds)
-    return SolveEnding(ending, digest, None, seconds, stages.timings(), reports.newest)
+    return SolveEnding(Ending.DONE, manifest["digest"], None, seconds, stages.timings(), reports.newest)
 
 
 class _Reports:

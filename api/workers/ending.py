@@ -37,14 +37,13 @@ class WorkerEnded(LimitExceeded):
     """A worker was ended, or ended by itself, without an answer.
 
     Args:
-        ending: why.
-        kind: the same for programs, as it stands in a job's error.
+        ending: why; its name is the type of a job's error.
         message: the same for people.
     """
 
-    def __init__(self, ending: Ending, kind: str, message: str) -> None:
+    def __init__(self, ending: Ending, message: str) -> None:
         super().__init__(message[:_MESSAGE_LIMIT])
-        self.ending, self.kind = ending, kind
+        self.ending = ending
 
 
 def without_places(message: str) -> str:
@@ -61,9 +60,9 @@ def stopped(reason: Ending, *, memory_mb: int, seconds: float) -> WorkerEnded:
         seconds: its wall limit.
     """
     if reason is Ending.OUT_OF_MEMORY:
-        return WorkerEnded(reason, "out_of_memory", _memory(memory_mb))
+        return WorkerEnded(reason, _memory(memory_mb))
     message = f"{reason.value} (it was {seconds:g} s)" if reason is Ending.TIMEOUT else reason.value
-    return WorkerEnded(reason, reason.name.lower(), message)
+    return WorkerEnded(reason, message)
 
 
 def died(status: int, errors: str, *, memory_mb: int) -> WorkerEnded:
@@ -76,17 +75,17 @@ def died(status: int, errors: str, *, memory_mb: int) -> WorkerEnded:
     """
     last = errors.splitlines()[-1].strip() if errors else ""
     if any(text in errors for text in _OUT_OF_MEMORY_TEXTS):
-        return WorkerEnded(Ending.OUT_OF_MEMORY, "out_of_memory", f"{_memory(memory_mb)} ({last})")
+        return WorkerEnded(Ending.OUT_OF_MEMORY, f"{_memory(memory_mb)} ({last})")
     if status >= 0:
         message = f"the solver process ended with exit status {status} and without a result"
-        return WorkerEnded(Ending.FAILED, "failed", f"{message}: {last or 'it wrote nothing to stderr'}")
+        return WorkerEnded(Ending.FAILED, f"{message}: {last or 'it wrote nothing to stderr'}")
     name = signal.Signals(-status).name
     if -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        return WorkerEnded(Ending.INTERRUPTED, "interrupted", f"{Ending.INTERRUPTED.value} ({name})")
+        return WorkerEnded(Ending.INTERRUPTED, f"{Ending.INTERRUPTED.value} ({name})")
     hint = ", perhaps by the kernel because the machine ran out of memory" if -status == signal.SIGKILL else ""
     hint += f" ({last})" if last else ""
     message = f"the solver process was killed by {name}{hint}; {Ending.CRASHED.value}"
-    return WorkerEnded(Ending.CRASHED, "crashed", message)
+    return WorkerEnded(Ending.CRASHED, message)
 
 
 def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> FactorizeError:
@@ -99,7 +98,7 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         memory_mb: what the question was admitted with, in units of 2^20 bytes.
     """
     if _OUT_OF_MEMORY_TYPES.fullmatch(kind):
-        return WorkerEnded(Ending.OUT_OF_MEMORY, "out_of_memory", f"{_memory(memory_mb)} ({message})")
+        return WorkerEnded(Ending.OUT_OF_MEMORY, f"{_memory(memory_mb)} ({message})")
     error = _kinds(FactorizeError).get(kind, SolveFailed)
     if issubclass(error, InvalidSpec):
         return error([Violation(field or "", message.removeprefix(f"{field}: "))])
