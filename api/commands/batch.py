@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,14 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt
 from factorize.api.terminal.sources import existing_results, open_results
-from factorize.errors import FactorizeError, InvalidParameter, ServiceUnreachable
+from factorize.errors import FactorizeError, ServiceUnreachable
 
 if TYPE_CHECKING:
-    from factorize.api.commands.batch_solving import Ended, LocalLanes, RemoteLanes
+    from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
-    from factorize.spec import Spec
     from factorize.storage.store import Store
 
     Open = Callable[[Display], LocalLanes | RemoteLanes]
@@ -74,7 +73,7 @@ def batch(
         items, width, stored = _expand(specs, None, Pace()), 1, remote.status
         lanes = partial(RemoteLanes, service)
         if dry_run:
-            _price(specs, items, remote)
+            _price(items, remote)
     else:
         results = existing_results(store) if dry_run else open_results(store, create=True)
         processors = load_settings().processors
@@ -85,7 +84,7 @@ def batch(
             lanes = partial(LocalLanes, results, processors=processors)
     cost = _cost(items, width)
     _show_expansion(items, cost if service is None or dry_run else None)
-    end = None if dry_run or lanes is None else _run(specs, items, lanes)
+    end = None if dry_run or lanes is None else _run(items, lanes)
     for path in reports:
         _write(path, items, stored)
     interrupted = isinstance(end, KeyboardInterrupt)
@@ -115,7 +114,7 @@ def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
         item = _item(entry, results, pace)
         if item.spec_digest is not None:
             if item.spec_digest in seen:
-                item.state = "duplicate"
+                item.state, item.spec = "duplicate", None
             seen.add(item.spec_digest)
         items.append(item)
     return items
@@ -131,7 +130,7 @@ def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
         known = None if results is None else results.find(spec)
     except FactorizeError as error:
         return Item(entry.label, "bad", error=error)
-    item = Item(entry.label, "cached" if known else "to solve", spec.digest, known)
+    item = Item(entry.label, "cached" if known else "to solve", spec.digest, known, spec=None if known else spec)
     if known is None:
         with suppress(FactorizeError):  # too large: the solve says so
             needed = estimate(spec)
@@ -156,18 +155,18 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
 
 
-def _run(path: Path, items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:
+def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:
     """Solve what is to be solved; return what has ended that early."""
     from factorize.api.commands.batch_solving import solve_all
 
-    waiting = sum(item.state == "to solve" for item in items)
+    waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
-        with prompt_interrupt(), display(total=waiting) as shown:
+        with prompt_interrupt(), display(total=len(waiting)) as shown:
 
             def ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> None:
                 shown.finish(_ended(item, outcome, seconds))
 
-            solve_all(_planned(path, items, ended), lanes(shown), ended)
+            solve_all(waiting, lanes(shown), ended)
     except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":
@@ -187,21 +186,6 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
     return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
 
 
-def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[tuple[Item, Spec]]:
-    """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
-    from factorize.api.local import choose
-    from factorize.api.terminal.spec_lists import each_spec
-
-    for item, entry in zip(items, each_spec(path), strict=True):
-        if item.state != "to solve":
-            continue
-        spec = None if entry.spec is None else choose(entry.spec)
-        if spec is None or spec.digest != item.spec_digest:
-            ended(item, InvalidParameter(f"{path} was changed while it was read; start the batch again"), 0.0)
-        else:
-            yield item, spec
-
-
 def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
 
@@ -215,13 +199,11 @@ def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]
     write_report(path, ((item.document(), manifest(item)) for item in items))
 
 
-def _price(path: Path, items: list[Item], service: Service) -> None:
+def _price(items: list[Item], service: Service) -> None:
     """Ask a service what it knows, and what the rest would cost it."""
-    from factorize.api.terminal.spec_lists import each_spec
-
-    for item, entry in zip(items, each_spec(path), strict=True):
-        if item.state == "to solve" and entry.spec is not None:
-            document = service.canonicalize(entry.spec)
+    for item in items:
+        if item.spec is not None:
+            document = service.canonicalize(item.spec)
             item.state = "cached" if document["known"] else item.state
             item.seconds, item.bytes = document["estimate"]["until_done"], document["estimate"]["bytes"]
 

@@ -7,11 +7,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.api.terminal.output import error_document, error_lines
 from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from factorize.spec import Spec
 
 GOOD = ("solved", "cached", "to solve", "duplicate")
 STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
@@ -49,7 +52,7 @@ Row = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 
 @dataclass(slots=True)
 class Item:
-    """One entry of the list and what became of it; the spec itself is read again when its turn comes.
+    """One entry of the list and what became of it.
 
     Attributes:
         label: where it stands in the list.
@@ -59,6 +62,7 @@ class Item:
         seconds: the estimate.
         bytes: the estimate.
         error: why it is bad or has failed.
+        spec: what is to be solved, its mechanism named.
     """
 
     label: str
@@ -68,6 +72,7 @@ class Item:
     seconds: float = 0.0
     bytes: int = 0
     error: Exception | None = None
+    spec: Spec | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
