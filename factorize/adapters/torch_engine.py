@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,14 +50,14 @@ class DeviceSource(Checkpointed):
         self._recurrence = source.recurrence()
         precision, self.allowance = choose_precision(self._recurrence, calibration, precision, draws=SINGLE)
         self.sigma = raised(calibration.sigma_of_sums, self.allowance)
-        self.step, self.steps = 0, self._recurrence.steps
+        self.steps = self._recurrence.steps
         self._device, self._normals = device, device_normals(seed, source.digest, device)
         self._parts = region.parts(self._normals.block)
         shape = self._recurrence.vectors, region.size
         self._state = torch.zeros(shape, device=device, dtype=getattr(torch, precision))
         self._drawn = torch.empty(self._normals.block, device=device)
         self._flat = torch.empty(region.size, device=device)
-        self._header = {
+        self._stated = {
             "version": _VERSION,
             "steps": self.steps,
             "size": size,
@@ -73,15 +72,19 @@ class DeviceSource(Checkpointed):
     def next(self) -> torch.Tensor:
         """Return a step's noise, float32, in memory that the next call may write again."""
         self._refuse_past(self.step + 1)
-        plan = StepPlan.of(self._recurrence, self.step)
+        self._move(self.step)
+        self.step += 1
+        return self._flat
+
+    def _move(self, step: int) -> None:
+        """Make the noise of a step in the memory that `next` returns."""
+        plan = StepPlan.of(self._recurrence, step)
         with torch.no_grad():
             update = _Update(plan, self._device)
-            wanted = [(self.step, self.sigma * plan.gain), *((earlier, self.sigma) for earlier in plan.steps)]
+            wanted = [(step, self.sigma * plan.gain), *((earlier, self.sigma) for earlier in plan.steps)]
             for part in self._parts:
                 draws = [self._draw(*each, part) for each in wanted]
                 update.apply(self._flat[part.at], self._state[:, part.at], draws)
-        self.step += 1
-        return self._flat
 
     def _draw(self, step: int, factor: float, part: BlockPart) -> torch.Tensor:
         """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
@@ -94,23 +97,8 @@ class DeviceSource(Checkpointed):
         """A copy of the state's own memory, shape (vectors, entries)."""
         return self._state.cpu().numpy()
 
-    def header(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint of a step says of the noise, as plain data."""
-        return {**self._header, "step": step}
-
-    def restore(self, step: int, vectors: np.ndarray | None) -> None:
-        """Go to a step with vectors that were checked; None makes them again."""
-        if vectors is None:
-            self.step = 0
-            self._state.zero_()
-            self._advance_to(step)
-            return
-        self._state.copy_(torch.from_numpy(vectors))
-        self.step = step
-
-    def _advance_to(self, step: int) -> None:
-        while self.step < step:
-            self.next()
+    def _begin(self, vectors: np.ndarray | None) -> None:
+        self._state.zero_() if vectors is None else self._state.copy_(torch.from_numpy(vectors))
 
 
 class _Update:

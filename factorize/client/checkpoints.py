@@ -21,8 +21,10 @@ class Checkpointed(ABC):
         steps: n, after which it refuses.
     """
 
-    step: int
+    step: int = 0
     steps: int
+    _stated: dict[str, Any]
+    """What every checkpoint of this noise says of it."""
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -93,22 +95,33 @@ class Checkpointed(ABC):
                 )
         return step
 
+    def header(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of a step says of the noise, as plain data."""
+        return {**self._stated, "step": step}
+
+    def restore(self, step: int, vectors: np.ndarray | None) -> None:
+        """Go to a step with vectors that were checked to be its state; None makes them again."""
+        self._begin(vectors)
+        self.step = 0 if vectors is None else step
+        self._advance_to(step)
+
     @property
     @abstractmethod
     def vectors(self) -> np.ndarray | None:
         """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
 
     @abstractmethod
-    def header(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint of a step says of the noise, as plain data."""
+    def _begin(self, vectors: np.ndarray | None) -> None:
+        """Put vectors into the state; zeros, as before step 0, for None."""
 
     @abstractmethod
-    def restore(self, step: int, vectors: np.ndarray | None) -> None:
-        """Go to a step with vectors that were checked to be its state; None makes them again."""
+    def _move(self, step: int) -> None:
+        """Bring the state from a step to the one after it."""
 
-    @abstractmethod
     def _advance_to(self, step: int) -> None:
-        """Go on to a later step, whose noise then comes next."""
+        while self.step < step:
+            self._move(self.step)
+            self.step += 1
 
     def close(self) -> None:  # noqa: B027  noise on a device has neither
         """End threads; the next step starts others."""

@@ -118,10 +118,10 @@ class Streaming:
         if out is not None:
             out[at] = z
 
-    def move(self, step: int) -> None:
-        """The state is already there."""
-        if step == 0 and self.state is not None:
-            self.state[...] = 0
+    def begin(self, vectors: np.ndarray | None) -> None:
+        """Put vectors into the state, zeros for None."""
+        assert self.state is not None
+        self.state[...] = 0 if vectors is None else vectors
 
     def close(self) -> None:
         """End the threads."""
@@ -157,11 +157,9 @@ class RowSums:
     def step(self, step: int, out: np.ndarray | None) -> None:
         """Take the row that was made ahead, or make it and those after it."""
         made = self._ahead.pop(step, None)
-        if out is None:
-            self.move(step + 1)
-        elif made is not None:
+        if out is not None and made is not None:
             out[...] = made
-        else:
+        elif out is not None:
             self._make(step, out)
 
     def _make(self, step: int, out: np.ndarray) -> None:
@@ -196,7 +194,7 @@ class RowSums:
             kept[...] = _drawn(piece, self._normals, step, drawn)
         return kept
 
-    def move(self, step: int) -> None:
+    def begin(self, vectors: np.ndarray | None) -> None:
         """Rows of Z are drawn again, or still there."""
         self._ahead.clear()
 

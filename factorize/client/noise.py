@@ -103,8 +103,6 @@ class NoiseGenerator(Checkpointed):
         region = checked_region(shard, math.prod(self._whole))
         self.shape = self._whole if shard is None else (region.size,)
         self.calibration = calibration
-        self.step = 0
-        self._belongs = {"factorization": source.digest, "generator": generator, "shard": region.document()}
         self._normals = make_normals(generator, seed, source.digest)
         workers = Workers(region, threads)
         self._engine: Engine
@@ -113,12 +111,22 @@ class NoiseGenerator(Checkpointed):
             self.precision, self.allowance = choose_precision(recurrence, calibration, precision)
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = Streaming(recurrence, self._normals, self.sigma, workers, PRECISIONS[self.precision])
-            self._belongs["precision"] = self.precision
         else:
             self.precision, self.allowance = "float64", ROWS
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
+        self._stated = {
+            "version": _STATE_VERSION,
+            "steps": self.steps,
+            "shape": list(self._whole),
+            "sigma": self.sigma.hex(),
+            "commitment": commitment(self._normals),
+            "factorization": source.digest,
+            "generator": generator,
+            "shard": region.document(),
+            **({} if self._engine.state is None else {"precision": self.precision}),
+        }
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the noise of every step that is left."""
@@ -175,16 +183,11 @@ class NoiseGenerator(Checkpointed):
         """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
         return self._engine.state
 
-    def restore(self, step: int, vectors: np.ndarray | None) -> None:
-        """Go to a step with vectors that were checked to be its state; None makes them again."""
-        self.close()
-        self.step = 0
-        self._engine.move(0)
-        if vectors is None or self._engine.state is None:
-            self._advance_to(step)
-            return
-        self._engine.state[...] = vectors
-        self.step = step
+    def _begin(self, vectors: np.ndarray | None) -> None:
+        self._engine.begin(vectors)
+
+    def _move(self, step: int) -> None:
+        self._engine.step(step, None)
 
     def close(self) -> None:
         """End the threads; the next step starts others."""
@@ -200,27 +203,6 @@ class NoiseGenerator(Checkpointed):
                 field=name,
             )
         return array
-
-    def header(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint of a step says of the noise, as plain data."""
-        return {
-            "version": _STATE_VERSION,
-            "step": step,
-            "steps": self.steps,
-            "shape": list(self._whole),
-            "sigma": self.sigma.hex(),
-            "commitment": commitment(self._normals),
-            **self._belongs,
-        }
-
-    def _advance_to(self, step: int) -> None:
-        if self._engine.state is None:
-            if step != self.step:
-                self._engine.move(step)
-            self.step = step
-        while self.step < step:
-            self._engine.step(self.step, None)
-            self.step += 1
 
 
 def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def impulse_rows(generator: Any, steps: int, again: int | None = None) -> np.nda
     rows, rounded = np.empty((steps, steps)), np.empty(steps, np.float32)
     for step in range(steps):
         generator._engine.step(step, rows[step])
-    generator._engine.move(0)
+    generator._engine.begin(None)
     for step in range(steps if again is None else again):
         generator._engine.step(step, rounded)
         assert np.array_equal(rounded, rows[step].astype(np.float32)), step
