@@ -28,19 +28,21 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
     parser.add_argument("factors", type=Path, nargs="+", metavar="FACTORS.safetensors")
-    told = "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
-    parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=told)
+    help_of_output = (
+        "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
+    )
+    parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=help_of_output)
     parser.add_argument(
         "--signature", type=Path, metavar="RECEIPT.sig", help="of the receipt, by OpenSSF Model Signing"
     )
     parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="with --signature: whose it is")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         from factorize.checker.receipt import check_receipt  # the main package brings python-flint with an extra alone
 
-        signed = check_signature(asked.receipt, asked.signature, asked.public_key)
-        receipt = asked.receipt.read_bytes()
-        report = check_receipt(receipt, [path.read_bytes() for path in asked.factors])
+        signed = check_signature(options.receipt, options.signature, options.public_key)
+        receipt = options.receipt.read_bytes()
+        report = check_receipt(receipt, [path.read_bytes() for path in options.factors])
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
@@ -59,13 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
     if signed is not None:
         report.stated = (*report.stated, SIGNATURE)
         report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
-    if asked.output == "json":
+    if options.output == "json":
         document = {"verified": report.supported, "complete": not report.unseen, **report.document()}
         print(json.dumps(document, indent=2))
-    elif asked.output == "text" or not report.supported:
+    elif options.output == "text" or not report.supported:
         print(text(report))
     else:
-        print(page(PAGES[asked.output], report, json.loads(receipt)), end="")
+        print(page(PAGES[options.output], report, json.loads(receipt)), end="")
     if not report.supported:
         return FALSE
     return NOT_LOOKED_AT if report.unseen else 0

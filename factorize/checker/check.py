@@ -167,23 +167,23 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
 
 
 def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, Any]) -> list[str]:
-    found = []
+    notes = []
     form = allowed(participation, strategy.n)
     several = form.most > 1
     if strategy.reading.signed and several:
-        found.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
+        notes.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
     if several and not form.periodic and strategy.bandwidth > form.separation:
-        found.append(
+        notes.append(
             f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
             "overlap, and sums of column norms are no bound"
         )
     if strategy.toeplitz is not None and several and not falls(array[:, 0]):
-        found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
+        notes.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
     scaled = array / np.abs(array).max()  # its squares do not overflow
     columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
-        found.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
-    return found
+        notes.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
+    return notes
 
 
 def check_endless(

@@ -60,19 +60,19 @@ def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> 
     """Compare the losses of m rows that are claimed with their enclosures; a wide one refutes and never proves."""
     claims = file.manifest["certificate"]
     try:
-        found = utility.losses
+        losses = utility.losses
     except OUT_OF_REACH as reason:
         report.leave(f"losses: {reason}", of=[LOSS])
         return
     sensitivity = float.fromhex(claims["sensitivity"]["hex"])
     variance = sensitivity * sensitivity
     enclosures = {
-        "total_squared": _times(found.total, variance),
-        "mean_squared": _times(found.total, variance / m),
-        "rmse": _root(_times(found.total, variance / m)),
-        "max_error": _root(_times(found.largest, variance)),
-        "last_iterate": _root(_times(found.last, variance)),
-        "objective": _times(found.objective, variance),
+        "total_squared": _times(losses.total, variance),
+        "mean_squared": _times(losses.total, variance / m),
+        "rmse": _root(_times(losses.total, variance / m)),
+        "max_error": _root(_times(losses.largest, variance)),
+        "last_iterate": _root(_times(losses.last, variance)),
+        "objective": _times(losses.objective, variance),
     }
     for name, (low, high) in enclosures.items():
         stated = claims["loss"][name]
@@ -227,5 +227,5 @@ def _check_converged(
 def _is_formula(mechanism: Mapping[str, Any]) -> bool:
     """Return whether a mechanism has no free parameter, and no choice of a normalisation."""
     parameter = GIVEN.get(mechanism["kind"])
-    given = parameter is not None and not isinstance(mechanism.get(parameter), str)
-    return (mechanism["kind"] in FORMULAS or given) and mechanism.get("normalization", "none") != "auto"
+    numeric = parameter is not None and not isinstance(mechanism.get(parameter), str)
+    return (mechanism["kind"] in FORMULAS or numeric) and mechanism.get("normalization", "none") != "auto"

@@ -69,10 +69,10 @@ class Named:
     @property
     def workload(self) -> np.ndarray:
         """The first column of the Toeplitz workload that the formula is of."""
-        found = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
-        if found is None:
+        column = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
+        if column is None:
             raise NotEnclosed("the formula is of a Toeplitz workload, and this one is not known as such here")
-        return nearest(found)[: self.strategy.n]
+        return nearest(column)[: self.strategy.n]
 
 
 class Contradiction(Exception):
@@ -165,10 +165,10 @@ def _buffered(named: Named) -> str:
     return _states(named, parts["output"].shape[1])
 
 
-def _states(named: Named, found: int) -> str:
-    if found > named.mechanism["buffers"]:
-        raise Contradiction(f"it has {found} buffers, and the mechanism has {named.mechanism['buffers']}")
-    return f"it has {found} of at most {named.mechanism['buffers']} buffers"
+def _states(named: Named, states: int) -> str:
+    if states > named.mechanism["buffers"]:
+        raise Contradiction(f"it has {states} buffers, and the mechanism has {named.mechanism['buffers']}")
+    return f"it has {states} of at most {named.mechanism['buffers']} buffers"
 
 
 def _identity(named: Named) -> str:
@@ -190,9 +190,9 @@ def _binomial(named: Named, power: float) -> str:
         raise Contradiction(f"it correlates by {kept!r}, outside [0, 1]")
     formula, steps = f"(1 - {kept!r} x)^-{power:g}", np.arange(1, len(ratios))
     with np.errstate(under="ignore"):
-        wanted = np.cumprod(np.append(1.0, kept * (steps - 1 + power) / steps))
-        off = np.abs(ratios - wanted)
-        far = ~(off <= named.near * wanted + _TINY)  # true for NaN
+        formula_ratios = np.cumprod(np.append(1.0, kept * (steps - 1 + power) / steps))
+        off = np.abs(ratios - formula_ratios)
+        far = ~(off <= named.near * formula_ratios + _TINY)  # true for NaN
     if far.any():
         at = int(np.argmax(far))
         raise Contradiction(f"its coefficient {at} differs from the formula {formula} by {off[at]:.3g}")
@@ -248,8 +248,8 @@ def _tree(named: Named) -> str:
     if restart != min(mechanism.get("restart_every") or n, n):
         raise Contradiction("it is no tree of that many leaves")
     if mechanism["decoder"] != "honaker_full":
-        wanted = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
-        off = float(np.abs(named.parts["tree.nodes"] - wanted).max())
+        nodes = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
+        off = float(np.abs(named.parts["tree.nodes"] - nodes).max())
     elif n > LARGEST_WHOLE:
         raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
     else:
@@ -292,14 +292,14 @@ def _fft(named: Named) -> str:
     array = named.strategy.near_columns(np.arange(n)).values
     spectrum = np.abs(np.fft.fft(np.concatenate([column, np.zeros(n)])))
     first = np.fft.ifft(spectrum).real[:n]
-    wanted = first[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]
+    target = first[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]
     if named.mechanism.get("decoder", "circulant") == "optimal":
-        found = array.T @ array
+        noise = array.T @ array
     else:
         decoder = np.linalg.solve(array.T, toeplitz_array(column).T)  # transposed
-        found = decoder.T @ decoder
-    off = float(np.abs(found - wanted).max())
-    if not off <= 1e3 * named.near * float(np.abs(wanted).max()) < math.inf:
+        noise = decoder.T @ decoder
+    off = float(np.abs(noise - target).max())
+    if not off <= 1e3 * named.near * float(np.abs(target).max()) < math.inf:
         raise Contradiction(f"the covariance of its noise differs from the transform's by {off:.3g}")
     return "the covariance of its noise is the transform's"
 

@@ -24,13 +24,13 @@ class Allowed(NamedTuple):
     periodic: bool
 
 
-def _fixed_epochs(given: Document, n: int | None) -> Allowed | None:
-    epochs = given["epochs"]
+def _fixed_epochs(document: Document, n: int | None) -> Allowed | None:
+    epochs = document["epochs"]
     return Allowed(n // epochs, epochs, True) if n is not None and epochs >= 1 and n % epochs == 0 else None
 
 
-def _min_sep(given: Document, n: int | None) -> Allowed | None:
-    apart, most = given["min_sep"], given.get("max_participations")
+def _min_sep(document: Document, n: int | None) -> Allowed | None:
+    apart, most = document["min_sep"], document.get("max_participations")
     fit = most if n is None else math.ceil(n / apart) if 1 <= apart <= n else None
     if fit is None or apart < 1 or (most is not None and most < 1):
         return None
@@ -57,13 +57,13 @@ def allowed(participation: Document, n: int | None) -> Allowed:
             would allow no step, and C any sensitivity.
     """
     kind = participation["kind"]
-    found = KINDS[kind](participation, n) if isinstance(kind, str) and kind in KINDS else None
-    if found is None:
+    form = KINDS[kind](participation, n) if isinstance(kind, str) and kind in KINDS else None
+    if form is None:
         text = f"participation {str(dict(participation))[:80]}"
         if n is None:
             raise InvalidParticipation(f"{text} has no finite sensitivity without end")
         raise InvalidParticipation(f"{text} does not fit n={n}; this checker knows {', '.join(KINDS)}")
-    return found
+    return form
 
 
 def pattern_sums(column: np.ndarray, form: Allowed) -> np.ndarray:

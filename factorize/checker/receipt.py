@@ -195,9 +195,11 @@ def _check_privacy(report: Report, receipt: _Document, file: FactorFile, mu: Fra
         report.leave(f"the {float(overflow):.3g} of delta that batches of limited capacity add: the job's word")
     sampling = stated["sampling"]
     if sampling == "fixed":
-        told = f"({float(epsilon):g}, {float(delta):g})-DP of the Gaussian mechanism with this noise, exactly computed"
-        wrong = f"({float(epsilon):g}, {float(delta):g}) is not reached: at this noise delta is above"
-        report.require(_gaussian_delta(epsilon, mu) <= delta, told, wrong, of=PRIVACY)
+        proved = (
+            f"({float(epsilon):g}, {float(delta):g})-DP of the Gaussian mechanism with this noise, exactly computed"
+        )
+        otherwise = f"({float(epsilon):g}, {float(delta):g}) is not reached: at this noise delta is above"
+        report.require(_gaussian_delta(epsilon, mu) <= delta, proved, otherwise, of=PRIVACY)
     elif sampling == "cyclic_poisson":
         _check_samples(report, stated, file, mu)
     else:
@@ -256,8 +258,8 @@ def _check_steps(report: Report, stated: _Document, n: int | None) -> None:
         require(first <= taken, f"steps {taken} to {first} were left out: the noise of later steps counts on them")
         if first < taken:
             twice = f"steps {first} to {min(last, taken)} were taken twice, with the same noise"
-            told = f"{twice}: two releases may differ by gradients alone, unless nobody saw the first"
-            require(stated["unpublished"], told)
+            refusal = f"{twice}: two releases may differ by gradients alone, unless nobody saw the first"
+            require(stated["unpublished"], refusal)
             report.leave(f"{twice}; that nobody saw what the first process released is the job's word")
         taken = max(taken, last)
     report.require(

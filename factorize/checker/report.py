@@ -66,10 +66,10 @@ class Report:
 
     def status(self, claim: str) -> Status:
         """Return what is known of a claim: false if a part of it is, proved if all parts that were met are."""
-        found = {status for status, _ in self.findings.get(claim, [])}
-        if Status.FALSE in found:
+        statuses = {status for status, _ in self.findings.get(claim, [])}
+        if Status.FALSE in statuses:
             return Status.FALSE
-        return Status.PROVED if found == {Status.PROVED} else Status.NOT_LOOKED_AT
+        return Status.PROVED if statuses == {Status.PROVED} else Status.NOT_LOOKED_AT
 
     def prove(self, text: str, *, of: str | None = None) -> None:
         """File what is proved, of a claim or of the file."""
@@ -119,12 +119,12 @@ def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
     nothing rests.
     """
     certificate, matrices = manifest["certificate"], manifest["matrices"]
-    found = [MECHANISM, STRATEGY, SENSITIVITY, LOSS]
-    found += [f"matrices.{name}" for name in matrices if name != "C"]
-    found += [ADDED_NOISE] if "encoder_sensitivity" in matrices.get("B", {}) else []
+    claims = [MECHANISM, STRATEGY, SENSITIVITY, LOSS]
+    claims += [f"matrices.{name}" for name in matrices if name != "C"]
+    claims += [ADDED_NOISE] if "encoder_sensitivity" in matrices.get("B", {}) else []
     bounds = ((LOWER_BOUND, "lower_bound"), (CLASS_BOUND, "class_lower_bound"), (GAP, "relative_gap"))
-    found += [claim for claim, name in bounds if certificate.get(name) is not None]
-    return tuple(found + ([CONVERGED] if certificate["converged"] else []))
+    claims += [claim for claim, name in bounds if certificate.get(name) is not None]
+    return tuple(claims + ([CONVERGED] if certificate["converged"] else []))
 
 
 def describe_bracket(bracket: Bracket) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         if strategy.bandwidth <= form.separation:
             return _without_overlap(strategy, form)
         column = strategy.reading.near_series if strategy.scale is None else None
-        found = [] if column is None else [_majorant(column, form)]
-        if column is None or (strategy.n <= BESIDE and not found[0].exact):
-            found.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
-    best = max(found, key=lambda bracket: bracket.lower)
-    return min(found, key=lambda bracket: bracket.upper)._replace(
+        brackets = [] if column is None else [_majorant(column, form)]
+        if column is None or (strategy.n <= BESIDE and not brackets[0].exact):
+            brackets.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
+    best = max(brackets, key=lambda bracket: bracket.lower)
+    return min(brackets, key=lambda bracket: bracket.upper)._replace(
         lower=best.lower, pattern=best.pattern, signs=best.signs
     )
 
@@ -213,13 +213,13 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     step = max(_AT_ONCE // (n * k), 1)
     for start in range(0, b, step):
         offsets = np.arange(start, min(start + step, b))
-        found = strategy.near_columns((np.arange(k)[:, None] * b + offsets).ravel())
-        columns = np.ascontiguousarray(found.values.reshape(n, k, len(offsets)).transpose(2, 1, 0))
+        block = strategy.near_columns((np.arange(k)[:, None] * b + offsets).ravel())
+        columns = np.ascontiguousarray(block.values.reshape(n, k, len(offsets)).transpose(2, 1, 0))
         grams = columns @ columns.transpose(0, 2, 1)
         sizes = np.abs(columns).sum(axis=1)  # whose squares add up to the sum of |C_p|^T |C_p|
         lost = share(roundings=n + 4 * k + 8) * np.einsum("pi,pi->p", sizes, sizes)
         sums = np.abs(grams).sum(axis=2).sum(axis=1)
-        far = found.far.reshape(k, -1).sum(axis=0)
+        far = block.far.reshape(k, -1).sum(axis=0)
         above[offsets] = (np.sqrt(sums + lost) + far) ** 2
         signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
         near[offsets] = np.maximum(grams.sum(axis=(1, 2)), np.einsum("ps,pst,pt->p", signs, grams, signs))
@@ -235,12 +235,12 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
 def _attained(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
     """Return the squared norm of C u from below, for equal signs or those of the pattern's first Gram entries."""
     columns, far = strategy.near_columns(pattern)
-    sizes, found = np.abs(columns).sum(axis=1), []
+    sizes, ends = np.abs(columns).sum(axis=1), []
     for signs in (np.ones(len(pattern)), np.where(columns.T @ columns[:, 0] < 0, -1.0, 1.0)):
         norm = float(np.sqrt(((columns @ signs) ** 2).sum()))
         lost = share(roundings=len(sizes) + len(pattern) + 8) * float(np.sqrt((sizes**2).sum())) + float(far.sum())
-        found.append((_ends(max(norm - lost, 0.0) ** 2, share(roundings=8))[0], tuple(int(s) for s in signs)))
-    return max(found)
+        ends.append((_ends(max(norm - lost, 0.0) ** 2, share(roundings=8))[0], tuple(int(s) for s in signs)))
+    return max(ends)
 
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:

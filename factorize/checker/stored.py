@@ -48,15 +48,15 @@ def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket:
     if "C_inv" not in file.matrices:
         return
     (stored,) = file.matrices["C_inv"].values()
-    found: Noising | str
+    noising: Noising | str
     try:
         if stored.ndim == 1 and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
-            found = noising_of_column(strategy.toeplitz, stored, bracket.upper)
+            noising = noising_of_column(strategy.toeplitz, stored, bracket.upper)
         else:
-            found = noising_of_array(strategy, _array(stored), bracket.upper)
+            noising = noising_of_array(strategy, _array(stored), bracket.upper)
     except OUT_OF_REACH as reason:
-        found = str(reason)
-    check_noising(report, file, found)
+        noising = str(reason)
+    check_noising(report, file, noising)
 
 
 def check_decoder(
@@ -157,27 +157,27 @@ class Noising(NamedTuple):
     distance: Fraction
 
 
-def check_noising(report: Report, file: FactorFile, found: Noising | str) -> None:
+def check_noising(report: Report, file: FactorFile, noising: Noising | str) -> None:
     """File what is proved of the stored C_inv beside the claim for C, or why nothing is."""
     text = "drawing noise with the stored C_inv, A (G + N Z)"
     advice = "draw it from C, as the client does"
-    if isinstance(found, str):
-        report.leave(f"{text}: {found}; {advice}", of=[INVERSE])
+    if isinstance(noising, str):
+        report.leave(f"{text}: {noising}; {advice}", of=[INVERSE])
         return
     claim = Fraction(float.fromhex(file.manifest["certificate"]["sensitivity"]["hex"]))
     farthest = FARTHEST[file.manifest["matrices"]["C_inv"]["dtype"]]
-    if found.distance > farthest:
+    if noising.distance > farthest:
         report.refute(
-            f"the stored C_inv is not C^-1: their product differs from I by {float(found.distance):.3g} in norm, above "
-            f"{float(farthest):.3g}",
+            f"the stored C_inv is not C^-1: their product differs from I by {float(noising.distance):.3g} in norm, "
+            f"above {float(farthest):.3g}",
             of=INVERSE,
         )
         return
-    report.prove(f"the stored C_inv and C multiply to I up to {float(found.distance):.3g} in norm", of=INVERSE)
-    proved = None if found.squared is None else square_root_up(found.squared)
-    if found.squared is None:
+    report.prove(f"the stored C_inv and C multiply to I up to {float(noising.distance):.3g} in norm", of=INVERSE)
+    proved = None if noising.squared is None else square_root_up(noising.squared)
+    if noising.squared is None:
         report.refute(f"{text}: no sensitivity of its encoder N^-1 is proved", of=INVERSE)
-    elif found.squared <= claim**2:
+    elif noising.squared <= claim**2:
         report.prove(f"{text}, is covered by the claim: its encoder N^-1 has sensitivity at most {proved!r}")
     else:
         report.leave(

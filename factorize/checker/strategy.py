@@ -76,9 +76,9 @@ class Strategy:
         Raises:
             TooLarge, NotEnclosed: see `Reading.near_columns`.
         """
-        found = self.reading.near_columns(indices)
+        columns = self.reading.near_columns(indices)
         if self.scale is None:
-            return found
-        values = found.values * self.scale[indices]
-        lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + found.far * self.scale[indices]
+            return columns
+        values = columns.values * self.scale[indices]
+        lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + columns.far * self.scale[indices]
         return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)

@@ -205,10 +205,10 @@ def lower_bound(
             reasons.append(str(reason))
             continue
         if bound is not None:
-            found = LowerBound.of(bound, f"nuclear norm dual, by {name}")
+            proved = LowerBound.of(bound, f"nuclear norm dual, by {name}")
             if bound > 0:
-                return found
-            nothing = nothing or found  # rounding has taken all of it, and another road may lose less
+                return proved
+            nothing = nothing or proved  # rounding has taken all of it, and another road may lose less
     if nothing is None:
         raise NotEnclosed("; ".join(reasons))
     return nothing

@@ -89,8 +89,8 @@ def _fault_of_products(rows: int, terms: int, columns: int) -> str:
     sizes = [np.ldexp(1.0, random.integers(-_SPREAD, _SPREAD, size=side)) for side in (rows, terms, columns)]
     scaled = left * sizes[0][:, None] * sizes[1]
     other = right / sizes[1][:, None] * sizes[2]
-    for found in (_product(scaled, other), _product(other.T, scaled.T).T):
-        back = found / sizes[0][:, None] / sizes[2]
+    for product in (_product(scaled, other), _product(other.T, scaled.T).T):
+        back = product / sizes[0][:, None] / sizes[2]
         v = random.integers(-(2**62), 2**62, size=(columns, 1))
         if (back != np.rint(back)).any() or (back.astype(np.int64) @ v != left @ (right @ v)).any():
             return f"a product over {terms} terms loses bits that any order of its sums would keep"

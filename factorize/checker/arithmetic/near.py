@@ -92,10 +92,10 @@ class Around:
 def double_below(value: Fraction) -> float:
     """Return the largest double that is not above a number, which is not negative."""
     try:
-        found = float(value)
+        nearest = float(value)
     except OverflowError:
         return sys.float_info.max
-    return math.nextafter(found, 0.0) if Fraction(found) > value else found
+    return math.nextafter(nearest, 0.0) if Fraction(nearest) > value else nearest
 
 
 def share(*shares: float, roundings: int = 0) -> float:

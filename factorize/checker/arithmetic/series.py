@@ -89,14 +89,14 @@ def sum_of_sizes(series: arb_series, n: int) -> float:
 
 def approximate_inverse(column: np.ndarray) -> np.ndarray:
     """A guess of 1 / c, by Newton's iteration."""
-    found = np.array([1.0 / column[0]])
-    while len(found) < len(column):
-        size = min(2 * len(found), len(column))
-        padded = np.concatenate([found, np.zeros(size - len(found))])
+    inverse = np.array([1.0 / column[0]])
+    while len(inverse) < len(column):
+        size = min(2 * len(inverse), len(column))
+        padded = np.concatenate([inverse, np.zeros(size - len(inverse))])
         rest = -approximate_product(column[:size], padded)
         rest[0] += 2.0
-        found = approximate_product(padded, rest)
-    return found
+        inverse = approximate_product(padded, rest)
+    return inverse
 
 
 def approximate_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:

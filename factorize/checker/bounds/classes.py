@@ -86,11 +86,11 @@ def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) 
     """Multipliers l with H c = W b, nearly; any others would do."""
     inverse = series.approximate_inverse(column)
     decoder = series.approximate_product(workload, inverse)
-    found = series.approximate_product((weights * decoder)[::-1], inverse)[::-1]
-    largest = float(np.abs(found).max())
-    if not (np.isfinite(found).all() and largest > 0):
+    multipliers = series.approximate_product((weights * decoder)[::-1], inverse)[::-1]
+    largest = float(np.abs(multipliers).max())
+    if not (np.isfinite(multipliers).all() and largest > 0):
         raise NotEnclosed("the inverse of C grows too much for a bound of this kind")
-    return np.asarray(found / largest)
+    return np.asarray(multipliers / largest)
 
 
 def _without_noise(multipliers: np.ndarray) -> np.ndarray:

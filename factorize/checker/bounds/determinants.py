@@ -93,40 +93,42 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
 
 
 @ctx.workprec(_PLACES)  # in both threads
-def _norm(given: Recursion) -> Fraction:
+def _norm(recursion: Recursion) -> Fraction:
     """A number not above the nuclear norm."""
     from factorize.checker.bounds import determinant_kernels
 
     determinant: Any = determinant_kernels.determinant
-    saturated = _logarithm(*pivots(given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
+    saturated = _logarithm(*pivots(recursion), relative=len(recursion.inputs) * _LOST_IN_PIVOTS)
 
     def measure(k: int) -> Fraction | None:
-        m = 1 + given.states
-        lower = determinant(math.ldexp(1.0, k), *given[1:], np.zeros((m, m)), np.zeros((3, m)))
-        return _logarithm(*lower, relative=len(given.inputs) * _LOST)
+        m = 1 + recursion.states
+        lower = determinant(math.ldexp(1.0, k), *recursion[1:], np.zeros((m, m)), np.zeros((3, m)))
+        return _logarithm(*lower, relative=len(recursion.inputs) * _LOST)
 
     with ThreadPoolExecutor(2) as pool:
         left = pool.submit(_left, measure)
-        right = pool.submit(_right, measure, saturated, len(given.inputs))
+        right = pool.submit(_right, measure, saturated, len(recursion.inputs))
         total = left.result() + right.result()
     return total * _LN2_BELOW / (2 * _PI_ABOVE * (1 + _ALIASING))
 
 
-def pivots(given: Recursion) -> tuple[float, float, int]:
+def pivots(recursion: Recursion) -> tuple[float, float, int]:
     """The product of the squared diagonal entries of G, off by n 2^-50, as `determinant` writes one; 0 if one may be 0.
 
     A diagonal entry is what one input adds to the output of its own step, so all steps are run at once.
     """
-    value, size = np.zeros((2, 1 + given.states, len(given.inputs)))
+    value, size = np.zeros((2, 1 + recursion.states, len(recursion.inputs)))
     value[0] = size[0] = 1.0
     with np.errstate(all="ignore"):
-        for k, target in enumerate(given.targets):
+        for k, target in enumerate(recursion.targets):
             total = most = np.zeros(1)
-            for source, factor in zip(given.sources[k, : given.counts[k]], given.program[:, k, :, 0].T, strict=False):
+            for source, factor in zip(
+                recursion.sources[k, : recursion.counts[k]], recursion.program[:, k, :, 0].T, strict=False
+            ):
                 total, most = total + factor * value[1 + source], most + abs(factor) * size[1 + source]
             value[1 + target], size[1 + target] = total, most
-        entries = abs(value[1 + given.output]) - 2.0**-46 * size[1 + given.output]
-        squares = np.where(entries > 0.0, entries * entries * given.weights * given.inputs, 0.0)
+        entries = abs(value[1 + recursion.output]) - 2.0**-46 * size[1 + recursion.output]
+        squares = np.where(entries > 0.0, entries * entries * recursion.weights * recursion.inputs, 0.0)
     if not ((squares > _SMALLEST_PIVOT) & (squares < 1.0 / _SMALLEST_PIVOT)).all():
         return 0.0, 0.0, 0
     mantissas, exponents = np.frexp(squares)

@@ -77,10 +77,10 @@ def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.n
         places = np.arange(len(patterns) * k)
         matrix, errors = np.zeros((weighted.workload.columns, len(places))), np.zeros(weighted.workload.rows)
         matrix[patterns[:, :, None], places.reshape(-1, 1, k)] = blocks
-        made = np.empty((weighted.workload.rows, len(places)))
+        values = np.empty((weighted.workload.rows, len(places)))
         for t, row in enumerate(weighted.times(matrix)):
-            made[t], errors[t] = row.values, norm_of(row.errors)
-        yield made, norm_of(errors)
+            values[t], errors[t] = row.values, norm_of(row.errors)
+        yield values, norm_of(errors)
 
 
 def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inverse: np.ndarray) -> np.ndarray:

@@ -103,7 +103,7 @@ def _residual_rows(
     decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield the first of some rows, these up to where they end in zeros, and norms of what they are off by."""
-    wanted = None if workload is None else workload.times()
+    targets = None if workload is None else workload.times()
 
     def product(block: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         width = block[1] if workload is None or workload.triangular else decoder.shape[1]
@@ -115,10 +115,10 @@ def _residual_rows(
     with ThreadPoolExecutor(2 if len(decoder) <= _APART else 1, "products") as pool:
         for (start, stop), (image, errors) in zip(blocks, pool.map(product, blocks), strict=True):
             with np.errstate(all="ignore"):
-                if wanted is None:
+                if targets is None:
                     image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
                 else:
-                    for place, row in zip(range(stop - start), wanted, strict=False):
+                    for place, row in zip(range(stop - start), targets, strict=False):
                         image[place] -= row.values[: image.shape[1]]
                         errors[place] += norm_of(row.errors) * (1 + SLACK)
             finite(float(errors.sum()), float(np.einsum("ij->", image)))

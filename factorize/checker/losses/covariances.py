@@ -38,13 +38,13 @@ class Recursion(NamedTuple):
 
     def then(self, program: Program) -> Recursion:
         """Return the same with the statements of a program of state 0 after them."""
-        made = 1 + max(statement.target for statement in self.statements)
+        count = 1 + max(statement.target for statement in self.statements)
 
         def place(state: int) -> int:
-            return 0 if state == X else made + state
+            return 0 if state == X else count + state
 
         after = [
-            Statement(made + target, {(place(source), 0): factor for source, factor in terms.items()})
+            Statement(count + target, {(place(source), 0): factor for source, factor in terms.items()})
             for target, terms in program.statements
         ]
         return Recursion([*self.statements, *after], place(program.output), self.noise)

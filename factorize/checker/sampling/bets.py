@@ -233,14 +233,14 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
     """
     wealth, total, drawn = 0.0, 0.0, 0
     most = float((weights.bound * (1 + 1e-9)).upper())
-    for found in _chunks(weights, key, chunks):
-        if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
+    for chunk in _chunks(weights, key, chunks):
+        if not (np.isfinite(chunk).all() and chunk.min() >= 0 and chunk.max() <= most):
             raise CertificateError(
-                f"a weight of {found.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"
+                f"a weight of {chunk.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"
             )
-        wealth += float(np.log1p(rate * (delta - found)).sum())
-        total += float(found.sum())
-        drawn += len(found)
+        wealth += float(np.log1p(rate * (delta - chunk)).sum())
+        total += float(chunk.sum())
+        drawn += len(chunk)
         if not HOPELESS <= wealth < NEEDED:
             break
     return BetOutcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))

@@ -58,10 +58,10 @@ def gram(strategy: Strategy, bins: int) -> Gram:
     if work > MOST_WORK:
         raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}")
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
-    if not np.isfinite(found.high).all():
+        enclosed = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
+    if not np.isfinite(enclosed.high).all():
         raise InvalidStrategy("sums of |C| or their squares are beyond the range of doubles; divide C by a constant")
-    return found
+    return enclosed
 
 
 def _around(values: np.ndarray, roundings: int) -> Gram:

@@ -107,13 +107,13 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"bins": claim.bins, "sampling": claim.document["sampling"]}
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
-    found = BOUNDS[claim.document["sampling"]](claim, strategy)
+    bounds = BOUNDS[claim.document["sampling"]](claim, strategy)
     require(
-        found.norm() >= _SMALLEST**2, f"C has a sensitivity below {float(_SMALLEST):g}, which no certificate states"
+        bounds.norm() >= _SMALLEST**2, f"C has a sensitivity below {float(_SMALLEST):g}, which no certificate states"
     )
-    report.prove(found.proved)
-    _check_unamplified(report, claim, found)
-    sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
+    report.prove(bounds.proved)
+    _check_unamplified(report, claim, bounds)
+    sampled = [_check_direction(report, claim, bounds, direction, fresh) for direction in ("pq", "qp")]
     if report.supported:
         by_closed_forms = "accepted: both directions are proved by closed forms, without samples"
         by_bets = "accepted: false with probability at most 2^-127 over the seed"
@@ -122,10 +122,10 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     _state_assumptions(report, any(sampled))
 
 
-def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -> None:
+def _check_unamplified(report: CalibrationReport, claim: Claim, bounds: Bounds) -> None:
     """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
     stated = claim.unamplified
-    delta = _gaussian(claim, found, arb(stated) * (1 + _TOLERANCE) + _TOLERANCE)
+    delta = _gaussian(claim, bounds, arb(stated) * (1 + _TOLERANCE) + _TOLERANCE)
     report.require(
         delta <= arb(claim.delta) * (1 + _TOLERANCE),
         f"if the bins become known, epsilon is at most {stated:.6g} at this delta",
@@ -140,20 +140,20 @@ def scale_of(claim: Claim) -> float:
     return double_below(Fraction(claim.sigma) / Fraction(claim.clip_norm))
 
 
-def _gaussian(claim: Claim, found: Bounds, epsilon: arb) -> arb:
+def _gaussian(claim: Claim, bounds: Bounds, epsilon: arb) -> arb:
     """Return delta of the Gaussian mechanism with the largest norm of a class."""
-    return star.gaussian_delta(epsilon, ball(found.norm()).sqrt() / scale_of(claim))
+    return star.gaussian_delta(epsilon, ball(bounds.norm()).sqrt() / scale_of(claim))
 
 
-def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
+def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, direction: str, fresh: bool) -> bool:
     """Check one direction; whether it was sampled."""
     part = claim.document[direction]
-    if isinstance(found, BinBounds) and "samples" in part:  # the other law has no bets
-        return _check_bet(report, claim, found, direction, fresh)
+    if isinstance(bounds, BinBounds) and "samples" in part:  # the other law has no bets
+        return _check_bet(report, claim, bounds, direction, fresh)
     if part["rule"] == "gaussian":
-        above, rule = _gaussian(claim, found, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
+        above, rule = _gaussian(claim, bounds, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
     else:
-        above, rule = found.shown(direction, part)
+        above, rule = bounds.shown(direction, part)
     report.calibration[direction] = {"rule": part["rule"], "delta": float(above.upper())}
     report.require(
         above <= claim.delta,
@@ -168,14 +168,14 @@ def _shown(value: arb) -> str:
     return f"{float(value):.6g}" if value < 1e300 else f"10^{float(value.log() / arb(10).log()):.0f}"
 
 
-def _check_bet(report: CalibrationReport, claim: Claim, found: BinBounds, direction: str, fresh: bool) -> bool:
+def _check_bet(report: CalibrationReport, claim: Claim, bounds: BinBounds, direction: str, fresh: bool) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
-    weights = found.weights(direction, part)
+    weights = bounds.weights(direction, part)
     if weights.bound <= claim.delta:
-        told = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
-        report.prove(told, of=f"calibration.{direction}")
+        result = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
+        report.prove(result, of=f"calibration.{direction}")
         return False
     least = 1 / (weights.bound - claim.delta)
     require(
@@ -198,11 +198,11 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: BinBounds, direct
         "estimate": outcome.mean,
         "weight_bound_over_delta": float(weights.bound / claim.delta),
     }
-    told = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
+    result = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
     report.require(
         outcome.accepted,
-        f"delta with {_NAMES[direction]}: the bet was won, {told}; {bets.NEEDED:.4g} were needed",
-        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {told}; {bets.NEEDED:.4g} are needed",
+        f"delta with {_NAMES[direction]}: the bet was won, {result}; {bets.NEEDED:.4g} were needed",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {result}; {bets.NEEDED:.4g} are needed",
         of=f"calibration.{direction}",
     )
     return True
@@ -248,21 +248,21 @@ class BinBounds:
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Return at least delta in a direction by theorem 4 or 7, without samples, and by what."""
         if part["rule"] == "closed_form":
-            found = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
-            return found, "the closed form of theorem 7"
+            bound = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
+            return bound, "the closed form of theorem 7"
         order = integer(part, "m", 2, star.MOST_ORDER)
         kernel = star.scaled(self._gram.high, scale_of(self.claim))
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Return what a bet of a direction draws (theorem 5 or 7)."""
-        given = self._gram.high, scale_of(self.claim), self.claim.epsilon
+        common = self._gram.high, scale_of(self.claim), self.claim.epsilon
         shared = real(part, "shared", zero=True)
         if direction == "pq":
-            return bets.removal(*given, integer(part, "m", 2, star.MOST_ORDER), shared)
+            return bets.removal(*common, integer(part, "m", 2, star.MOST_ORDER), shared)
         eta = real(part, "eta")
         require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
-        return bets.addition(*given, eta, shared)
+        return bets.addition(*common, eta, shared)
 
 
 class AllocationBounds:

@@ -32,10 +32,10 @@ def scaled(gram: np.ndarray, sigma: float) -> np.ndarray:
     if not (np.isfinite(sigma) and sigma > 0):
         raise InvalidParameter(f"sigma is a positive number; got {sigma!r}", field="sigma")
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        found = np.nextafter(gram / double_below(Fraction(sigma) ** 2) * (1 + 8 * _UNIT), np.inf)
-    if not (np.isfinite(found).all() and found.max() < 1e8):
+        kernel = np.nextafter(gram / double_below(Fraction(sigma) ** 2) * (1 + 8 * _UNIT), np.inf)
+    if not (np.isfinite(kernel).all() and kernel.max() < 1e8):
         raise InvalidParameter(f"sigma {sigma!r} is so small that nothing is private; take a larger one", field="sigma")
-    return np.asarray(found)
+    return np.asarray(kernel)
 
 
 @ctx.workprec(PLACES)

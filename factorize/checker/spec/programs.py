@@ -70,11 +70,11 @@ class Program(NamedTuple):
 
     def _remembered(self) -> set[int]:
         """States of which a step reads what the one before it left."""
-        found, fresh = set(), {X}
+        states, fresh = set(), {X}
         for target, terms in self.statements:
-            found |= {source for source, factor in terms.items() if factor != 0} - fresh
+            states |= {source for source, factor in terms.items() if factor != 0} - fresh
             fresh.add(target)
-        return found
+        return states
 
     def _step(self, i: int) -> tuple[Fraction, Fraction]:
         zero, one = Fraction(0), Fraction(1)
@@ -95,16 +95,16 @@ class Program(NamedTuple):
         output, reference = self.output, len(self.statements)
         taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
         kept = [one - each for each in taken]
-        found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
+        statements: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
         for target, terms in self.statements:
             moved = dict(terms)
             if output in terms:
                 moved[reference] = terms[output]
             if target == output:
                 moved[reference] = _less_one(moved.get(reference, Fraction(0)))
-            found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
-        read = any(reference in terms for _, terms in found[1:])
-        return Program(found if read else found[1:], output)
+            statements.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
+        read = any(reference in terms for _, terms in statements[1:])
+        return Program(statements if read else statements[1:], output)
 
     def fed(self, before: list[Statement], state: int) -> Program:
         """Return the same of another input: a state that statements make of x before all others."""

@@ -97,6 +97,6 @@ class BufferedReading(Reading):
                 values[i, begun] = diagonal[i]
                 states[:, :, begun] = inputs[i]
                 begun += 1
-        found, slack = np.empty_like(values), np.empty_like(far)
-        found[:, order], slack[order] = values, np.sqrt(far) * (1 + 2.0**-20)
-        return Columns(found, slack)
+        columns, slack = np.empty_like(values), np.empty_like(far)
+        columns[:, order], slack[order] = values, np.sqrt(far) * (1 + 2.0**-20)
+        return Columns(columns, slack)

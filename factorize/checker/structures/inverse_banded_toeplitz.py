@@ -39,10 +39,10 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
 
         terms = [(d, arb(weight)) for d, weight in enumerate(self._weights.tolist()) if weight]
         with ctx.workprec(PLACES):
-            found = [arb(1)]
+            column = [arb(1)]
             for t in range(1, self.n):
-                found.append(sum((weight * found[t - d] for d, weight in terms if d <= t), arb(0)))
-        return found
+                column.append(sum((weight * column[t - d] for d, weight in terms if d <= t), arb(0)))
+        return column
 
     @cached_property
     def near_series(self) -> Near:

@@ -40,14 +40,14 @@ class TreeReading(StoredReading):
     def column_norms(self) -> Near:
         """Return the squared norms of the columns: level by level, sums over the right siblings."""
         steps = np.arange(self.n)
-        leaves, found = steps % self._restart, self._nodes[0] ** 2
+        leaves, norms = steps % self._restart, self._nodes[0] ** 2
         for j in range(len(self._nodes) - 1):
             sides = (steps - leaves) * 2 + (leaves >> j)  # one number for each block of this level; siblings: ^ 1
             sums = np.bincount(sides, weights=np.where(leaves >> j & 1, self._nodes[j + 1], 0.0) ** 2)
             left = np.flatnonzero(leaves >> j & 1 == 0)
             inside = (sides[left] ^ 1) < len(sums)
-            found[left[inside]] += sums[sides[left[inside]] ^ 1]
-        return Near(found, share(roundings=self.n + len(self._nodes) + 4))
+            norms[left[inside]] += sums[sides[left[inside]] ^ 1]
+        return Near(norms, share(roundings=self.n + len(self._nodes) + 4))
 
     def inverse(self) -> Recursion:
         """Return x less the blocks behind it; then blocks of the trailing ones and x merge, as a counter's bits do.
