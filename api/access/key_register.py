@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -114,12 +115,6 @@ class KeyRegister:
             raise NotFound(f"the ledger has no key {key_id[:24]}; `factorize keys list` shows those it has")
         return key
 
-    def all(self) -> list[AccessKey]:
-        """Return all keys, the oldest first."""
-        with reading(self._engine) as connection:
-            query = sa.select(access_keys).order_by(access_keys.c.created, access_keys.c.id)
-            return [_key(row) for row in connection.execute(query)]
-
     def revoke_withdrawn(self) -> None:
         """Revoke the keys that the store has as revoked: a ledger that was restored from a copy may have them alive.
 
@@ -127,10 +122,8 @@ class KeyRegister:
             StoreUnavailable: the store or the ledger does not answer.
         """
         for entry in self._medium().list(WITHDRAWN) if self._medium else ():
-            key_id = entry.key.rpartition("/")[2]
-            key = self.find(key_id)
-            if key is not None and key.revoked is None:
-                self._end_now(key_id)
+            with suppress(NotFound):  # it is of another ledger
+                self.revoke(entry.key.rpartition("/")[2])
 
     def revoke(self, key_id: str) -> AccessKey:
         """Take a key back, for ever; services know it within a second. One that is revoked stays as it is.
@@ -139,15 +132,24 @@ class KeyRegister:
             NotFound: there is no such key.
         """
         key = self.get(key_id)
-        return key if key.revoked is not None else self._end_now(key_id)
+        if key.revoked is not None:
+            return key
+        mine = access_keys.c.id == key_id, access_keys.c.revoked.is_(None)
+        with writing(self._engine) as connection:
+            connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
+            key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
+            if self._medium is not None:  # before the change stands: a copy of the ledger may not know it
+                self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
+            self._note(connection, "key revoked", key)
+        return key
 
-    def page(self, *, state: str | None = None, after: str | None = None, limit: int) -> list[AccessKey]:
-        """Return so many keys, the newest first.
+    def keys(self, *, state: str | None = None, after: str | None = None, limit: int | None = None) -> list[AccessKey]:
+        """Return keys, the newest first.
 
         Args:
             state: only those that are `active`, `expired` or `revoked`.
             after: only those made before this one, by its id.
-            limit: how many at most.
+            limit: how many at most; all by default.
 
         Raises:
             NotFound: there is no key `after`.
@@ -163,16 +165,6 @@ class KeyRegister:
             query = query.where(sa.or_(made < last.created, sa.and_(made == last.created, access_keys.c.id < last.id)))
         with reading(self._engine) as connection:
             return [_key(row) for row in connection.execute(query)]
-
-    def _end_now(self, key_id: str) -> AccessKey:
-        mine = access_keys.c.id == key_id, access_keys.c.revoked.is_(None)
-        with writing(self._engine) as connection:
-            connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
-            key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
-            if self._medium is not None:  # before the change stands: a copy of the ledger may not know it
-                self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
-            self._note(connection, "key revoked", key)
-        return key
 
     def _note(self, connection: sa.Connection, event: str, key: AccessKey) -> None:
         document = key.document(time.time())

@@ -146,9 +146,9 @@ def create(
 
 @keys.command("list")
 def list_keys(database: str | None = None, store: str | None = None) -> Shown:
-    """List all keys, the oldest first; no secrets."""
+    """List all keys, the newest first; no secrets."""
     with _register(database, store) as register:
-        items = [key.document(time.time()) for key in register.all()]
+        items = [key.document(time.time()) for key in register.keys()]
     lines = [
         f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
         for key in items

@@ -77,7 +77,7 @@ def opened(settings: Settings) -> tuple[Server, bool]:
     try:
         running = server(settings)
         needs_keys = settings.asks_for_keys and not settings.issuers
-        return running, needs_keys and not running.service.register.all()
+        return running, needs_keys and not running.service.register.keys(limit=1)
     except StoreUnavailable as error:
         raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None
 

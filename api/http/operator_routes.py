@@ -66,7 +66,7 @@ async def list_keys(
 ) -> Response:
     """List keys, the newest first; no secrets."""
     register = _register(call)
-    page = await run_sync(partial(register.page, state=state, after=cursor, limit=limit + 1))
+    page = await run_sync(partial(register.keys, state=state, after=cursor, limit=limit + 1))
     following = page[limit - 1].id if len(page) > limit else None
     document = {"items": [_shown(key, call) for key in page[:limit]], "next": following}
     return json_response(document, headers=_NO_STORE)

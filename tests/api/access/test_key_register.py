@@ -65,7 +65,7 @@ def test_keys_of_one_name_are_one_owners_and_end_apart(register: KeyRegister) ->
     revoked = register.revoke(first.id)
     assert not revoked.is_opened_by(old, first.created) and register.revoke(first.id) == revoked
     assert register.get(second.id).is_opened_by(new, second.created)
-    assert {key.id: key.state(first.created) for key in register.all()} == {first.id: "revoked", second.id: "active"}
+    assert {key.id: key.state(first.created) for key in register.keys()} == {first.id: "revoked", second.id: "active"}
     with pytest.raises(NotFound, match="no key 000000000000"):
         register.revoke("0" * 12)
 

@@ -83,7 +83,7 @@ def test_the_list_has_pages_and_filters(keyed: Keyed) -> None:
             break
         cursor = f"&cursor={page['next']}"
     names = [key["id"] for key in found]
-    assert len(set(names)) == len(names) == len(keyed.register.all())
+    assert len(set(names)) == len(names) == len(keyed.register.keys())
     assert names[:4] == [ended, *reversed(made)] and [key["created"] for key in found] == sorted(
         (key["created"] for key in found), reverse=True
     )
@@ -113,7 +113,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 def test_what_no_key_can_be_is_said_at_its_field(keyed: Keyed) -> None:
-    before = len(keyed.register.all())
+    before = len(keyed.register.keys())
     for body, pointer in BAD:
         problem = keyed.ask("admin", "POST", KEYS, body).problem(422, "invalid-parameter")
         assert pointer in {entry["pointer"] for entry in problem["errors"]}, (body, problem)
@@ -123,7 +123,7 @@ def test_what_no_key_can_be_is_said_at_its_field(keyed: Keyed) -> None:
         for method, more in (("GET", ""), ("POST", "/revoke")):
             answer = keyed.ask("admin", method, f"{KEYS}/{wrong}{more}")
             answer.problem(*((404, "not-found") if wrong == "0" * 12 else (422, "invalid-parameter")))
-    assert len(keyed.register.all()) == before
+    assert len(keyed.register.keys()) == before
 
 
 def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
@@ -142,14 +142,14 @@ def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
 def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, bool], words: str) -> None:
     with serving(Settings(store=str(tmp_path / "store"), **settings), solver="no_solver") as live:
         keyed = Keyed(live)
-        made = len(keyed.register.all())
+        made = len(keyed.register.keys())
         path = f"{KEYS}/{own_id(keyed, 'read')}"
         for method, at in (("GET", KEYS), ("POST", KEYS), ("GET", path), ("POST", f"{path}/revoke")):
             body = {"name": "t", "scopes": ["admin"]} if at == KEYS and method == "POST" else None
             detail = keyed.ask("admin", method, at, body).problem(403, "keys-closed")["detail"]
             assert words in detail and "factorize keys" in detail
         assert keyed.ask("admin", "GET", "/v1/caller").json()["looks_after_keys"] is False
-        assert len(keyed.register.all()) == made
+        assert len(keyed.register.keys()) == made
 
 
 def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_pa
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
     with serving(Settings(store=str(tmp_path / "store"), require_keys=True), solver="no_solver") as live:
         keyed = Keyed(live)
-        before = keyed.register.all()
+        before = keyed.register.keys()
         forbid_rows(live.folder / "jobs.sqlite")
         path = f"{KEYS}/{own_id(keyed, 'read')}"
         for at, body in ((KEYS, {"name": "t"}), (f"{path}/revoke", None)):
             answer = keyed.ask("admin", "POST", at, body)
             answer.problem(503, "unavailable")
             assert b"fk_" not in answer.body
-        assert keyed.register.all() == before
+        assert keyed.register.keys() == before
