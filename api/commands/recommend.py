@@ -55,9 +55,11 @@ def compare(
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
     from factorize.api.questions.comparison import comparison, request_for, text
+    from factorize.api.questions.dialogue import read
 
     check_picture(plot)
-    request = request_for(read_spec(spec), **_memory(buffers), **fields)
+    budgets = None if buffers is None else read("memory", buffers)
+    request = request_for(read_spec(spec), budgets=budgets, **fields)
     with prompt_interrupt(), display("comparing") as shown:
         # The store has a user's own matrices; a comparison does without one.
         table = comparison(request, None if service else existing_results(store), shown.count, service)
@@ -66,16 +68,6 @@ def compare(
 
         save_picture(draw_comparison(table), plot)
     return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")
-
-
-def _memory(text: str | None) -> dict[str, Any]:
-    """Return one budget as `buffers`, several as `budgets`."""
-    from factorize.api.questions.dialogue import read
-
-    if text is None:
-        return {}
-    budgets = read("memory", text)
-    return {"budgets": budgets} if len(budgets) > 1 else {"buffers": budgets[0]}
 
 
 @options_of(

@@ -56,8 +56,8 @@ def request_of(job: Job) -> CompareRequest:
     if job.objective:
         spec["objective"] = job.objective
     more = {name: getattr(job, name) for name in ("epsilon", "delta", "seconds", "parameters")} | {**job.run.sampled}
-    more |= {"budgets": job.memory} if len(job.memory) > 1 else {"buffers": job.memory[0]}
-    return read_request({"spec": spec, **{name: value for name, value in more.items() if value is not None}})
+    given = {name: value for name, value in more.items() if value is not None}
+    return read_request({"spec": spec, "budgets": job.memory, **given})
 
 
 def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -263,9 +263,7 @@ def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
 
 def chosen_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the recommendations of a table, one for each memory budget that a row fits."""
-    if "recommendations" in table:
-        return [one for one in table["recommendations"] if one["row"] is not None]
-    return [{"budget": None, **table["recommendation"]}] if table["recommendation"] else []
+    return [one for one in table["recommendations"] if one["row"] is not None]
 
 
 def name_of(row: dict[str, Any]) -> str:

@@ -80,6 +80,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     row |= {"sensitivity": {"value": 1.0, "kind": "exact"}}
     table = {"rows": [row], "recommendation": {"row": 0, "reason": "because <of that>"}, "lower_bound": None}
     table |= {"samplings": [], "sampled_bounds": {}, "refused": []}
+    table["recommendations"] = [{"budget": 1, **table["recommendation"]}]
     asked: list[Any] = []
 
     def comparison(request: Any, _store: None, report: Any, _service: None) -> dict[str, Any]:
