@@ -24,8 +24,6 @@ Each change is one guarded statement, so SQLite and PostgreSQL need no other loc
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import secrets
 from collections.abc import Callable
@@ -50,6 +48,7 @@ from factorize.api.jobs.database import (
     writing,
 )
 from factorize.api.jobs.job import STATES, Job, JobOrder
+from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 
 LEASE_SECONDS = 15.0
@@ -319,7 +318,7 @@ def _now() -> str:
 
 def write_cursor(submitted: str, spec_digest: str) -> str:
     """Return the cursor of a list that goes on after this entry."""
-    return base64.urlsafe_b64encode(f"{submitted} {spec_digest}".encode()).decode().rstrip("=")
+    return f"{submitted}_{spec_digest}"
 
 
 def read_cursor(cursor: str) -> tuple[str, str]:
@@ -328,12 +327,8 @@ def read_cursor(cursor: str) -> tuple[str, str]:
     Raises:
         InvalidParameter: no list has given this cursor out.
     """
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-        time, digest = text.split(" ")
-    except (binascii.Error, UnicodeError, ValueError) as error:
-        raise InvalidParameter(
-            "the cursor is not one that the list has given out; take it from 'next', or leave it out",
-            field="cursor",
-        ) from error
+    time, _, digest = cursor.partition("_")
+    if not (time.isascii() and time.isprintable() and is_digest(digest)):
+        message = "the cursor is not one that the list has given out; take it from 'next', or leave it out"
+        raise InvalidParameter(message, field="cursor")
     return time, digest
