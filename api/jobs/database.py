@@ -29,7 +29,7 @@ _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are
 _TURNS = 0x6175646974  # names the lock under which its transactions take turns
 
 LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
-"""How a result stands: in the list of a service; not in it, as a form, a later answer or a job's; taken back."""
+"""How a result stands: what answers its spec; what does not, as a form or a later answer; taken back."""
 
 metadata = sa.MetaData()
 

@@ -34,8 +34,6 @@ import sqlalchemy as sa
 
 from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import (
-    KEPT,
-    LISTED,
     clock,
     having,
     holds,
@@ -43,7 +41,6 @@ from factorize.api.jobs.database import (
     jobs,
     open_database,
     reading,
-    results,
     schema,
     writing,
 )
@@ -120,12 +117,10 @@ class Ledger:
         first = insert_into(self.engine, jobs).values(**values, seq=1).on_conflict_do_nothing().returning(jobs)
         ended = jobs.c.state.in_(("failed", "cancelled", "done") if stale else ("failed", "cancelled"))
         mine, again = jobs.c.spec_digest == order.spec_digest, jobs.update().values(**values, seq=jobs.c.seq + 1)
-        of_spec = results.c.spec_digest == order.spec_digest, results.c.standing == LISTED
         with writing(self.engine) as connection:
             for statement in (first, again.where(mine, ended).returning(jobs)):
                 row = connection.execute(statement).one_or_none()
                 if row is not None:
-                    connection.execute(results.update().where(*of_spec).values(standing=KEPT))
                     within(connection, _job(row), True)
                     return _job(row), True
             job = _job(connection.execute(sa.select(jobs).where(mine)).one())
