@@ -21,7 +21,7 @@ from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
-from factorize.format.tensors import TENSORS, wrapped_structure
+from factorize.format.tensors import SHAPES, wrapped_structure
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
                 field="structure",
             )
         if structure in _RECURRENCES:
-            kind, own = _RECURRENCES[structure], {suffix: parts[suffix] for suffix in TENSORS[structure]}
+            kind, own = _RECURRENCES[structure], {suffix: parts[suffix] for suffix in SHAPES[structure]}
             return Streamable(digest, partial(kind.of_tensors, own, n), kind.cost(own, n))
         # Row t is a sum over z_0 .. z_t: t + 1 products, t sums; the only row of n = 1 is its gain.
         cost = NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)

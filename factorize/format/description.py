@@ -13,7 +13,6 @@ from factorize.errors import CorruptObject
 from factorize.format.certificates import check_certificate, check_fields
 from factorize.format.claims import check_claim
 from factorize.format.names import (
-    BESIDE,
     COLUMN_SCALE,
     ENDLESS,
     MATRIX_NAMES,
@@ -22,7 +21,7 @@ from factorize.format.names import (
     WRAPPED,
     tensor_name,
 )
-from factorize.format.tensors import TENSORS
+from factorize.format.tensors import SHAPES
 from factorize.participation import is_canonical
 
 DTYPES = ("float64", "float32")
@@ -117,15 +116,14 @@ def structures(name: str, sides: Sides) -> tuple[str, ...]:
         return DERIVED if sides.rows == sides.n else DERIVED[:1]
     if sides.n is None:
         return ENDLESS
-    return (*(structure for structure in TENSORS if structure not in ONLY_ENDLESS), SCALED)
+    return (*(structure for structure in SHAPES if structure not in ONLY_ENDLESS), SCALED)
 
 
 def suffixes(structure: str) -> list[tuple[str, ...]]:
     """Return the sets of tensors that a structure may be stored as, by suffix."""
     if structure == SCALED:
-        return [(*TENSORS[inner], COLUMN_SCALE) for inner in WRAPPED]
-    own = TENSORS[structure]
-    return [own, *([(*BESIDE[structure], *own)] if structure in BESIDE else [])]
+        return [(*SHAPES[inner], COLUMN_SCALE) for inner in WRAPPED]
+    return [tuple(SHAPES[structure])]
 
 
 def _check_names(name: str, given: object, allowed: list[list[str]]) -> None:

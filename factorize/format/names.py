@@ -14,8 +14,6 @@ MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
 """The strategy, the noising matrix and the decoder."""
 COLUMN_SCALE = "column_scale"
 SCALED = "scaled"
-BESIDE: dict[str, tuple[str, ...]] = {"tree": ("",)}
-"""Suffixes of tensors that a structure may have beside its own."""
 ENDLESS = ("blt", "nu_toeplitz")
 """Structures of a C whose rows have no end."""
 ONLY_ENDLESS = ("nu_toeplitz",)
@@ -31,8 +29,6 @@ WRAPPED = (
     "inverse_banded_toeplitz",
 )
 """Structures that `scaled` may wrap. A tree and redraws have sensitivities of their own, which scales would spoil."""
-LARGEST_WHOLE_TREE = 1024
-"""Up to this n a file holds a tree as an array too, for readers that have only a safetensors library."""
 
 
 def tensor_name(matrix: str, suffix: str) -> str:

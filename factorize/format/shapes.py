@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import BESIDE, COLUMN_SCALE, ENDLESS, LARGEST_WHOLE_TREE, ONLY_ENDLESS, SCALED
-from factorize.format.tensors import SHAPES, TENSORS, VALUES, Parts, Shape, check_triangular, wrapped_structure
+from factorize.format.names import COLUMN_SCALE, ENDLESS, ONLY_ENDLESS, SCALED
+from factorize.format.tensors import SHAPES, VALUES, Parts, Shape, check_triangular, wrapped_structure
 
 SCALES = 1e-60, 1e60
 """Of columns, smallest and largest: beyond, norms of inner columns that underflow would be scaled to what matters."""
@@ -30,8 +30,6 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
     if name != "C":
         _check_derived(name, structure, parts, shape)
         return
-    if structure == "tree" and ("" in parts) != ((shape[1] or 0) <= LARGEST_WHOLE_TREE):
-        raise CorruptObject(f"a tree is stored as an array too exactly where n <= {LARGEST_WHOLE_TREE}")
     check_strategy(structure, parts, shape[1])
 
 
@@ -85,7 +83,7 @@ def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | N
     """A stored C_inv or B: an array of its own shape, or a column."""
     _check_finite(name, parts)
     wanted = shape if structure == "dense" else shape[1:]
-    part = parts.get(TENSORS[structure][0])
+    part = parts.get(*SHAPES[structure])
     if len(parts) != 1 or part is None or part.shape != wanted:
         raise CorruptObject(f"{name} of shape {shape} cannot be {structure} with these tensors")
     if structure == "dense" and shape[0] == shape[1]:
@@ -94,9 +92,8 @@ def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | N
 
 def _check_shapes(structure: str, parts: Parts, n: int | None) -> None:
     known = SHAPES[structure]
-    wanted = set(TENSORS[structure])
-    if not wanted <= set(parts) <= {*wanted, *BESIDE.get(structure, ())}:
-        raise CorruptObject(f"a {structure} matrix of n={n} has the tensors {sorted(wanted)}, not {sorted(parts)[:6]}")
+    if set(parts) != set(known):
+        raise CorruptObject(f"a {structure} matrix of n={n} has the tensors {sorted(known)}, not {sorted(parts)[:6]}")
     letters: dict[str, int] = {} if n is None else {"n": n}
     for suffix, part in parts.items():
         blocks = suffix == "transition" and part.ndim == len(BLOCKS)

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import BESIDE, COLUMN_SCALE, SCALED, WRAPPED
+from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
 
 Parts = Mapping[str, np.ndarray]
 
@@ -25,7 +25,7 @@ Shape = tuple[str | int, ...]
 
 SHAPES: dict[str, dict[str, Shape]] = {}
 """Shape of each tensor of a structure by suffix, '' for the matrix itself: n is the number of steps, every other letter
-is at least 1 and the same wherever it stands."""
+is at least 1 and the same wherever it stands. `scaled` has the tensors of what it wraps and `column_scale`."""
 VALUES: dict[str, Check] = {}
 """What is asked of the numbers of each structure."""
 
@@ -157,7 +157,7 @@ def _redrawn(parts: Parts, n: int | None) -> None:
             raise InvalidStrategy(f"input[{m}] and direct[{m}] must be exactly 0 before step {m * lag}")
 
 
-@stored("tree", {"tree.nodes": ("levels", "n"), "tree.restart": (1,), "": ("n", "n")})
+@stored("tree", {"tree.nodes": ("levels", "n"), "tree.restart": (1,)})
 def _tree(parts: Parts, n: int | None) -> None:
     nodes, restart = parts["tree.nodes"], _whole_number(parts["tree.restart"], "tree.restart", n)
     if len(nodes) != (restart - 1).bit_length() + 1:
@@ -167,18 +167,6 @@ def _tree(parts: Parts, n: int | None) -> None:
     unused = (leaves >> np.arange(len(nodes) - 1)[:, None]) & 1 == 0
     if nodes[1:][unused].any():
         raise InvalidStrategy("nodes[j + 1, i] must be exactly 0 where bit j of i mod restart is 0")
-    if "" in parts and not np.array_equal(parts[""], _whole_tree(nodes, leaves)):
-        raise InvalidStrategy("the whole matrix and tree.nodes are not the same matrix")
-
-
-def _whole_tree(nodes: np.ndarray, leaves: np.ndarray) -> np.ndarray:
-    """Rows are constant on the blocks behind a step: level j of leaf p has the 2^j steps from p's bits above j on."""
-    whole = np.diag(nodes[0])
-    for i, p in enumerate(leaves.tolist()):
-        for j in (j for j in range(len(nodes) - 1) if p >> j & 1):
-            first = i - p + (p >> j + 1 << j + 1)
-            whole[i, first : first + (1 << j)] = nodes[j + 1, i]
-    return whole
 
 
 def _whole_number(given: np.ndarray, what: str, n: int | None) -> int:
@@ -193,13 +181,6 @@ def _nu_toeplitz(parts: Parts, n: int | None) -> None:
         raise InvalidStrategy(
             f"nu={parts['nu'].tolist()!r} is not one number in (0, 1), where columns have a finite norm"
         )
-
-
-TENSORS = {
-    structure: tuple(suffix for suffix in shapes if suffix not in BESIDE.get(structure, ()))
-    for structure, shapes in SHAPES.items()
-}
-"""Suffixes of the tensors of each structure; `scaled` has those of what it wraps and `column_scale`."""
 
 
 def wrapped_structure(tensors: Parts, n: int) -> str:
@@ -217,7 +198,7 @@ def wrapped_structure(tensors: Parts, n: int) -> str:
     if tensors[COLUMN_SCALE].shape != (n,):
         raise CorruptObject(f"{COLUMN_SCALE} of a matrix with n={n} cannot have shape {tensors[COLUMN_SCALE].shape}")
     inner = set(tensors) - {COLUMN_SCALE}
-    fitting = [name for name in WRAPPED if set(TENSORS[name]) == inner]
+    fitting = [name for name in WRAPPED if set(SHAPES[name]) == inner]
     if not fitting:
         raise CorruptObject(
             f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} are those of no structure that can be scaled; "

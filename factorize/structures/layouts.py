@@ -30,7 +30,7 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "banded": lambda parts, n: BandedMatrix(parts["bands"]),
     "buffered": lambda parts, n: _buffered(parts, "decay"),
     "state_space": lambda parts, n: _buffered(parts, "transition"),
-    "tree": lambda parts, n: TreeMatrix(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
+    "tree": lambda parts, n: TreeMatrix(parts["tree.nodes"], parts["tree.restart"]),
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
     "redrawn": lambda parts, n: RedrawnMatrix(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),

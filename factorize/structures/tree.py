@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.structures.base import StoredMatrix, checked
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
@@ -28,7 +27,6 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         nodes: shape (levels + 1, n), 2^levels >= min(restart, n) > 2^(levels - 1); first row positive, exact zeros
             where bit j of (step mod restart) is 0.
         restart: steps of each tree, at least 1; n or more for a single tree.
-        whole: the same matrix as an array, where it is stored so too.
 
     Raises:
         InvalidStrategy: otherwise.
@@ -36,10 +34,10 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
 
     structure = "tree"
 
-    def __init__(self, nodes: np.ndarray, restart: int | np.ndarray, whole: np.ndarray | None = None) -> None:
+    def __init__(self, nodes: np.ndarray, restart: int | np.ndarray) -> None:
         self.n = np.shape(nodes)[-1] if np.ndim(nodes) else 0
         parts = {"tree.nodes": nodes, "tree.restart": np.minimum(np.atleast_1d(restart), self.n)}
-        self.nodes, leaves, *_ = checked("tree", parts if whole is None else {**parts, "": whole}, self.n)
+        self.nodes, leaves = checked("tree", parts, self.n)
         self.restart = int(leaves[0])
 
     def _leaves(self) -> np.ndarray:
@@ -78,9 +76,8 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         return TreeMatrix(self.nodes[: level_count(min(self.restart, steps)) + 1, :steps], self.restart)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The nodes and the length of a tree; up to n = 1024 the whole matrix too."""
-        parts = {"tree.nodes": self.nodes, "tree.restart": np.array([float(self.restart)])}
-        return {"": self.rows(0, self.n), **parts} if self.n <= LARGEST_WHOLE_TREE else parts
+        """The nodes and the length of a tree."""
+        return {"tree.nodes": self.nodes, "tree.restart": np.array([float(self.restart)])}
 
     def column_norms_squared(self) -> np.ndarray:
         """Squares of the diagonal, and for each level those of the right sibling's rows."""

@@ -28,7 +28,7 @@ from factorize.factor_file import load
 from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
-from factorize.format.tensors import TENSORS, VALUES
+from factorize.format.tensors import SHAPES, VALUES
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.mechanisms import AnyMechanism
 from factorize.objective import AnyObjective
@@ -142,8 +142,8 @@ class TestMechanisms:
 class TestStructures:
     def test_every_register_has_the_same_names(self) -> None:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
-        assert set(TENSORS) | {SCALED} == every
-        assert set(VALUES) == set(TENSORS)
+        assert set(SHAPES) | {SCALED} == every
+        assert set(VALUES) == set(SHAPES)
         assert set(WRAPPED) < set(BUILDERS)
         assert set(ENDLESS_STRUCTURES) == set(ENDLESS_BUILDERS)
         assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)

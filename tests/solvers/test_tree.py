@@ -12,7 +12,6 @@ from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.factor_file import load
-from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
 from factorize.structures.tree import TreeMatrix
@@ -128,15 +127,18 @@ def test_every_participation_against_enumeration(decoder, restart):
             assert found.value**2 <= 1.4 * true  # 12 steps; s is 0 to 1.5 % above from some hundred on
 
 
-@pytest.mark.parametrize("n", [30, LARGEST_WHOLE_TREE + 40])
-def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
+def test_files_hold_nodes_alone(tmp_path):
     from safetensors.numpy import load_file
 
+    n = 30
     found = tree(n, "honaker_full", restart_every=25)
     found.save(tmp_path / "tree.safetensors")
     stored = load_file(tmp_path / "tree.safetensors")
-    assert stored["tree.nodes"].shape == (6, n) and stored["tree.restart"].tolist() == [25.0]
-    assert ("C" in stored) == (n <= LARGEST_WHOLE_TREE)
+    assert (
+        set(stored) == {"tree.nodes", "tree.restart", "dual.weights"}
+        and stored["tree.nodes"].shape == (6, n)
+        and stored["tree.restart"].tolist() == [25.0]
+    )
     again = load(tmp_path / "tree.safetensors")
     again.verify()
     assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"

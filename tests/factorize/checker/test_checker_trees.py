@@ -43,6 +43,21 @@ def test_columns_and_norms_are_those_of_the_whole_matrix(seed: int) -> None:
     assert tree.bandwidth >= (rows - columns).max() + 1
 
 
+def test_eight_leaves_by_hand() -> None:
+    """Level 3 of leaf 6 reads steps 0 to 3, level 2 steps 4 and 5."""
+    nodes, whole = np.zeros((4, 8)), np.eye(8)
+    nodes[0] = 1
+    for i in range(8):
+        end = i
+        for j in (j for j in range(3) if i >> j & 1):
+            nodes[j + 1, i] = 2 + i + 10 * j
+            whole[i, end - (1 << j) : end] = nodes[j + 1, i]
+            end -= 1 << j
+    assert whole[6].tolist() == [28, 28, 28, 28, 18, 18, 1, 0]
+    assert np.array_equal(read_tree(nodes, np.array([8.0]), 8).entries_of(np.arange(8)), whole)
+    assert np.array_equal(TreeMatrix(nodes, 8).rows(0, 8), whole)
+
+
 @pytest.mark.parametrize(("power", "of_nodes"), [(-200, -200), (400, 200), (200, 400)])
 def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
     """Two leaves, (p, 0 / 3 q, 2 p) with powers of two: norms p^2 + 9 q^2 and 4 p^2."""

@@ -15,7 +15,6 @@ from factorize.format.tensors import check_triangular, fading, wrapped_structure
 N, M = 4, 2
 Parts = dict[str, np.ndarray]
 TREE = np.array([[1.0] * 4, [0, 0.5, 0, 0.5], [0, 0, 0.25, 0.25]])
-WHOLE = np.array([[1, 0, 0, 0], [0.5, 1, 0, 0], [0.25, 0.25, 1, 0], [0.25, 0.25, 0.5, 1.0]])
 
 
 def valid(structure: str) -> Parts:
@@ -30,7 +29,7 @@ def valid(structure: str) -> Parts:
         "banded": {"bands": np.array([[1.0] * 4, [0.5, 0.5, 0.5, 0]])},
         "buffered": {"diagonal": np.ones(N), "decay": tall, "input": tall, "output": tall},
         "state_space": {"diagonal": np.ones(N), "transition": np.ones((N, M, M)), "input": tall, "output": tall},
-        "tree": {"tree.nodes": TREE, "tree.restart": np.array([4.0]), "": WHOLE},
+        "tree": {"tree.nodes": TREE, "tree.restart": np.array([4.0])},
         "blt": {"theta": np.array([0.5, 0.9]), "omega": np.array([0.1, 0.2])},
         "inverse_banded_toeplitz": {"inverse_coefficients": np.array([1.0, -0.5, -0.5])},
         "redrawn": {"decay": tall, "output": tall, "input": inputs, "direct": direct, "lag": np.array([2.0])},
@@ -57,7 +56,7 @@ def test_one_of_each_and_no_tensor_more_or_less(structure: str) -> None:
     check(structure, valid(structure))
     for left_out in valid(structure):
         parts = {suffix: part for suffix, part in valid(structure).items() if suffix != left_out}
-        with pytest.raises(CorruptObject, match=f"a {structure} matrix of n=4 has the tensors|stored as an array too"):
+        with pytest.raises(CorruptObject, match=f"a {structure} matrix of n=4 has the tensors"):
             check(structure, parts)
         for spoilt in (valid(structure)[left_out][..., None], valid(structure)[left_out][:0]):
             with pytest.raises(CorruptObject, match=f"{structure}.* has shape"):
@@ -108,7 +107,6 @@ BAD: dict[str, tuple[str, str, Any, str]] = {
     "leaves": ("tree", "tree.nodes", at((0, 2), 0.0), "diagonal entry 2 is 0.0"),
     "unused nodes": ("tree", "tree.nodes", at((2, 1), 1.0), "nodes[j + 1, i] must be exactly 0 where bit j of i mod restart"),
     "unused first level": ("tree", "tree.nodes", at((1, 2), 1.0), "nodes[j + 1, i] must be exactly 0 where bit j"),
-    "another whole": ("tree", "", at((3, 0), 0.3), "the whole matrix and tree.nodes are not the same matrix"),
     "another restart": ("tree", "tree.restart", at(0, 2.0), "trees of 2 steps cannot have 3 rows of nodes"),
     "a restart above n": ("tree", "tree.restart", at(0, 5.0), "tree.restart is 5.0, not a whole number from 1 to n=4"),
 }  # fmt: skip
@@ -144,14 +142,13 @@ GOOD: dict[str, tuple[str, Parts]] = {
     "one block": ("state_space", {**valid("state_space"), "transition": np.ones((N, 1, 2, 2))}),
     "a tree of one step": (
         "tree",
-        {"tree.nodes": np.ones((1, 4)), "tree.restart": np.ones(1), "": np.eye(4)},
+        {"tree.nodes": np.ones((1, 4)), "tree.restart": np.ones(1)},
     ),
     "a tree that starts again": (
         "tree",
         {
             "tree.nodes": np.array([[1.0] * 4, [0, 0.5, 0, 0.5]]),
             "tree.restart": np.array([2.0]),
-            "": np.array([[1, 0, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0.5, 1]]),
         },
     ),
 }
@@ -174,41 +171,6 @@ def test_draws_before_a_later_lag() -> None:
     check("redrawn", {**valid("redrawn"), "input": np.zeros((1, N, M)), "direct": np.ones((1, N))})
     with pytest.raises(CorruptObject):
         check("redrawn", {**valid("redrawn"), "input": np.zeros((0, N, M)), "direct": np.ones((0, N))})
-
-
-def test_a_longer_tree() -> None:
-    """Eight leaves: level 3 of leaf 6 reads steps 0 to 3, level 2 steps 4 and 5."""
-    nodes = np.zeros((4, 8))
-    nodes[0] = 1
-    for i in range(8):
-        for j in range(3):
-            nodes[j + 1, i] = (i >> j & 1) * (2 + i + 10 * j)
-    whole = np.eye(8)
-    for i in range(8):
-        end = i
-        for j in range(3):
-            if i >> j & 1:
-                whole[i, end - (1 << j) : end] = nodes[j + 1, i]
-                end -= 1 << j
-    assert whole[6].tolist() == [28, 28, 28, 28, 18, 18, 1, 0]
-    parts = {"tree.nodes": nodes, "tree.restart": np.array([8.0]), "": whole}
-    check("tree", parts, 8)
-    for entry in ((6, 3), (6, 4), (7, 6), (5, 4)):
-        wrong = whole.copy()
-        wrong[entry] += 1
-        with pytest.raises(InvalidStrategy, match="are not the same matrix"):
-            check("tree", {**parts, "": wrong}, 8)
-
-
-def test_a_tree_is_stored_whole_where_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = valid("tree")
-    without = {suffix: part for suffix, part in parts.items() if suffix}
-    monkeypatch.setattr("factorize.format.shapes.LARGEST_WHOLE_TREE", 4)
-    check("tree", parts)
-    monkeypatch.setattr("factorize.format.shapes.LARGEST_WHOLE_TREE", 3)
-    check("tree", without)
-    with pytest.raises(CorruptObject, match="a tree is stored as an array too exactly where n <= 3"):
-        check("tree", parts)
 
 
 class TestEndless:

@@ -52,7 +52,7 @@ CASES = {
         | {"transition": BUFFERED["decay"].reshape(N, 1, 1)},
         buffered(),
     ),
-    "tree": ({"tree.nodes": NODES, "tree.restart": np.array([4.0]), "": TREE}, TREE),
+    "tree": ({"tree.nodes": NODES, "tree.restart": np.array([4.0])}, TREE),
     "blt": (BLT, toeplitz(BLT_COLUMN)),
     "inverse_banded_toeplitz": ({"inverse_coefficients": np.array([1.0, -0.5])}, toeplitz(HALF)),
     "scaled dense": ({"": DENSE, "column_scale": SCALE}, DENSE * SCALE),
