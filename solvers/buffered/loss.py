@@ -45,11 +45,9 @@ class BufferedLoss:
         self._p2, self._q2 = p * p, q * q
         self._root = np.concatenate([[0.0], q[1:] * p[:-1]])
         self._follow, self._feed = q / p, 1.0 / p
-        self._v, self._log_v = v, np.log(v)[:, None]
-        self._log_nodes = np.zeros(kernels.width_of(m))
-        self._half_log_weights = np.full(kernels.width_of(m), -np.inf)  # zeros beside the buffers
-        self._extra = np.zeros(n)
-        self._splines = _splines(places(q), intervals)
+        self._v, self._extra = v, np.zeros(n)
+        self._logs = np.zeros((2, 1, m))  # of nodes and of weights' roots
+        self._basis = np.column_stack([_splines(places(q), intervals), np.log(v)])
         self._bound = lower_bound
         width = kernels.width_of(m)
         rows = width // WIDTH
@@ -71,7 +69,7 @@ class BufferedLoss:
     def use(self, poles: Poles) -> None:
         """Set the poles that profiles refer to, one more than there are buffers."""
         m = self.shape[2]
-        self._log_nodes[:m], self._half_log_weights[:m] = np.log(poles.nodes[:m]), 0.5 * np.log(poles.weights[:m])
+        self._logs[:, 0] = np.log(poles.nodes[:m]), 0.5 * np.log(poles.weights[:m])
         self._extra = poles.weights[m] / poles.nodes[m] / self._v
 
     def value(self, z: Array) -> float:
@@ -113,8 +111,7 @@ class BufferedLoss:
         scale_bar = targets * (both - by_log_norm * inputs)
         sizes_bar = inputs * self._kappa * (0.5 * by_log_norm * targets - inputs_bar)
         adjoints.pivots_adjoint(self._p2, self._q2, tau, above, held, sizes_bar, ratio_bar, self._lines)
-        both = self._splines.T @ np.concatenate([ratio_bar[:, :m], scale_bar[:, :m]], axis=1)
-        gradient = np.concatenate([both[:, :m].ravel(), both[:, m:].ravel()])
+        gradient = np.stack([self._basis.T @ bar for bar in (ratio_bar, scale_bar)])[:, :-1, :m].ravel()
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
         return loss / self._bound - 1.0, gradient / self._bound
@@ -136,19 +133,20 @@ class BufferedLoss:
         inputs, outputs = (np.where(np.abs(part) < _LEAST, 0.0, part) for part in (inputs, outputs))
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
+    @np.errstate(over="ignore", invalid="ignore")  # numbers out of range end in a pivot that is not positive
     def _build(self, z: Array) -> bool:
         """Fill the arrays of the strategy; return whether all pivots are positive."""
         tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
         m = self.shape[2]
-        profiles = self._splines @ np.concatenate([*z.reshape(self.shape)], axis=1)
-        tau[:], scale[:] = self._log_nodes, self._half_log_weights
-        tau[:, :m] += profiles[:, :m]
-        scale[:, :m] += profiles[:, m:]
-        tau += self._log_v
-        with np.errstate(over="ignore"):
-            np.exp(tau, out=tau)
-            np.exp(scale, out=scale)
+        profiles = np.zeros((2, self._basis.shape[1], tau.shape[1]))
+        profiles[:, :-1, :m] = z.reshape(self.shape) + self._logs  # the splines add up to one
+        profiles[0, -1] = 1.0
+        np.matmul(self._basis, profiles[0], out=tau)
+        np.matmul(self._basis, profiles[1], out=scale)
+        np.exp(tau, out=tau)
+        np.exp(scale, out=scale)
+        scale[:, m:] = 0.0
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
         kernels.pivots(self._p2, self._q2, self._root, tau, above, held, ratio)
