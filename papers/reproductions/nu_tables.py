@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from factorize.api.pictures.views import state_vectors
+from factorize.client.noise_source import source_of
 from factorize.factorization import Factorization
 from factorize.predict.asymptotic import circle_integral, limiting_sensitivity_squared
 from factorize.predict.quadratic import QuadraticRun
@@ -188,7 +188,7 @@ def anytime(comparison: Comparison) -> None:
         epochs = 4 if name == "Multi-Epoch" else 1
         short, long, longer = (factorized(mechanism, n, epochs) for n in (64, 128, 256))
         same = np.abs(long.rows("C", 0, 64)[:, :64] - short.rows("C", 0, 64)).max() < 1e-9
-        vectors = [state_vectors(found) for found in (short, long, longer)]
+        vectors = [source_of(found).cost.vectors for found in (short, long, longer)]
         comparison.row(name, None, vectors[1])
         comparison.claim(f"{name} is {'' if printed else 'not '}anytime, as printed", bool(same) is printed)
         steps = vectors[1] - vectors[0], vectors[2] - vectors[1]
