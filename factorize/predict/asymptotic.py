@@ -113,9 +113,10 @@ def limiting_sensitivity_squared(nu: float) -> float:
 
 
 def circle_integral(a: float, b: float) -> float:
-    """Return the integral over (-pi, pi) of |1 - a - e^{iw}| / |1 - b - e^{iw}|^2 for 0 < a, b < 1 (C24, eq. 100).
+    """Return the integral over (-pi, pi) of |1 - a - e^{iw}| / |1 - b - e^{iw}|^2 (C24, eq. 100).
 
-    By Carlson's forms of the complete elliptic integral of the third kind; its characteristic is negative for a > b.
+    0 < a < 1, 0 < b < 2. By Carlson's forms of the complete elliptic integral of the third kind; its characteristic is
+    negative for a > b.
     """
     from scipy.special import elliprf, elliprj
 
@@ -123,34 +124,3 @@ def circle_integral(a: float, b: float) -> float:
     rest = (a * (1 - b / 2) / (b * (1 - a / 2))) ** 2  # 1 - characteristic, without cancellation where a is far below b
     third = elliprf(0, modulus_complement, 1) + (1 - rest) / 3 * elliprj(0, modulus_complement, 1, rest)
     return 2 * a**2 / (b**2 * (1 - a / 2)) * float(third)
-
-
-def mean_estimation(learning_rate: float, nu: float) -> float:
-    """Return the limiting E delta^2 of mean estimation with nu-Toeplitz noise; smallest at nu = learning_rate.
-
-    Args:
-        learning_rate: eta in (0, 1).
-        nu: damping in (0, 1); nu = 1 is DP-SGD, eta / (2 - eta).
-
-    Reference:
-        C24, Theorem 2.1 and eq. (99), (100). The paper's F is half of this: its loss carries a factor 1/2.
-    """
-    if nu == 1:
-        return learning_rate / (2 - learning_rate)
-    gamma = limiting_sensitivity_squared(nu)
-    return learning_rate**2 * gamma * circle_integral(nu, learning_rate) / (2 * math.pi)
-
-
-def stationary_losses(eigenvalues: Sequence[float], learning_rate: float) -> dict[str, float]:
-    """Return F per G^2 / (2 rho) of DP-SGD, of nu-Toeplitz noise with nu = eta min(l), and of the optimal filter."""
-    power = quadratic_power(eigenvalues, learning_rate)
-    width = learning_rate * min(eigenvalues)
-    half = learning_rate**2 / 2
-    losses = {
-        "dp_sgd": half * sum(x / (learning_rate * x * (2 - learning_rate * x)) for x in eigenvalues),
-        "optimum": half * circle_mean(lambda w: np.sqrt(power(w)), width=width) ** 2,
-    }
-    if width < 1:
-        filtered = circle_mean(lambda w: np.sqrt(distance_squared(width, w)) * power(w), width=width)
-        losses["nu_toeplitz"] = half * limiting_sensitivity_squared(width) * filtered
-    return losses

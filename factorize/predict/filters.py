@@ -118,10 +118,17 @@ def noise_product(
     if isinstance(noise, Optimal):
         return asymptotic.circle_mean(lambda w: np.sqrt(power(w)), width=narrowest) ** 2
     nu = noise.nu or narrowest
-    gain = asymptotic.circle_mean(
-        lambda w: np.sqrt(asymptotic.distance_squared(nu, w)) * power(w), width=min(nu, narrowest)
-    )
-    return asymptotic.limiting_sensitivity_squared(nu) * gain
+    total = math.fsum(weight * asymptotic.circle_integral(nu, x) for weight, x in pairs)
+    return asymptotic.limiting_sensitivity_squared(nu) * total / (2 * math.pi)
+
+
+def stationary_losses(eigenvalues: Sequence[float], learning_rate: float) -> dict[str, float]:
+    """Return F per G^2 / (2 rho) of DP-SGD, of nu-Toeplitz noise with nu = eta min(l), and of the optimal filter."""
+    filters: dict[str, Independent | Nu | Optimal] = {"dp_sgd": Independent(), "optimum": Optimal(kind="optimal")}
+    if learning_rate * min(eigenvalues) < 1:
+        filters["nu_toeplitz"] = Nu(kind="nu")
+    half = learning_rate**2 / 2
+    return {name: half * noise_product(noise, eigenvalues, learning_rate) for name, noise in filters.items()}
 
 
 def _white(contraction: float) -> float:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from factorize.plain_data import Positive
-from factorize.predict import asymptotic
 from factorize.predict.filters import (
     NOT_PRIVATE,
     STATIONARY,
@@ -43,8 +42,7 @@ class MeanEstimation(PrivateNoise):
         """Return the limit of E delta_t^2, delta the distance to the mean."""
         eta = self.learning_rate
         require(eta < 1, f"learning_rate={eta} is not below 1", "use one in (0, 1)", field="/learning_rate")
-        nu = 1.0 if isinstance(self.noise, Independent) else self.noise.nu or eta
-        private = self.scale * asymptotic.mean_estimation(eta, nu)
+        private = self.limit(self.noise)
         sampling = eta * self.label_noise**2 / (2 - eta)
         return Prediction(
             quantity="limit of E (theta_t - theta*)^2",
@@ -52,13 +50,17 @@ class MeanEstimation(PrivateNoise):
             terms={
                 "privacy": private,
                 "sampling": sampling,
-                "optimum": self.scale * asymptotic.mean_estimation(eta, eta),
-                "dp_sgd": self.scale * asymptotic.mean_estimation(eta, 1.0),
+                "optimum": self.limit(Nu(kind="nu")),
+                "dp_sgd": self.limit(Independent()),
             },
             assumptions=(STATIONARY, NO_CLIPPING),
             source="Choquette-Choo et al. 2024, theorem 2.1, eq. (99) and (100)",
             notes=("the paper's F is half of this: its loss carries a factor 1/2",),
         )
+
+    def limit(self, noise: Independent | Nu) -> float:
+        """Return what a filter's noise adds to the limit; smallest for nu = learning_rate."""
+        return self.learning_rate**2 * self.scale * noise_product(noise, [1.0], self.learning_rate)
 
 
 class LinearRegressionQuestion(Regression):

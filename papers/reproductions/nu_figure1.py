@@ -8,12 +8,14 @@ import numpy as np
 
 from factorize.api.pictures.views import last_step, spectrum
 from factorize.factorization import Factorization
-from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, mean_estimation
+from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared
+from factorize.predict.filters import Independent, Nu, noise_product
 from factorize.predict.quadratic import QuadraticRun
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "Choquette-Choo et al. 2024, Figure 1: mean estimation, ratio of DP-FTRL to DP-SGD and the optimal noise"
+OPTIMUM = Nu(kind="nu")  # nu = learning rate
 
 DRAWN = (0.1, 0.01, 0.001)
 
@@ -23,9 +25,9 @@ def run(comparison: Comparison) -> None:
     comparison.remark("no noise multiplier: losses per G^2 / (2 rho), nu = learning rate")
     comparison.heading("asymptotic suboptimality, optimal DP-FTRL / DP-SGD, by learning rate")
     rates = np.concatenate([np.geomspace(1e-6, 0.1, 31), np.linspace(0.13, 0.99, 44), [1 - 1e-3, 1 - 1e-6]])
-    ratios = np.array([mean_estimation(rate, rate) / mean_estimation(rate, 1.0) for rate in rates])
+    ratios = np.array([mean_estimation(rate) / mean_estimation(rate, Independent()) for rate in rates])
     for rate in (1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.99):
-        comparison.row(f"{rate:g}", None, mean_estimation(rate, rate) / mean_estimation(rate, 1.0))
+        comparison.row(f"{rate:g}", None, mean_estimation(rate) / mean_estimation(rate, Independent()))
     comparison.claim("DP-FTRL is never worse than DP-SGD", bool((ratios <= 1).all()))
     comparison.claim("it is orders of magnitude better at small learning rates", bool(ratios[0] < 1e-3))
     comparison.claim("it is orders of magnitude better at learning rate -> 1 (caption)", bool(ratios[-1] < 0.1))
@@ -43,17 +45,22 @@ def optimal(rate: float, n: int) -> Factorization:
     return prefix_sums(n, {"kind": "nu_toeplitz", "nu": rate})
 
 
+def mean_estimation(rate: float, noise: Independent | Nu = OPTIMUM) -> float:
+    """Return the limit of E delta^2 per G^2 / (2 rho)."""
+    return rate**2 * noise_product(noise, [1.0], rate)
+
+
 def theorem(comparison: Comparison, rates: np.ndarray) -> None:
     """Check what Theorem 2.1 says of the optimum."""
     factors = [math.exp(power) for power in np.linspace(-0.5, 0.5, 9) if power]
     best = all(
-        mean_estimation(rate, rate) < mean_estimation(rate, min(factor * rate, 0.999999))
+        mean_estimation(rate) < mean_estimation(rate, Nu(kind="nu", nu=min(factor * rate, 0.999999)))
         for rate in rates[rates < 0.9]
         for factor in factors
     )
     comparison.claim("nu = learning rate is the best nu", best)
     small = rates[rates < 0.02]
-    scaled = [mean_estimation(rate, rate) / (rate * math.log(1 / rate)) ** 2 for rate in small]
+    scaled = [mean_estimation(rate) / (rate * math.log(1 / rate)) ** 2 for rate in small]
     comparison.claim(
         "the optimum is of the order of eta^2 log^2(1/eta) (ratio within a factor 3 from 1e-6 to 0.02)",
         max(scaled) < 3 * min(scaled),
@@ -64,7 +71,7 @@ def theorem(comparison: Comparison, rates: np.ndarray) -> None:
         asked = QuadraticRun(kind="quadratic", eigenvalues=[1.0], learning_rate=rate, sigma=1.0, initial=[0.0])
         _, moments = asked.second_moments(optimal(rate, steps))
         found = float(moments[-1, 0]) * limiting_sensitivity_squared(rate)
-        comparison.row(f"learning rate {rate:g}", None, found, check=mean_estimation(rate, rate), tolerance=1e-8)
+        comparison.row(f"learning rate {rate:g}", None, found, check=mean_estimation(rate), tolerance=1e-8)
 
 
 def noise(comparison: Comparison, filters: dict[float, Factorization]) -> None:

@@ -16,7 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from factorize.client.noise_source import source_of
 from factorize.factorization import Factorization
-from factorize.predict.asymptotic import circle_integral, limiting_sensitivity_squared
+from factorize.predict.asymptotic import limiting_sensitivity_squared
+from factorize.predict.filters import Independent, Nu, noise_product
 from factorize.predict.quadratic import QuadraticRun
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums
@@ -151,16 +152,13 @@ def _gaussian(values: np.ndarray, eta: float) -> tuple[np.ndarray, float]:
 def sgd(values: np.ndarray, eta: float) -> float:
     """Return F of Noisy-SGD."""
     weights, rest = _gaussian(values, eta)
-    x = eta * values
-    return eta**2 / 2 * float((weights / (x * (2 - x))).sum()) / rest
+    return eta**2 / 2 * noise_product(Independent(), values.tolist(), eta, weights.tolist()) / rest
 
 
 def ftrl(values: np.ndarray, eta: float) -> float:
     """Return F of nu-Noisy-FTRL at nu = eta times the smallest eigenvalue."""
     weights, rest = _gaussian(values, eta)
-    nu = eta * float(values.min())
-    total = math.fsum(weight * circle_integral(nu, eta * value) for weight, value in zip(weights, values, strict=True))
-    return eta**2 / 2 * limiting_sensitivity_squared(nu) * total / (2 * math.pi) / rest
+    return eta**2 / 2 * noise_product(Nu(kind="nu"), values.tolist(), eta, weights.tolist()) / rest
 
 
 def _ftrl_by_log(values: np.ndarray, eta: float) -> float:

@@ -99,7 +99,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
     """Return the filter |C|^2 = sqrt(h) of a Hessian spectrum; a closed form for a single eigenvalue below 1 / eta."""
-    from factorize.predict.asymptotic import quadratic_power, stationary_losses
+    from factorize.predict.asymptotic import quadratic_power
+    from factorize.predict.filters import stationary_losses
 
     eigenvalues, eta = mechanism.eigenvalues or [], mechanism.learning_rate
     power = quadratic_power(eigenvalues, eta)

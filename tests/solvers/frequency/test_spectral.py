@@ -20,9 +20,9 @@ from factorize.predict.asymptotic import (
     distance_squared,
     limiting_sensitivity_squared,
     quadratic_power,
-    stationary_losses,
     warped_grid,
 )
+from factorize.predict.filters import stationary_losses
 from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.frequency import spectral
