@@ -79,6 +79,11 @@ class BinsCalibration(Calibration):
         return {**super().document(), **own, "claim": self.claim.document(), "claim_digest": self.claim.digest}
 
 
+def law_on(factorization: Any, sampling: str, bins: int | None) -> Law:
+    """Return the law of a sampling on a `factorize.Factorization`; by default with the bins of its epochs."""
+    return law_of(factorization.strategy, sampling, bins_of(factorization) if bins is None else bins)
+
+
 def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
     """Return the law of a sampling; it raises as `bin_gram` and `AllocationLaw.of` do."""
     if sampling == BinsLaw.name:
@@ -86,7 +91,9 @@ def law_of(strategy: AnyStrategy, sampling: str, bins: int) -> Law:
     if sampling == AllocationLaw.name:
         return AllocationLaw.of(strategy, bins)
     raise InvalidParameter(
-        f"sampling={str(sampling)[:20]!r} draws no bins; give {BinsLaw.name} or {AllocationLaw.name}", field="sampling"
+        f"sampling={str(sampling)[:20]!r} draws no bins; give {BinsLaw.name} or {AllocationLaw.name}, for other runs "
+        "use calibrate_sampling, or dp_accounting's own distributions",
+        field="sampling",
     )
 
 
@@ -138,7 +145,7 @@ def calibrate_bins(
         raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
     held: Any = certified(factorization).opened()
     started = time.perf_counter()
-    law = law_of(held.strategy, sampling, bins_of(held) if bins is None else bins)
+    law = law_on(held, sampling, bins)
     accepted = Search(law, question, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
     claim, bounded = accepted.claim, accepted.bounded.multiplier
     if isinstance(question, GivenNoise) and claim.epsilon > LEAST_EPSILON:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.accounting.bins_calibration import bins_of, law_of
+from factorize.accounting.bins_calibration import law_on
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.factors import CertifiedFactors, certified
@@ -55,15 +55,7 @@ def loss_distribution(
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
-    held = certified(factorization).opened()
-    steps = bins_of(held) if bins is None else bins
-    if sampling not in ("balls_in_bins", "random_allocation"):
-        raise InvalidParameter(
-            f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins or random_allocation, "
-            "and use dp_accounting's own for Gaussian and Poisson-sampled runs",
-            field="sampling",
-        )
-    law = law_of(held.strategy, sampling, steps)
+    law = law_on(certified(factorization).opened(), sampling, bins)
     return distribution_of(law, multiplier_of(noise, clip_norm=clip), gap, points)
 
 

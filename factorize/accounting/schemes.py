@@ -156,9 +156,9 @@ class BinsScheme(SampledScheme):
 
     def law(self, held: Any, asked: SamplingOptions) -> Law:
         """Return the law of these bins."""
-        from factorize.accounting.bins_calibration import bins_of, law_of
+        from factorize.accounting.bins_calibration import law_on
 
-        return law_of(held.strategy, self.name, bins_of(held) if asked.bins is None else asked.bins)
+        return law_on(held, self.name, asked.bins)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse the batch size of a Poisson scheme."""
