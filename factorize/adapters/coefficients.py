@@ -14,6 +14,7 @@ Either way the row of C^-1 Z is x times the scale of the step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from factorize.client.recurrences.base import Recurrence
 from factorize.errors import TooLarge
 
 _MOST = 1 << 26  # numbers in a table of all steps
+Numbers = TypeVar("Numbers")
 
 
 @dataclass(frozen=True)
@@ -72,55 +74,55 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
-class PlanTable:
-    """The coefficients of all n steps.
+class PlanTable(Generic[Numbers]):
+    """The coefficients of all n steps, as arrays of numpy or as a device keeps numbers.
 
     Attributes:
         gain: shape (n,).
         reads: shape (n, k).
         moves: shape (n, k), where every state has a decay of its own; else (n, k, k).
-        steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
         takes: shape (n, redraws), 0 where there is none.
         loads: shape (n, k, redraws + 1).
         scale: shape (n,).
+        steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
         keeps_draws: see `StepPlan`.
     """
 
-    gain: np.ndarray
-    reads: np.ndarray
-    moves: np.ndarray
+    gain: Numbers
+    reads: Numbers
+    moves: Numbers
+    takes: Numbers
+    loads: Numbers
+    scale: Numbers
     steps: np.ndarray
-    takes: np.ndarray
-    loads: np.ndarray
-    scale: np.ndarray
     keeps_draws: bool
 
-    @classmethod
-    def of(cls, source: Streamable) -> PlanTable:
-        """Collect them.
 
-        Raises:
-            TooLarge: states move into each other, and the table of all steps has more than 2^26 numbers.
-        """
-        recurrence = source.recurrence()
-        n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
-        gain, scale, reads, decays = np.empty(n), np.empty(n), np.empty((n, k)), np.empty((n, k))
-        steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
-        loads = np.zeros((n, k, redraws + 1))
-        moves: np.ndarray | None = None
-        for step in range(n):
-            plan = StepPlan.of(recurrence, step)
-            gain[step], reads[step], scale[step] = plan.gain, plan.reads, plan.scale
-            count = len(plan.steps)
-            steps[step, :count], takes[step, :count] = plan.steps, plan.takes
-            loads[step, :, : count + 1] = plan.loads
-            decays[step] = np.diag(plan.moves)
-            if moves is None and (plan.moves - np.diag(decays[step])).any():
-                if n * k * k > _MOST:
-                    raise TooLarge(f"{n} steps of {k} states need {n * k * k} coefficients; use the client's noise")
-                moves = np.zeros((n, k, k))
-                moves[:step, range(k), range(k)] = decays[:step]
-            if moves is not None:
-                moves[step] = plan.moves
-        keeps_draws = recurrence.unscaled(0)[0].keeps_draws
-        return cls(gain, reads, decays if moves is None else moves, steps, takes, loads, scale, keeps_draws)
+def plan_table(source: Streamable) -> PlanTable[np.ndarray]:
+    """Collect the coefficients of all steps.
+
+    Raises:
+        TooLarge: states move into each other, and the table of all steps has more than 2^26 numbers.
+    """
+    recurrence = source.recurrence()
+    n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
+    gain, scale, reads, decays = np.empty(n), np.empty(n), np.empty((n, k)), np.empty((n, k))
+    steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
+    loads = np.zeros((n, k, redraws + 1))
+    moves: np.ndarray | None = None
+    for step in range(n):
+        plan = StepPlan.of(recurrence, step)
+        gain[step], reads[step], scale[step] = plan.gain, plan.reads, plan.scale
+        count = len(plan.steps)
+        steps[step, :count], takes[step, :count] = plan.steps, plan.takes
+        loads[step, :, : count + 1] = plan.loads
+        decays[step] = np.diag(plan.moves)
+        if moves is None and (plan.moves - np.diag(decays[step])).any():
+            if n * k * k > _MOST:
+                raise TooLarge(f"{n} steps of {k} states need {n * k * k} coefficients; use the client's noise")
+            moves = np.zeros((n, k, k))
+            moves[:step, range(k), range(k)] = decays[:step]
+        if moves is not None:
+            moves[step] = plan.moves
+    keeps_draws = recurrence.unscaled(0)[0].keeps_draws
+    return PlanTable(gain, reads, decays if moves is None else moves, takes, loads, scale, steps, keeps_draws)

@@ -16,8 +16,8 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance, normals, specs_of, zeros_beside
+from factorize.adapters.coefficients import PlanTable, plan_table
+from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, zeros_beside
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import keyed
@@ -77,7 +77,7 @@ def correlated_noise(
     states: int | None
     if isinstance(source, Streamable):
         sigma = raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
-        steps, states, row = _streamed(PlanTable.of(source), sigma, kind)
+        steps, states, row = _streamed(plan_table(source), sigma, kind)
     else:
         inverse = _inverse(source)
         sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
@@ -134,8 +134,8 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
         )
     from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
-    plan = PlanTable.of(source)
-    table, states = DeviceTable.of(plan, kind), plan.reads.shape[1]
+    plan = plan_table(source)
+    table, states = on_device(plan, kind), plan.reads.shape[1]
 
     def init(value: Any) -> tuple[jax.Array, jax.Array]:
         return jnp.array(0, jnp.int32), jnp.zeros((states, *value.shape), kind)
@@ -219,12 +219,11 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
     return check_allowance(math.inf if off >= 0.5 else 1 / (1 - off) / (1 - 4 * SINGLE) - 1, str(kind))
 
 
-def _streamed(table: PlanTable, sigma: float, kind: np.dtype) -> tuple[int, int, Row]:
+def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tuple[int, int, Row]:
     """Return n, the number of states, and what makes a row from them."""
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)]
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
-    there = DeviceTable.of(scaled, kind)
-    again: Any = there.steps
+    there, again = on_device(scaled, kind), jnp.asarray(table.steps)
 
     def row(step: jax.Array, normal: Callable[[Any], jax.Array], buffers: Any) -> tuple[jax.Array, Any]:
         # where no earlier draw is taken again, one whose coefficients are 0

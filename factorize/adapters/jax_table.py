@@ -50,23 +50,14 @@ class SplitDouble(NamedTuple):
         return product if self.low is None else product + self.low.reshape(spread) * values
 
 
-class DeviceTable(NamedTuple):
-    """A `PlanTable` on the device; see there."""
+DeviceTable = PlanTable[SplitDouble]
 
-    gain: SplitDouble
-    reads: SplitDouble
-    moves: SplitDouble
-    takes: SplitDouble
-    loads: SplitDouble
-    scale: SplitDouble
-    steps: jax.Array
-    keeps_draws: bool
 
-    @classmethod
-    def of(cls, table: PlanTable, kind: np.dtype) -> DeviceTable:
-        """Move one there."""
-        parts = {name: SplitDouble.of(getattr(table, name), kind) for name in cls._fields[:-2]}
-        return cls(**parts, steps=jnp.asarray(table.steps), keeps_draws=table.keeps_draws)
+def on_device(table: PlanTable[np.ndarray], kind: np.dtype) -> DeviceTable:
+    """Return a table with its numbers on the device."""
+    names = "gain", "reads", "moves", "takes", "loads", "scale"
+    numbers = {name: SplitDouble.of(getattr(table, name), kind) for name in names}
+    return PlanTable(**numbers, steps=table.steps, keeps_draws=table.keeps_draws)
 
 
 def advance(

@@ -14,7 +14,7 @@ from jax_privacy.noise_addition import matrix_factorization_privatizer
 from structure_cases import strategies
 from test_noise import statistic
 
-from factorize.adapters.coefficients import PlanTable
+from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client.noise_source import noise_source
@@ -190,4 +190,4 @@ def test_a_table_that_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("factorize.adapters.coefficients._MOST", 100)
     strategy = strategies()["tree"]
     with pytest.raises(TooLarge, match="coefficients"):
-        PlanTable.of(noise_source(strategy.structure, strategy.tensors(), N, "x"))
+        plan_table(noise_source(strategy.structure, strategy.tensors(), N, "x"))
