@@ -14,17 +14,15 @@ from checker_files import SOLVER, exact_rows, fractions, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import solved
-from whole_bounds import by_strategy, by_vectors
 
-from factorize import parse_spec, solvers
+from factorize import parse_spec
 from factorize.certificate import certificate
-from factorize.checker import check, stored, utility
+from factorize.checker import check, stored
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
-from factorize.checker.doubles import nuclear_norms, whole
-from factorize.checker.file import read_factor_file
+from factorize.checker.doubles import whole
 from factorize.checker.losses import balls
 from factorize.checker.losses.variances import WIDEST
 from factorize.checker.report import (
@@ -41,11 +39,9 @@ from factorize.checker.report import (
     STRATEGY,
     Status,
 )
-from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest
-from factorize.errors import CertificateError
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.dense import DenseMatrix
@@ -174,105 +170,6 @@ def test_losses_of_columns_far_apart(seed: int, n: int, spread: int, steep: floa
         assert spread > 0 or steep > 1
         return
     assert_hold(ends, divided(rows_of(workload), fractions(array)), objective, width=math.inf)
-
-
-ONES = {"weights": np.ones(2)}
-
-
-@pytest.mark.parametrize(
-    ("objective", "dual", "workload", "true"),
-    [
-        ({"kind": "mean"}, {}, np.eye(2), 2**2 / 2 / 2),
-        ({"kind": "mean"}, {"weights": np.array([4.0, 1.0])}, np.eye(2), 3**2 / 5 / 2),
-        ({"kind": "weighted", "weights": [4.0, 1.0]}, {}, np.eye(2), 3**2 / 2),
-        ({"kind": "max"}, {"row_weights": np.array([4.0, 1.0])}, np.eye(2), 3**2 / 2 / 5),
-        ({"kind": "lambda_tau", "tau": 2}, {}, np.eye(2), (0.5**0.5 + 1) ** 2 / 2),
-        ({"kind": "lambda_tau", "tau": 1}, {}, np.eye(2), 5 / 2),  # W = 1 0; -1 1, of nuclear norm sqrt(3 + 2)
-        ({"kind": "mean"}, {}, np.diag([3.0, 4.0]), 49 / 4),
-        ({"kind": "mean"}, {}, np.array([[3.0, 4.0]]), 25 / 2),
-        ({"kind": "mean"}, {}, np.array([[1.0, 0], [1, 0], [0, 1]]), (2**0.5 + 1) ** 2 / 2 / 3),
-    ],
-)
-def test_lower_bounds_by_hand(objective: Any, dual: Any, workload: np.ndarray, true: float) -> None:
-    document = {"kind": "matrix", "sha256": "mine", "shape": list(workload.shape)}
-    one = utility_of(np.eye(2), document, objective, ONES | dual, user={"mine": workload})
-    assert true * (1 - 1e-11) <= one.lower_bound.objective <= true
-
-
-def test_lower_bounds_over_patterns_by_hand() -> None:
-    """One pattern of two steps: F = 2 I costs 4 (diagonal of F F^T), and W A F = 2 I has the nuclear norm 4."""
-    epochs, dual = {"kind": "fixed_epochs", "epochs": 2}, {"factors": 2 * np.eye(2)[None]}
-    one = utility_of(np.eye(2), {"kind": "identity", "n": 2}, dual=dual, participation=epochs)
-    assert one.lower_bound.objective == pytest.approx(4**2 / 4 / 2, rel=1e-11)
-
-
-BOUNDED: list[dict[str, Any]] = [
-    {"workload": {"kind": "prefix", "n": 12}},
-    {"workload": {"kind": "window", "n": 12, "width": 5}},
-    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "lambda_tau", "tau": 4}},
-    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "weighted", "weights": [1.0, 2.0, 0.5] * 4}},
-    {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}},
-    {"workload": RATES, "participation": {"kind": "fixed_epochs", "epochs": 2}},
-    {
-        "workload": RATES,
-        "participation": {"kind": "min_sep", "min_sep": 5},
-        "mechanism": {"kind": "banded", "bands": 4},
-    },
-]
-
-
-def of_file(document: dict[str, Any], dual: dict[str, np.ndarray] | None = None) -> tuple[Utility, dict[str, Any]]:
-    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
-    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
-    return Utility(file.manifest["spec"], strategy, file.dual if dual is None else dual, {}), dict(file.dual)
-
-
-def true_bound(one: Utility, dual: dict[str, np.ndarray]) -> float:
-    """(nuclear norm of W A F)^2 over the cost of F, by singular values."""
-    weighing = weighing_of(one._spec["objective"], 12)
-    scales = utility.rows_of(weighing, dual)
-    assert scales is not None
-    target = nuclear_norms.WeightedTarget(one._workload, weighing, scales[0]).guess(np.eye(12))
-    groups = utility.evidence_of(one._spec["participation"], dual, 12)
-    assert groups is not None
-    norms = np.concatenate([target[:, steps] @ f for g in groups for steps, f in zip(*g, strict=True)], axis=1)
-    cost = sum(float((block**2).sum(axis=1).max()) for group in groups for block in group.blocks)
-    rows = utility.rows_of(weighing_of(one._spec["objective"], 12), dual)
-    assert rows is not None
-    return float(np.linalg.svd(norms, compute_uv=False).sum() ** 2 / cost / float(rows[1]))
-
-
-@pytest.mark.parametrize("document", BOUNDED, ids=range(len(BOUNDED)))
-def test_lower_bounds_are_those_of_singular_values(document: dict[str, Any]) -> None:
-    """With and without help from C, and for evidence of any scale; random evidence proves something, nothing false."""
-    one, dual = of_file(document)
-    true = true_bound(one, dual)
-    bounds = [one.lower_bound.objective, by_vectors(one)] + ([] if "mechanism" in document else [by_strategy(one)])
-    for bound in bounds:
-        assert true * (1 - 1e-8) <= bound <= true * (1 + 1e-12)
-    name = next(iter(dual))
-    for power in (-300, 300):
-        scaled, _ = of_file(document, {**dual, name: np.ldexp(dual[name], power)})
-        assert by_vectors(scaled) == pytest.approx(true, rel=1e-9)
-    luck = np.random.default_rng(4)
-    for _ in range(5):
-        other = {**dual, name: np.abs(luck.standard_normal(dual[name].shape))}
-        assert 0 < by_vectors(of_file(document, other)[0]) <= true_bound(one, other) * (1 + 1e-12)
-
-
-def test_evidence_that_is_none_or_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nuclear_norms, "LARGEST_VECTORS", 11)
-    with pytest.raises(NotEnclosed, match="up to n=11"):
-        by_vectors(of_file(BOUNDED[4])[0])
-    zero = {"factors": np.zeros((4, 3, 3))}
-    with pytest.raises(CertificateError, match="all zero"):
-        _ = of_file(BOUNDED[4], zero)[0].lower_bound
-    for other in ({"other": np.ones(3)}, {"weights": np.ones(12)}):
-        with pytest.raises(NotEnclosed, match="not evaluated"):
-            _ = of_file(BOUNDED[4], other)[0].lower_bound
-    for wrong in (np.ones((1, 2, 2)), np.full((4, 3, 3), np.nan)):
-        with pytest.raises(CertificateError, match=r"dual\.factors must be finite, not all zero, of shape \(4, 3, 3\)"):
-            _ = of_file(BOUNDED[4], {"factors": wrong})[0].lower_bound
 
 
 def test_no_claim_rests_on_products_that_fail_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from specs import solved, spec_of
+from specs import solved
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.utility import lower_bound
-from factorize.errors import CertificateError
 from factorize.factorization import Factorization
 from factorize.solvers.single import max_error
 
@@ -82,44 +76,3 @@ def test_agrees_with_a_conic_solver(workload: dict[str, Any], smallest: int, mon
     found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
-
-
-@given(
-    arrays(np.float64, (2, 6), elements=st.floats(0.0, 1.0)),
-    arrays(np.float64, (6, 6), elements=st.floats(-1.0, 1.0)),
-)
-def test_no_weights_prove_more_than_a_strategy_has(weights: np.ndarray, entries: np.ndarray) -> None:
-    if not weights[0].any() or not weights[1].any():
-        weights = np.ones((2, 6))
-    asked = spec_of({"kind": "momentum", "n": 6, "momentum": 0.5}, "dense", objective=MAX)
-    strategy = np.tril(entries, -1) + np.diag(1.5 + np.diagonal(entries))
-    dual = {"weights": weights[0], "row_weights": weights[1]}
-    bound = lower_bound(asked.document(), dual, {})
-    decoder = asked.workload.dense() @ np.linalg.inv(strategy)
-    assert bound.objective <= (decoder**2).sum(axis=1).max() * (strategy**2).sum(axis=0).max() * (1 + 1e-12)
-
-
-WRONG = {
-    "short": np.ones(3),
-    "negative": np.array([1.0, 1.0, 1.0, -1.0]),
-    "not a number": np.array([1.0, 1.0, 1.0, np.nan]),
-    "all zero": np.zeros(4),
-}
-
-
-@pytest.mark.parametrize("name", ["weights", "row_weights"])
-@pytest.mark.parametrize("fault", WRONG)
-def test_wrong_evidence_is_refused(name: str, fault: str) -> None:
-    dual = {"weights": np.ones(4), "row_weights": np.ones(4)} | {name: WRONG[fault]}
-    with pytest.raises(CertificateError, match=f"dual.{name} must be 4 finite"):
-        lower_bound(spec_of(4, "dense", objective=MAX).document(), dual, {})
-
-
-def test_evidence_for_another_objective_proves_nothing() -> None:
-    both = {"weights": np.ones(4), "row_weights": np.ones(4)}
-    for spec, dual in (
-        (spec_of(4, "dense", objective=MAX), {"weights": np.ones(4)}),
-        (spec_of(4, "dense", 2, MAX), both),
-    ):
-        with pytest.raises(NotEnclosed, match="evidence of this kind"):
-            lower_bound(spec.document(), dual, {})
