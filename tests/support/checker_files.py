@@ -113,12 +113,21 @@ def parts(result: Factorization) -> tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def sealed(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
-    """The bytes of a file in which every digest is right, whatever its claims."""
-    for entry in manifest["matrices"].values():
-        arrays = [tensors[name] for name in entry["tensors"]]
-        entry |= {"sha256": tensor_digest(arrays), "bytes": sum(a.nbytes for a in arrays)}
-    manifest["spec_digest"] = json_digest(manifest["spec"])
-    manifest["digest"] = manifest_digest(manifest)
+    """The bytes of a file in which every digest is right that can be, whatever the rest says."""
+    matrices = manifest.get("matrices")
+    entries = [*matrices.values(), manifest.get("dual")] if isinstance(matrices, dict) else [manifest.get("dual")]
+    for entry in entries:
+        names = entry.get("tensors") if isinstance(entry, dict) else None
+        if isinstance(names, list) and all(isinstance(name, str) and name in tensors for name in names):
+            arrays = [tensors[name] for name in names]
+            if "sha256" in entry:
+                entry["sha256"] = tensor_digest(arrays)
+            if "bytes" in entry and type(entry["bytes"]) is int and entry["bytes"] > 0:
+                entry["bytes"] = sum(array.nbytes for array in arrays)
+    if "spec" in manifest and "spec_digest" in manifest:
+        manifest["spec_digest"] = json_digest(manifest["spec"])
+    if isinstance(manifest.get("solver", {}), dict) and "digest" in manifest:
+        manifest["digest"] = manifest_digest(manifest)
     return file_of(manifest, tensors)
 
 

@@ -36,10 +36,26 @@ def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield from nodes(value, (*path, key))
 
 
-def _at(document: Any, path: Path) -> Any:
+def at(document: Any, path: Path) -> Any:
+    """The value at a place."""
     for key in path:
         document = document[key]
     return document
+
+
+MISSING = object()
+
+
+def changed(document: dict[str, Any], path: Path | str, value: Any) -> dict[str, Any]:
+    """A copy with another value at a place, written as keys or as keys with slashes between; or with none, `MISSING`."""
+    *outer, last = path.split("/") if isinstance(path, str) else path
+    copied = copy.deepcopy(document)
+    holder = at(copied, tuple(outer))
+    if value is MISSING:
+        del holder[last]
+    else:
+        holder[last] = value
+    return copied
 
 
 def mutations(original: dict[str, Any], rng: np.random.Generator) -> Iterator[Mutation]:
@@ -56,7 +72,7 @@ def mutations(original: dict[str, Any], rng: np.random.Generator) -> Iterator[Mu
 
 
 def _put(document: Any, path: Path, value: Any) -> None:
-    _at(document, path[:-1])[path[-1]] = value
+    at(document, path[:-1])[path[-1]] = value
 
 
 def _key(document: Any, path: Path, value: Any, rng: np.random.Generator) -> str | None:
@@ -65,7 +81,7 @@ def _key(document: Any, path: Path, value: Any, rng: np.random.Generator) -> str
     name = KEYS[int(rng.integers(len(KEYS)))]
     if name in value:
         return None
-    _at(document, path)[name] = OTHER_TYPES[int(rng.integers(len(OTHER_TYPES)))]
+    at(document, path)[name] = OTHER_TYPES[int(rng.integers(len(OTHER_TYPES)))]
     return "an unknown key"
 
 
@@ -87,7 +103,7 @@ def _number(document: Any, path: Path, value: Any, rng: np.random.Generator) -> 
 def _removed(document: Any, path: Path, value: Any, rng: np.random.Generator) -> str | None:
     if not path:
         return None
-    del _at(document, path[:-1])[path[-1]]
+    del at(document, path[:-1])[path[-1]]
     return "a part removed"
 
 
@@ -101,7 +117,7 @@ def _integer_as_real(document: Any, path: Path, value: Any, rng: np.random.Gener
 def _item(document: Any, path: Path, value: Any, rng: np.random.Generator) -> str | None:
     if not isinstance(value, list) or not value:
         return None
-    kept = _at(document, path)
+    kept = at(document, path)
     if rng.random() < 0.5:
         kept.append(kept[int(rng.integers(len(kept)))])
     else:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from checker_files import file_of
+from checker_files import sealed
 from manifest_mutations import mutations
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -29,12 +29,11 @@ from factorize.api.results import RowBlocks
 from factorize.checker.check import check_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable, source_of
-from factorize.encoding import json_digest, tensor_digest
 from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.format.container import Container
-from factorize.format.manifest import ENDLESS, manifest_digest
+from factorize.format.manifest import ENDLESS
 from factorize.storage.records import read_manifest, seal
 from factorize.storage.store import Store
 
@@ -346,28 +345,6 @@ def _brief(found: dict[str, Reading | str]) -> str:
 
 
 # changes
-
-
-def sealed(manifest: Manifest, tensors: Tensors) -> bytes:
-    """Make every digest right again that can be, whatever the rest says."""
-    entries = [entry for entry in [*_values(manifest.get("matrices")), manifest.get("dual")] if isinstance(entry, dict)]
-    for entry in entries:
-        names = entry.get("tensors")
-        if isinstance(names, list) and all(isinstance(name, str) and name in tensors for name in names):
-            arrays = [tensors[name] for name in names]
-            if "sha256" in entry:
-                entry["sha256"] = tensor_digest(arrays)
-            if "bytes" in entry and type(entry["bytes"]) is int and entry["bytes"] > 0:
-                entry["bytes"] = sum(array.nbytes for array in arrays)
-    if "spec" in manifest and "spec_digest" in manifest:
-        manifest["spec_digest"] = json_digest(manifest["spec"])
-    if isinstance(manifest.get("solver", {}), dict) and "digest" in manifest:
-        manifest["digest"] = manifest_digest(manifest)
-    return file_of(manifest, tensors)
-
-
-def _values(found: Any) -> list[Any]:
-    return list(found.values()) if isinstance(found, dict) else []
 
 
 def _pick(rng: np.random.Generator, options: Any) -> Any:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import file_of
-from reader_mutations import GOLDEN, Original, changed, judge, originals, sealed
+from checker_files import file_of, sealed
+from manifest_mutations import at
+from manifest_mutations import changed as with_value
+from reader_mutations import GOLDEN, Original, changed, judge, originals
 
 from factorize.checker.file import read_factor_file
 from factorize.client import load as load_light
@@ -40,92 +45,61 @@ def test_no_two_readers_read_a_changed_file_in_two_ways(files: list[Original], s
     assert outcomes[True] > COUNT // SHARES / 4 and outcomes[False] > COUNT // SHARES / 20  # neither is all there is
 
 
-def refused_by_all(data: bytes, folder: Path) -> list[str]:
-    """What each reader says; fails where one of them reads it."""
-    path = folder / "refused.safetensors"
-    path.write_bytes(data)
-    said = []
-    readers = (
-        load,
-        load_light,
-        lambda p: from_container(Container(p.read_bytes())),
-        lambda p: read_factor_file(p.read_bytes()),
-    )
-    for read in readers:
-        with pytest.raises(CorruptObject) as refusal:
-            read(path)  # type: ignore[operator]  # all of them take a path
-        said.append(str(refusal.value))
-    return said
-
-
-def parts_of(files: list[Original], name: str) -> tuple[dict, dict]:  # type: ignore[type-arg]  # a manifest
-    import copy
-
+def parts_of(files: list[Original], name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     original = next(original for original in files if original.name == name)
     return copy.deepcopy(original.manifest), dict(original.tensors)
 
 
-@pytest.mark.parametrize("name", ["dense", "banded", "buffered", "toeplitz", "blt", "redrawn", "tree"])
-@pytest.mark.parametrize("scale", ["C.row_scale", "C.column_scale"])
-def test_a_scale_beside_what_is_not_scaled_is_refused(
-    files: list[Original], name: str, scale: str, tmp_path: Path
+READERS: tuple[Callable[[Path], Any], ...] = (
+    load,
+    load_light,
+    lambda path: from_container(Container(path.read_bytes())),
+    lambda path: read_factor_file(path.read_bytes()),
+)
+SCALES = ("C.row_scale", "C.column_scale")
+HIDDEN = ("C", "C_inv", "B", "C.coefficients", "dual.C", "x")
+STATED = "certificate/sensitivity/"
+REFUSED: list[tuple[str, dict[str, Any], dict[str, np.ndarray], str]] = [
+    # The certificate did not look at it, and the client divided its noise by it.
+    *((name, {"matrices/C/tensors": lambda held, scale=scale: [*held, scale]}, {scale: np.full(24, 1000.0)}, scale)
+      for name in ("dense", "banded", "buffered", "toeplitz", "blt", "redrawn", "tree") for scale in SCALES),
+    # The client took it for a strategy without end, whose claim is another one.
+    *((name, {"matrices/C/shape": shape}, {}, "stated to have shape")
+      for name in ("blt", "dense", "toeplitz") for shape in ([None, None], [None, 40], [40.0, 40.0], "40", None)),
+    *(("blt", {"dual/tensors": lambda held, name=name: [*held, name]}, {name: np.eye(40)}, "the evidence has the tensors")
+      for name in HIDDEN),
+    # `load_file(path)["C"]` was then what stood among the evidence.
+    *(("dense", {"matrices/C/tensors": [name], "dual/tensors": lambda held: [*held, "C"]}, {name: np.eye(24)},
+       "the tensors of C are") for name in ("C.", "C..", "c", "C_inv", "dual.C")),
+    ("buffered", {}, {"x": np.ones(1)}, "do not have the same tensors"),
+    ("buffered", {STATED + "value": 1.0}, {}, "two different numbers"),
+    ("buffered", {STATED + "hex": "0x1.8p+0"}, {}, "sensitivity is stated as"),
+    ("buffered", {STATED + "kind": "x"}, {}, "sensitivity is of kind"),
+    ("buffered", {STATED + "participation": {"kind": "fixed_epochs", "epochs": 2}}, {}, "sensitivity is stated for"),
+    # 3.0 participations equal 3, but a reader that counts with them may not take them for the same.
+    ("banded", {STATED + "participation/max_participations": 3.0}, {}, "sensitivity is stated for"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "added", "words"), REFUSED)
+def test_what_once_passed_a_reader_is_refused_by_all(
+    files: list[Original],
+    name: str,
+    changes: dict[str, Any],
+    added: dict[str, np.ndarray],
+    words: str,
+    tmp_path: Path,
 ) -> None:
-    """The certificate did not look at it, and the client divided its noise by it."""
     manifest, tensors = parts_of(files, name)
-    tensors[scale] = np.full(manifest["spec"]["workload"]["n"], 1000.0)
-    manifest["matrices"]["C"]["tensors"].append(scale)
-    for text in refused_by_all(sealed(manifest, tensors), tmp_path):
-        assert scale in text
-
-
-def test_a_shape_without_end_beside_an_n_is_refused(files: list[Original], tmp_path: Path) -> None:
-    """The client took it for a strategy without end, whose claim is another one."""
-    for name in ("blt", "dense", "toeplitz"):
-        for shape in ([None, None], [None, 40], [40], [40.0, 40.0], [True, True], "40", None):
-            manifest, tensors = parts_of(files, name)
-            manifest["matrices"]["C"]["shape"] = shape
-            refused_by_all(sealed(manifest, tensors), tmp_path)
-
-
-@pytest.mark.parametrize("hidden", ["C", "C_inv", "B", "C.coefficients", "dual.C", "x"])
-def test_matrices_among_the_evidence_are_refused(files: list[Original], hidden: str, tmp_path: Path) -> None:
-    manifest, tensors = parts_of(files, "blt")
-    tensors[hidden] = np.eye(40)
-    manifest["dual"]["tensors"].append(hidden)
-    refused_by_all(sealed(manifest, tensors), tmp_path)
-
-
-def test_the_certified_c_under_another_name_is_refused(files: list[Original], tmp_path: Path) -> None:
-    """`load_file(path)["C"]` was then what stood among the evidence."""
-    for name in ("C.", "C..", "c", "C_inv", "dual.C"):
-        manifest, tensors = parts_of(files, "dense")
-        tensors[name], tensors["C"] = tensors["C"], np.eye(24)
-        manifest["matrices"]["C"]["tensors"] = [name]
-        manifest["dual"]["tensors"].append("C")
-        refused_by_all(sealed(manifest, tensors), tmp_path)
-
-
-def test_a_tensor_that_nothing_names_is_refused(files: list[Original], tmp_path: Path) -> None:
-    manifest, tensors = parts_of(files, "buffered")
-    tensors["x"] = np.ones(1)
-    refused_by_all(sealed(manifest, tensors), tmp_path)
-
-
-def test_a_claim_of_two_numbers_or_for_others_is_refused(files: list[Original], tmp_path: Path) -> None:
-    changes = (
-        {"value": 1.0},
-        {"hex": "0x1.8p+0"},
-        {"kind": "x"},
-        {"participation": {"kind": "fixed_epochs", "epochs": 2}},
-    )
-    for change in changes:
-        manifest, tensors = parts_of(files, "buffered")
-        manifest["certificate"]["sensitivity"] |= change
-        path = tmp_path / "f.safetensors"
-        path.write_bytes(sealed(manifest, tensors))
-        for read in (load, load_light):
-            with pytest.raises(CorruptObject, match="sensitivity"):
-                read(path)
+    for place, value in changes.items():
+        held = at(manifest, tuple(place.split("/")))
+        manifest = with_value(manifest, place, value(held) if callable(value) else value)
+    path = tmp_path / "refused.safetensors"
+    path.write_bytes(sealed(manifest, tensors | added))
+    for read in READERS:
+        with pytest.raises(CorruptObject) as refusal:
+            read(path)
+        assert words in str(refusal.value)
 
 
 def test_a_file_that_changes_while_it_is_held_is_refused(files: list[Original], tmp_path: Path) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 from typing import Any
 
 import pytest
+from manifest_mutations import MISSING, changed
 
 from factorize.checker.sampling.calibrations import scale_of
 from factorize.format import bins_claims
 from factorize.format.bins_claims import ClaimRefused, read_claim
 
-MISSING = object()
 BET = {"rule": "bet", "lambda": (2.0).hex(), "m": 3, "samples": 8192, "shared": (0.0).hex()}
 OTHER = {"rule": "bet", "lambda": (2.0).hex(), "eta": (1.5).hex(), "samples": 8192, "shared": (0.5).hex()}
 
@@ -36,19 +35,6 @@ def sound(sampling: str = "balls_in_bins") -> dict[str, Any]:
         "pq": dict(first),
         "qp": {"rule": "gaussian"},
     }
-
-
-def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    whole = copy.deepcopy(document)
-    place = whole
-    *outer, last = path.split("/")
-    for name in outer:
-        place = place[name]
-    if value is MISSING:
-        del place[last]
-    else:
-        place[last] = value
-    return whole
 
 
 def refused(document: dict[str, Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from checker_files import parts as parts_of
 from checker_files import random_result
+from manifest_mutations import MISSING, at, changed
 
-from factorize.encoding import canonical_json, tensor_digest
+from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.errors import CorruptObject
 from factorize.format.description import (
     check_claim,
@@ -20,11 +22,10 @@ from factorize.format.description import (
     named_tensors,
     sides_of,
 )
-from factorize.format.manifest import manifest_digest
+from factorize.format.manifest import check_manifest, manifest_digest
 from factorize.format.reading import evidence_of, matrix_of, read_manifest
 
 N = 4
-MISSING = object()
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +40,6 @@ def file() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 @pytest.fixture
 def manifest(file: Any) -> dict[str, Any]:
     return deepcopy(file[0])
-
-
-def put(manifest: dict[str, Any], path: str, value: Any) -> None:
-    *above, last = path.split("/")
-    for key in above:
-        manifest = manifest[key]
-    if value is MISSING:
-        del manifest[last]
-    else:
-        manifest[last] = value
 
 
 @pytest.mark.parametrize("shape", ["44", None, [4], [4, 4, 4], [0, 4], [4, 0], [4, 4.0], [True, 4], ["unbounded", 4]])
@@ -67,6 +58,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("matrices/C/shape", [4, 5], "C is stated to have shape [4, 5], and"),
     ("matrices/C/shape", [4.0, 4], "C is stated to have shape [4.0, 4], and"),
     ("matrices/C/shape", [None, None], "C is stated to have shape [None, None], and"),
+    ("matrices/C/shape", [True, True], "C is stated to have shape [True, True], and"),
+    ("matrices/C/shape", "44", "C is stated to have shape 44, and"),
     ("matrices/C/dtype", "float16", "C is not stored as 'float16': that is none of float64, float32"),
     ("matrices/C/structure", "nu_toeplitz", "structure 'nu_toeplitz' of C is none of dense, toeplitz, "),
     ("matrices/B/structure", "banded", "structure 'banded' of B is none of dense, toeplitz; update factorize"),
@@ -85,16 +78,58 @@ WRONG: list[tuple[str, Any, str]] = [
     ("dual/sha256", 7, "the evidence has the sha256 '7'"),
     ("spec/participation", {"kind": "x"}, "{'kind': 'x'} is no participation of n=4 steps"),
     ("certificate/converged", 1, "converged is '1', neither true nor false"),
+    ("certificate/loss", [], "the certificate's loss is '[]', no object"),
+    ("certificate/loss/rmse", "1", "the certificate's loss.rmse is '1', no finite number"),
+    ("certificate/loss/rmse", True, "the certificate's loss.rmse is 'True', no finite number"),
+    ("certificate/loss/rmse", float("inf"), "not a manifest: ValueError"),
+    ("certificate/loss/rmse", -1.0, "the certificate's loss.rmse is -1.0, below 0"),
+    ("certificate/lower_bound", 0, "the certificate's lower_bound is '0', no object"),
+    ("certificate/lower_bound", {"objective": 1.0}, "the certificate's lower_bound has a field 'rule' that is missing"),
+    ("certificate/lower_bound", {"objective": None, "rule": "x"}, "the certificate's lower_bound.objective is 'None'"),
+    ("certificate/lower_bound", {"objective": -1e-300, "rule": "x"}, "lower_bound.objective is -1e-300, below 0"),
+    ("certificate/class_lower_bound", {"objective": 1.0, "rule": 2}, "class_lower_bound.rule holds '2', which is no text"),
+    ("certificate/relative_gap", "0", "the certificate's relative_gap is '0', no finite number"),
+    ("certificate/residual", 0.0, "the certificate's residual is '0.0', no object"),
+    ("certificate/residual/max_abs", None, "the certificate's residual.max_abs is 'None', no finite number"),
+    ("certificate/residual/max_abs", -1e300, "the certificate's residual.max_abs is -1e+300, below 0"),
+    ("certificate/warnings", "none", "the certificate's warnings are no list"),
+    ("certificate/warnings", [1], "the certificate's warnings holds '1', which is no text"),
     ("certificate/sensitivity/kind", "x", "the sensitivity is of kind 'x'; it is exact or an upper_bound"),
 ]  # fmt: skip
 
 
+def resealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The same with its digests made right, where its numbers have one."""
+    sealed = {**manifest, "spec_digest": json_digest(manifest["spec"])}
+    with suppress(ValueError):
+        sealed["digest"] = manifest_digest(sealed)
+    return sealed
+
+
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
 def test_what_is_refused(manifest: dict[str, Any], path: str, value: Any, message: str) -> None:
-    put(manifest, path, value)
-    with pytest.raises((CorruptObject, TypeError)) as refusal:
-        check_description(manifest)
+    with pytest.raises(CorruptObject) as refusal:
+        check_manifest(resealed(changed(manifest, path, value)))
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["", "spec", "solver", "certificate", "certificate/sensitivity", "certificate/loss", "certificate/residual"],
+)
+def test_fields_are_those_that_a_reader_knows(manifest: dict[str, Any], place: str) -> None:
+    inner = tuple(place.split("/")) if place else ()
+    given = at(manifest, inner)
+    given["privacy"] = {"epsilon": 0.01}
+    with pytest.raises(CorruptObject, match="'privacy' that is missing or unknown"):
+        check_manifest(resealed(manifest))
+    del given["privacy"]
+    check_manifest(resealed(manifest))
+    for name in ("mechanism",) if place == "solver" else set(given) - {"spec", "spec_digest", "digest"}:
+        with pytest.raises(
+            CorruptObject, match=f"{name}' that is missing or unknown|not a manifest: KeyError: '{name}'"
+        ):
+            check_manifest(resealed(changed(manifest, (*inner, name), MISSING)))
 
 
 def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from specs import spec_of
 from store_cases import factorization
 
 from factorize import solvers
-from factorize.encoding import json_digest
 from factorize.errors import CorruptObject
 from factorize.format.manifest import StoredFile, check_manifest, manifest_digest
 
@@ -53,19 +51,6 @@ def test_a_spec_of_another_digest_is_refused(manifest):
     manifest["digest"] = manifest_digest(manifest)
     with pytest.raises(CorruptObject, match="spec does not hash"):
         check_manifest(manifest)
-
-
-@pytest.mark.parametrize("place", [(), ("spec",), ("solver",), ("certificate",), ("certificate", "sensitivity")])
-def test_a_field_that_nobody_knows_is_refused(manifest, place):
-    document = deepcopy(manifest)
-    inner = document
-    for name in place:
-        inner = inner[name]
-    inner["privacy"] = {"epsilon": 0.01}
-    document["spec_digest"] = json_digest(document["spec"])
-    document["digest"] = manifest_digest(document)
-    with pytest.raises(CorruptObject, match="'privacy' that is missing or unknown"):
-        check_manifest(document)
 
 
 def test_what_solvers_record_is_known():
