@@ -8,7 +8,7 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import BidiagonalInverse, MomentumForm, differences
+from factorize.workloads.forms import FirstOrder, MomentumForm, running_sum
 from factorize.workloads.operators import Accumulate, Decay, Operator, Scale
 
 
@@ -47,12 +47,12 @@ class Adam(StepWorkload):
         average = (Decay(np.full(self.n, self.beta)), Scale(1.0 / self.sums()))
         return (*average, Accumulate()) if self.output == "iterate" else average
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+    def first_order(self) -> FirstOrder | None:
         """An average follows the one before it; a sum of averages without memory is a sum."""
         if self.output == "moment":
-            follow = self.beta * self.sums()
-            return BidiagonalInverse(self.sums(), np.concatenate([[0.0], follow[:-1]]))
-        return None if self.beta else differences(np.ones(self.n))
+            sums = self.sums()
+            return FirstOrder(np.concatenate([[0.0], self.beta * sums[:-1]]) / sums, 1.0 / sums)
+        return None if self.beta else running_sum(np.ones(self.n))
 
     def momentum_form(self) -> MomentumForm | None:
         """The iterate is momentum with falling rates."""

@@ -58,18 +58,20 @@ class Workload(Frozen):
         """
         return self
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """Return A^-1 if it is lower bidiagonal, else None."""
+    def first_order(self) -> FirstOrder | None:
+        """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
         return None
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+        """Return A^-1 if it is lower bidiagonal, as that of one state which every step feeds is; else None."""
+        form = self.first_order()
+        if form is None or not form.feed.all():
+            return None
+        return BidiagonalInverse(1.0 / form.feed, form.follow / form.feed)
 
     def easier(self) -> Workload | None:
         """Return the nearest workload that more structures have solvers for, or None; it may have an easier one too."""
         return None
-
-    def first_order(self) -> FirstOrder | None:
-        """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
-        inverse = self.bidiagonal_inverse()
-        return None if inverse is None else FirstOrder(inverse.q / inverse.p, 1.0 / inverse.p)
 
     def momentum_form(self) -> MomentumForm | None:
         """Return A as momentum, rates and a decaying sum, if it is that; else None."""

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.forms import FirstOrder
 from factorize.workloads.operators import Decay, Operator
 
 
@@ -22,8 +22,8 @@ class ExponentialDecay(StepWorkload):
         """One first-order recursion."""
         return (Decay(np.full(self.n, self.rate)),)
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse:
-        """1 on the diagonal, -rate below it."""
-        q = np.full(self.n, self.rate)
-        q[0] = 0.0
-        return BidiagonalInverse(np.ones(self.n), q)
+    def first_order(self) -> FirstOrder:
+        """The sum itself."""
+        follow = np.full(self.n, self.rate)
+        follow[0] = 0.0
+        return FirstOrder(follow, np.ones(self.n))

@@ -19,14 +19,6 @@ class BidiagonalInverse(NamedTuple):
     q: np.ndarray
 
 
-def differences(rates: np.ndarray) -> BidiagonalInverse | None:
-    """Return the inverse of the running sum of rates times inputs, or None where a rate is zero."""
-    if not rates.all():
-        return None
-    p = 1.0 / rates
-    return BidiagonalInverse(p, np.where(np.arange(len(p)) == 0, 0.0, p))
-
-
 class FirstOrder(NamedTuple):
     """A as a recursion: row i is follow_i times row i - 1, plus feed_i in column i.
 
@@ -39,6 +31,11 @@ class FirstOrder(NamedTuple):
 
     follow: np.ndarray
     feed: np.ndarray
+
+
+def running_sum(rates: np.ndarray) -> FirstOrder:
+    """Return the running sum of rates times inputs."""
+    return FirstOrder(np.minimum(np.arange(len(rates)), 1.0), rates)
 
 
 class MomentumForm(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.forms import FirstOrder
 from factorize.workloads.operators import Operator
 
 
@@ -20,6 +20,6 @@ class Identity(StepWorkload):
         """No operator at all."""
         return ()
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse:
-        """The identity again."""
-        return BidiagonalInverse(np.ones(self.n), np.zeros(self.n))
+    def first_order(self) -> FirstOrder:
+        """Nothing follows."""
+        return FirstOrder(np.zeros(self.n), np.ones(self.n))

@@ -8,7 +8,7 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import Workload
-from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm, differences
+from factorize.workloads.forms import FirstOrder, MomentumForm, NesterovForm, running_sum
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
 from factorize.workloads.schedule import Rated, Schedule
@@ -42,13 +42,9 @@ class Momentum(Rated):
             return self.model_copy(update={"learning_rates": rates})
         return Schedule(kind="schedule", n=self.n, learning_rates=rates)
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """Only without momentum is this a plain schedule."""
-        return None if self.momentum else differences(self.rates())
-
     def first_order(self) -> FirstOrder | None:
-        """Only without momentum, as the inverse."""
-        return None if self.momentum else FirstOrder(np.minimum(np.arange(self.n), 1.0), self.rates())
+        """Only without momentum is this a plain schedule."""
+        return None if self.momentum else running_sum(self.rates())
 
     def momentum_form(self) -> MomentumForm | None:
         """Heavy ball with positive rates."""

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from factorize.errors import UnsupportedProblem
 from factorize.plain_data import CountOrEndless
 from factorize.workloads.base import OUTLINE_STEPS, Product, Workload
-from factorize.workloads.forms import BidiagonalInverse, differences
+from factorize.workloads.forms import FirstOrder, running_sum
 from factorize.workloads.operators import Accumulate, Operator
 
 
@@ -53,9 +53,9 @@ class Prefix(Product):
         """One running sum."""
         return (Accumulate(),)
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """First differences."""
-        return differences(np.ones(self.n))
+    def first_order(self) -> FirstOrder:
+        """The sum follows itself."""
+        return running_sum(np.ones(self.n))
 
 
 def easier_ones(workload: Workload) -> Iterator[Workload]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 
 from factorize.workloads.base import StepWorkload, Workload
-from factorize.workloads.forms import BidiagonalInverse, FirstOrder, differences
+from factorize.workloads.forms import FirstOrder, running_sum
 from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit, positive
 
@@ -55,10 +55,6 @@ class Schedule(Rated):
             return None
         return Schedule(kind=self.kind, n=self.n, learning_rates=positive(self.learning_rates, self.n))
 
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """Row i of A^-1 is (x_i - x_{i-1}) / learning_rates_i; None where a rate is zero."""
-        return differences(self.rates())
-
     def first_order(self) -> FirstOrder:
         """The sum follows itself."""
-        return FirstOrder(np.minimum(np.arange(self.n), 1.0), self.rates())
+        return running_sum(self.rates())

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from factorize.plain_data import Fraction, NonNegative
 from factorize.workloads.base import Workload
-from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm
+from factorize.workloads.forms import FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
 from factorize.workloads.schedule import Rated
 from factorize.workloads.schedules import LearningRates, explicit, positive
@@ -53,15 +53,6 @@ class WeightDecay(Rated):
             return self.model_copy(update={"learning_rates": positive(self.rates().tolist(), self.n)})
         plain = self.model_copy(update={"mode": "decoupled", "momentum": 0.0})
         return None if self == plain else plain
-
-    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """diag(1/eta) (I - shifted decay), for the decoupled rule without momentum and without zero rates."""
-        rates = self.rates()
-        if self.momentum or self.mode == "coupled" or not rates.all():
-            return None
-        q = (1.0 - rates * self.rate) / rates
-        q[0] = 0.0
-        return BidiagonalInverse(1.0 / rates, q)
 
     def first_order(self) -> FirstOrder | None:
         """The decoupled rule without momentum; a step of rate zero does not decay either."""
