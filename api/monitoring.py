@@ -92,12 +92,9 @@ class Readiness:
             version = read_version(self._ledger.engine)
             if version != SCHEMA_VERSION:
                 return [Missing("database", "ledger-other-release", other_version(version))]
+            self._ledger.get("0" * 64)
         except (DBAPIError, FactorizeError) as error:
             return [Missing("database", "ledger-unreachable", _said(error))]
-        try:
-            self._ledger.get("0" * 64)
-        except DBAPIError as error:
-            return [Missing("database", "ledger-other-release", f"{_said(error)}; take another database")]
         if not self._engine.writes:
             detail = "leases could not be renewed; give the database room and the role its rights"
             return [Missing("database", "ledger-read-only", detail)]

@@ -95,6 +95,12 @@ def test_tables_of_another_release(ledger: Ledger, store: Store) -> None:
     assert "the release that wrote it" in states(ledger, store)["ledger-other-release"]
 
 
+def test_a_ledger_without_its_jobs(ledger: Ledger, store: Store) -> None:
+    with ledger.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE jobs RENAME TO gone"))
+    assert "no such table: jobs" in states(ledger, store)["ledger-unreachable"]
+
+
 def test_a_ledger_that_takes_no_writes(ledger: Ledger, store: Store) -> None:
     assert list(states(ledger, store, StandingEngine(writes=False))) == ["ledger-read-only"]
 
