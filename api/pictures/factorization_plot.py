@@ -13,6 +13,7 @@ import numpy as np
 from factorize.api.pictures.cell_grid import CellGrid, whole_matrix
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
+from factorize.format.labels import describe_spec
 from factorize.objective import Mean, Weighted
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -68,24 +69,7 @@ def title(factorization: Factorization) -> str:
         gap,
         factorization.digest[:12],
     )
-    return f"{summary(factorization)}\n{'  ·  '.join(numbers)}"
-
-
-def summary(factorization: Factorization) -> str:
-    """Return workload, participation, objective and mechanism in one line."""
-    spec = factorization.spec
-    parts = (spec.workload, spec.participation, spec.objective, spec.mechanism)
-    return "  ·  ".join(_describe(part.document()) for part in parts)
-
-
-def _describe(document: dict[str, Any]) -> str:
-    scalars = {
-        key: value
-        for key, value in document.items()
-        if key not in ("kind", "sha256") and not isinstance(value, list | dict) and value not in ("none", False)
-    }
-    text = ", ".join(f"{key}={value}" for key, value in scalars.items())
-    return f"{document['kind']} ({text})" if text else str(document["kind"])
+    return f"{describe_spec(factorization.spec.document())}\n{'  ·  '.join(numbers)}"
 
 
 def draw_heatmap(axes: Axes, grid: CellGrid, name: str) -> None:

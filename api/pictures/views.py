@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorize.api.pictures.cell_grid import whole_matrix
-from factorize.api.pictures.factorization_plot import draw, draw_heatmap, summary
+from factorize.api.pictures.factorization_plot import draw, draw_heatmap
 from factorize.api.questions.comparison import name_of
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
+from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,8 +147,9 @@ def _logarithmic(axes: Axes, x: str, y: str, title: str) -> None:
 
 def _short(factorization: Factorization) -> str:
     """Return mechanism, and objective where it is not the mean, for legends."""
-    parts = summary(factorization).split("  ·  ")
-    return parts[3] if parts[2] == "mean" else f"{parts[3]}, {parts[2]}"
+    mechanism, objective = factorization.spec.mechanism, factorization.spec.objective
+    label = describe_part(mechanism.document())
+    return label if objective.kind == "mean" else f"{label}, {describe_part(objective.document())}"
 
 
 COLOURS = {
@@ -259,9 +261,8 @@ def _bar_name(table: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _title(table: dict[str, Any]) -> str:
-    spec, workload = table["spec"], table["spec"]["workload"]
-    size = workload.get("n") or workload["shape"][1]
-    head = f"{workload['kind']}, n = {size}, {spec['participation']['kind']}, objective {table['objective']}"
+    parts = ", ".join(describe_part(table["spec"][name]) for name in ("workload", "participation"))
+    head = f"{parts}, objective {table['objective']}"
     if not table["recommendation"]:
         return head
     row = table["rows"][table["recommendation"]["row"]]

@@ -18,7 +18,6 @@ from factorize.api.pictures.factorization_plot import (
     check_format,
     draw,
     error_curve,
-    summary,
     title,
 )
 from factorize.errors import InvalidParameter
@@ -70,7 +69,7 @@ def test_the_bound_is_a_line_only_where_it_bounds_an_average() -> None:
 def test_the_title_states_question_and_certificate() -> None:
     factorization = toeplitz(6)
     asked, certified = title(factorization).split("\n")
-    assert asked == summary(factorization) == "prefix (n=6)  ·  single  ·  mean  ·  square_root"
+    assert asked == "prefix(n=6), single, mean, square_root(normalization=none)"
     loss = factorization.certificate.loss
     for text in ("(exact)", f"RMSE {loss.rmse:.6g}", f"max error {loss.max_error:.6g}", factorization.digest[:12]):
         assert text in certified
