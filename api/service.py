@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -49,9 +49,6 @@ from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
 
 _SAFETY = 4.0  # wall limit over estimate
 LEAST_SECONDS = 600.0
@@ -107,7 +104,6 @@ class SolverService:
             self.ledger.close()
             raise
         self.holdings = Holdings(self.ledger.engine)
-        self.tracer_provider: TracerProvider | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
             self.ledger,
@@ -150,7 +146,7 @@ class SolverService:
         about_job = job.about() | {"ending": outcome.ending.name}
         attributes = {f"factorize.{name}": value for name, value in about_job.items()}
         failure = None if outcome.error is None else outcome.error["message"]
-        record_job(self.tracer_provider, job.traceparent, job.submitted, attributes, outcome.timings, failure)
+        record_job(job.traceparent, job.submitted, attributes, outcome.timings, failure)
 
     # The one path
 

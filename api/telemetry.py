@@ -21,18 +21,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize import __version__
 from factorize.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._-]{8,64}")
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _about: ContextVar[Mapping[str, str]] = ContextVar("factorize_log_context")
-FORMATS = ("text", "json")
 LONGEST = 2000
 _ROOT = "factorize"
 _SPAN_NAMES = {"prove": "proof"}
@@ -119,19 +115,18 @@ def adopt_dask() -> None:
             logger.propagate = True
 
 
-def of_application(provider: TracerProvider | None) -> Any:
+def of_application() -> Any:
     """Return what the web framework is told: spans of requests, by standard variables of OpenTelemetry.
 
-    Args:
-        provider: where spans go; by default the process's, which is made where a variable names an address to send to.
+    They go to the process's provider, which is made where a variable names an address to send to.
 
     Raises:
         MissingExtra: a variable names an address and the SDK is not installed.
     """
-    named = provider is None and any(os.environ.get(name) for name in _SPAN_PLACES)
+    named = any(os.environ.get(name) for name in _SPAN_PLACES)
     if named and importlib.util.find_spec("opentelemetry.sdk") is None:
         raise MissingExtra(f"sending spans to {' or '.join(_SPAN_PLACES)}", "opentelemetry")
-    return {"tracer_provider": provider, "metrics": False, "logs": False, "auto_configure": named}
+    return {"metrics": False, "logs": False, "auto_configure": named}
 
 
 def current_trace() -> str:
@@ -144,7 +139,6 @@ def current_trace() -> str:
 
 
 def record_job(
-    provider: TracerProvider | None,
     traceparent: str,
     submitted: str,
     attributes: Mapping[str, Any],
@@ -154,7 +148,6 @@ def record_job(
     """Record the span of a job that has ended now, with a span for each stage of its solve.
 
     Args:
-        provider: where spans go; by default the process's.
         traceparent: of the request that asked for it, or nothing.
         submitted: when, ISO 8601.
         attributes: what else is said of the job.
@@ -165,7 +158,7 @@ def record_job(
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    tracer = (provider or trace.get_tracer_provider()).get_tracer("factorize", __version__)
+    tracer = trace.get_tracer("factorize", __version__)
     parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
     begun = int(datetime.fromisoformat(submitted).timestamp() * 1e9)
     job = tracer.start_span("job", parent, start_time=begun, attributes=dict(attributes))

@@ -131,7 +131,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,  # a redirect would repeat the Host header
         lifespan=lifespan,
-        telemetry=of_application(owned.tracer_provider),
+        telemetry=of_application(),
     )
     app.state.service = owned
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)

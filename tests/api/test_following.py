@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from json_log import json_lines
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -32,7 +33,8 @@ def spans() -> InMemorySpanExporter:
 def live(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) -> Iterator[LiveService]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    with serving(Settings(store=str(tmp_path_factory.mktemp("followed"))), spans_to=provider) as live:
+    trace.set_tracer_provider(provider)  # of the process, which has one at most
+    with serving(Settings(store=str(tmp_path_factory.mktemp("followed")))) as live:
         yield live
     provider.shutdown()
 
@@ -98,9 +100,9 @@ def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
 
 def test_an_address_without_the_sdk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    assert of_application(None)["auto_configure"] is True
+    assert of_application()["auto_configure"] is True
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"factorize\[otel\]"):
-        of_application(None)
+        of_application()
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
-    assert of_application(None)["auto_configure"] is False
+    assert of_application()["auto_configure"] is False

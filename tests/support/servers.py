@@ -149,12 +149,11 @@ def shared_pool(modules: tuple[str, str], memory_mb: int | None, processors: int
 
 
 @contextmanager
-def serving(settings: Settings, *, solver: str = SOLVER, spans_to: Any = None) -> Iterator[LiveService]:
+def serving(settings: Settings, *, solver: str = SOLVER) -> Iterator[LiveService]:
     """Run a service in a thread of this process, with workers that services of other tests use too."""
     in_bucket = "://" in settings.store  # whose workers need the environment of the test
     pool = None if in_bucket else shared_pool((solver, PROVER), settings.capacity_mb, settings.processors)
     service = SolverService(settings, pool=pool)
-    service.tracer_provider = spans_to
     running = server(settings, service=service)
     with listen(settings.host, 0) as listener:
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
