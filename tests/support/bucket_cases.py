@@ -11,7 +11,7 @@ from factorize.errors import StoreUnavailable
 from factorize.storage.medium.bucket import Bucket
 from factorize.storage.store import Store
 
-REQUESTS = ("create", "upload", "write", "head", "get", "read", "metas", "copy", "remove")
+REQUESTS = ("create", "upload", "write", "status", "get", "read", "list", "copy", "remove")
 
 
 class WatchedBucket(Bucket):
@@ -30,7 +30,7 @@ def _watched(name: str) -> Callable[..., Any]:
         self.watch(name, count, False)
         try:
             answer = getattr(Bucket, name)(self, *arguments)
-            return iter(list(answer)) if name == "metas" else answer
+            return iter(list(answer)) if name == "list" else answer
         finally:  # that nothing is there is an answer too
             self.watch(name, count, True)
 

@@ -7,7 +7,6 @@ the same ones. A bucket shows an object whole or not at all, and from then on to
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -21,10 +20,10 @@ from typing import Any
 
 from factorize.encoding import DIGEST
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
-from factorize.storage.medium.bucket_calls import BucketCalls, Meta, first_line
+from factorize.storage.medium.bucket_calls import BucketCalls, first_line
 from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
-from factorize.storage.objects import STAGING, ObjectEntry, Objects, Reader, StagedFile
+from factorize.storage.objects import STAGING, Objects, Reader, StagedFile
 
 WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
@@ -57,38 +56,25 @@ class Bucket(BucketCalls, Objects):
         if size < PARTS_BYTES or not _BLOB.fullmatch(key):
             return self.create(key, staged.path)
         with suppress(NotFound):
-            self.head(key)
+            self.status(key)
             return False
         self.upload(key, staged.path)
-        if self.head(key)["size"] != size:
+        if self.status(key).size != size:
             raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
         return True
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
         """Open an object; a small one comes with one request, of a larger one ranges are asked for."""
-        meta, data = self.get(key, WHOLE_BYTES)
-        entry = entry_of(meta)
+        entry, tag, data = self.get(key, WHOLE_BYTES)
 
         def read(size: int, offset: int) -> bytes:
             if data is not None:
                 return data[offset : offset + size]
             stop = min(offset + size, entry.size)
-            return self.read(key, offset, stop, meta.get("e_tag")) if offset < stop else b""
+            return self.read(key, offset, stop, tag) if offset < stop else b""
 
         yield Reader(entry, read)
-
-    def status(self, key: str) -> ObjectEntry:
-        """Ask what the bucket knows of an object."""
-        return entry_of(self.head(key))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        """List the objects below a folder, page by page; buckets give them by key."""
-        return map(entry_of, self.metas(prefix))
-
-    def names(self, prefix: str) -> Iterator[str]:
-        """List the keys, page by page."""
-        return (meta["path"] for meta in self.metas(prefix))
 
     def move(self, key: str, target: str) -> None:
         """Copy, then remove; a crash in between leaves both."""
@@ -97,7 +83,7 @@ class Bucket(BucketCalls, Objects):
 
     def delete(self, key: str) -> None:
         """Remove an object that is there."""
-        self.head(key)
+        self.status(key)
         self.remove(key)
 
     def refresh(self, key: str) -> None:
@@ -123,7 +109,7 @@ class Bucket(BucketCalls, Objects):
         try:
             if not self.create(key, b"first"):
                 raise refused("the bucket says that a name of random digits is taken; use another bucket")
-            if self.create(key, b"other") or self.get(key, 5)[1] != b"first":
+            if self.create(key, b"other") or self.get(key, 5)[2] != b"first":
                 raise refused(
                     "the bucket overwrites an object that it was asked only to create (If-None-Match: *), so two "
                     "writers could replace each other's results; use a bucket with conditional writes"
@@ -165,11 +151,3 @@ def connect(url: str) -> Bucket:
         return Bucket(from_url(url, **options))
     except (BaseError, ValueError) as error:
         raise InvalidParameter(f"{url} cannot be used: {first_line(error)}", field="store") from None
-
-
-def entry_of(meta: Meta) -> ObjectEntry:
-    """Return what a bucket's description says of an object."""
-    modified = meta["last_modified"].timestamp()
-    tag = int.from_bytes(hashlib.sha256(str(meta.get("e_tag")).encode()).digest()[:8], "big")
-    version = (tag, meta["size"], int(modified * 1000))
-    return ObjectEntry(meta["path"], meta["size"], modified, "file", version)

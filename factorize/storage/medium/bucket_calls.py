@@ -6,6 +6,7 @@ obstore is an extra (`factorize[cloud]`) and is imported with the first bucket.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from factorize.errors import NotFound, StoreUnavailable
+from factorize.storage.objects import ObjectEntry
 
 _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(date|time)", re.IGNORECASE | re.DOTALL)
 _REFUSED = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
@@ -26,9 +28,6 @@ _REMEDIES = (
     (re.compile(""), "store-unreachable", "try again"),
 )
 """What a provider says, the state that it is, and the way out; the first that fits."""
-
-Meta = dict[str, Any]
-"""obstore's description of an object: path, size, last_modified, e_tag, version."""
 
 
 class BucketCalls:
@@ -67,17 +66,17 @@ class BucketCalls:
         with self._reported(key):
             self._calls.put(self._store, key, data, use_multipart=False)
 
-    def head(self, key: str) -> Meta:
-        """Describe an object; NotFound if there is none."""
+    def status(self, key: str) -> ObjectEntry:
+        """Ask what the bucket knows of an object; NotFound if there is none."""
         with self._reported(key, NotFound):
-            return self._calls.head(self._store, key)
+            return _entry_of(self._calls.head(self._store, key))
 
-    def get(self, key: str, at_most: int) -> tuple[Meta, bytes | None]:
-        """Describe an object, and return its bytes if there are no more than `at_most`."""
+    def get(self, key: str, at_most: int) -> tuple[ObjectEntry, str | None, bytes | None]:
+        """Return what the bucket knows of an object, its tag, and its bytes if there are no more than `at_most`."""
         with self._reported(key, NotFound):
             answer = self._calls.get(self._store, key)
-            meta = answer.meta
-            return meta, bytes(answer.bytes()) if meta["size"] <= at_most else None
+            entry = _entry_of(answer.meta)
+            return entry, answer.meta.get("e_tag"), bytes(answer.bytes()) if entry.size <= at_most else None
 
     def read(self, key: str, start: int, stop: int, tag: str | None) -> bytes:
         """Return bytes start..stop-1 of the version with this tag."""
@@ -85,11 +84,11 @@ class BucketCalls:
         with self._reported(key, NotFound):
             return bytes(self._calls.get(self._store, key, options=options).bytes())
 
-    def metas(self, prefix: str) -> Iterator[Meta]:
-        """Describe everything below a folder, by key, page by page."""
+    def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
+        """List the objects below a folder, page by page; buckets give them by key."""
         with self._reported(prefix):
             for page in self._calls.list(self._store, prefix=prefix or None, chunk_size=1000):
-                yield from page
+                yield from map(_entry_of, page)
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object within the bucket, over whatever stands at the target."""
@@ -126,3 +125,11 @@ class BucketCalls:
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
+
+
+def _entry_of(meta: dict[str, Any]) -> ObjectEntry:
+    """Return what obstore's description says of an object: path, size, last_modified, e_tag."""
+    modified = meta["last_modified"].timestamp()
+    tag = int.from_bytes(hashlib.sha256(str(meta.get("e_tag")).encode()).digest()[:8], "big")
+    version = (tag, meta["size"], int(modified * 1000))
+    return ObjectEntry(meta["path"], meta["size"], modified, "file", version)

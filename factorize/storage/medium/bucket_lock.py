@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 
 from factorize.errors import NotFound, StoreUnavailable
 from factorize.storage.medium.bucket_calls import BucketCalls
-from factorize.storage.objects import STAGING
+from factorize.storage.objects import STAGING, ObjectEntry
 
 LOCKS = f"{STAGING}/locks"
 BEAT_SECONDS = 10.0
@@ -44,7 +44,7 @@ class BucketLock:
         self._bucket = bucket
         self._exclusive = exclusive
         self._key = f"{LOCKS}/{_EXCLUSIVE if exclusive else _SHARED}-{secrets.token_hex(16)}"
-        self._seen: dict[str, tuple[str | None, float]] = {}
+        self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
         self._beats = 0
 
     @contextmanager
@@ -62,7 +62,7 @@ class BucketLock:
         try:
             yield
             try:
-                self._bucket.head(self._key)
+                self._bucket.status(self._key)
             except NotFound:
                 raise StoreUnavailable(
                     f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "
@@ -101,21 +101,20 @@ class BucketLock:
     def _others(self, kind: str) -> list[str]:
         """Markers of others that live; the dead are removed."""
         living = []
-        for meta in self._bucket.metas(LOCKS):
-            key = meta["path"]
-            if key == self._key or not key.startswith(f"{LOCKS}/{kind}"):
+        for entry in self._bucket.list(LOCKS):
+            if entry.key == self._key or not entry.key.startswith(f"{LOCKS}/{kind}"):
                 continue
-            if self._is_dead(key, f"{meta.get('e_tag')} {meta['last_modified']}"):
-                self._bucket.remove(key)
+            if self._is_dead(entry):
+                self._bucket.remove(entry.key)
             else:
-                living.append(key)
+                living.append(entry.key)
         return living
 
-    def _is_dead(self, key: str, version: str) -> bool:
+    def _is_dead(self, marker: ObjectEntry) -> bool:
         now = time.monotonic()
-        known, since = self._seen.setdefault(key, (version, now))
-        if known != version:
-            self._seen[key] = (version, now)
+        known, since = self._seen.setdefault(marker.key, (marker.version, now))
+        if known != marker.version:
+            self._seen[marker.key] = (marker.version, now)
             return False
         return now - since > LEASE_SECONDS
 
@@ -126,5 +125,5 @@ class BucketLock:
     def _keep_beating(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(StoreUnavailable, NotFound):
-                self._bucket.head(self._key)  # one that was declared dead stays so
+                self._bucket.status(self._key)  # one that was declared dead stays so
                 self._beat()

@@ -309,7 +309,7 @@ class Overwriting(Bucket):
 class Blind(Bucket):
     """A bucket whose list lags behind."""
 
-    def metas(self, prefix: str) -> Iterator[Any]:
+    def list(self, prefix: str = "") -> Iterator[Any]:
         return iter(())
 
 
