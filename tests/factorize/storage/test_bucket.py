@@ -18,7 +18,7 @@ from store_cases import factorization
 from test_store_crash import ACTIONS, ANSWER, PUT
 
 from factorize.encoding import sha256
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, StoreUnavailable
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage.blobs import CHUNK_BYTES, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
@@ -211,26 +211,6 @@ def test_a_sweep_waits_for_a_put_that_finds_its_file():
     Store(WatchedBucket(medium, watch), "s3://bucket").put(PUT)
     thread.join(600)
     assert fsck(first).clean and first.load(PUT.digest).digest == PUT.digest
-
-
-def test_what_is_revoked_while_another_machine_stores_it_falls_too():
-    medium = MemoryStore()
-    store = in_memory(medium=medium)
-    store.put(ANSWER)
-    twin = ANSWER.with_matrices(["B"])
-
-    def watch(name: str, count: int, done: bool) -> None:
-        if name == "create" and done:
-            calls_of(other).watch = lambda name, count, done: None
-            store.revoke(ANSWER.digest, "wrong")
-
-    other = Store(WatchedBucket(medium, watch), "s3://bucket")
-    with pytest.raises(Revoked):
-        other.put(twin)
-    assert store.digest_of(ANSWER.spec_digest) is None
-    for digest in (ANSWER.digest, twin.digest):
-        with pytest.raises(Revoked):
-            store.manifest(digest)
 
 
 # Reading
