@@ -9,19 +9,23 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from factorize.client.recurrences.banded import BandedRecurrence, BandedToeplitzRecurrence
+from factorize.client.recurrences.banded import (
+    BandedRecurrence,
+    BandedToeplitzRecurrence,
+    InverseBandedToeplitzRecurrence,
+)
 from factorize.client.recurrences.base import NoiseCost, Recurrence, RowMaker, StructureRecurrence, Tensors
 from factorize.client.recurrences.blt import BltRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
-from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
-from factorize.client.recurrences.rows import dense_rows, toeplitz_rows
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
+from factorize.numbers.covered import covered_column, covered_inverse
+from factorize.numbers.series import series_quotient
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,23 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
     "redrawn": RedrawnRecurrence,
     "tree": TreeRecurrence,
 }
+
+
+def dense_rows(parts: Tensors, n: int) -> RowMaker:
+    """Return what inverts C, enlarged so that the claim for C covers it, and gives row t."""
+    array = parts[""]
+    return lambda: covered_inverse(array).__getitem__
+
+
+def toeplitz_rows(parts: Tensors, n: int) -> RowMaker:
+    """Return what computes C^-1 by its column, enlarged so that the claim for C covers it, and gives row t."""
+    column = parts["coefficients"]
+
+    def make() -> Callable[[int], np.ndarray]:
+        inverse = covered_column(column, series_quotient(np.eye(1, n)[0], column))
+        return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
+
+    return make
 
 
 _ROWS: dict[str, Callable[[Tensors, int], RowMaker]] = {"dense": dense_rows, "toeplitz": toeplitz_rows}

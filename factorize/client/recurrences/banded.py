@@ -1,4 +1,4 @@
-"""C^-1 z for strategies with few diagonals: the last rows are kept (`banded` and `banded_toeplitz`; base.py)."""
+"""C^-1 z for strategies of few diagonals, whose last rows are kept, and of few in the inverse: the last draws."""
 
 from __future__ import annotations
 
@@ -75,3 +75,23 @@ class BandedToeplitzRecurrence(BandedRecurrence):
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
         """One row for all steps."""
         return cls(parts["coefficients"][None], n)
+
+
+class InverseBandedToeplitzRecurrence(BandedRecurrence):
+    """A strategy whose inverse has few diagonals (structure `inverse_banded_toeplitz`).
+
+    The last bands - 1 draws are kept: x_t = z_t + sum_d noising_d z_{t-d}
+    """
+
+    keeps_draws = True
+    tensor: ClassVar[str] = "inverse_coefficients"
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored column, which begins with 1; what is kept is subtracted."""
+        return cls(np.r_[1.0, -parts[cls.tensor][1:]][None], n)
+
+    def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
+        """A draw is rounded once for all its uses; then come a product and a sum for each diagonal."""
+        lost = (self.vectors + 4) * arithmetic * float(np.linalg.norm(self._rows)) * 1.001
+        return Deviation(rows=unit + 4 * arithmetic, inverse=lost)

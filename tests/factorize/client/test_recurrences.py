@@ -10,9 +10,8 @@ import pytest
 
 from factorize.client import allowances
 from factorize.client.allowances import raised
-from factorize.client.recurrences.banded import BandedRecurrence
+from factorize.client.recurrences.banded import BandedRecurrence, InverseBandedToeplitzRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence
-from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.state_rounding import Deviation
