@@ -3,121 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
-from training_cases import nothing
+from audit_cases import D, difference, door_of, holds_and_is_tight, one_by_one, planted, releases_of
 
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import FactorizationNoise, Order, PrivateSums, Sgd, dp_ftrl, method_spec, ones
-from factorize.training.audit import (
-    audit,
-    clopper_pearson_upper,
-    likelihood_ratio,
-    neighbours,
-)
-from factorize.training.clip import GradientFunction
+from factorize.training import Sgd, dp_ftrl, method_spec, ones
+from factorize.training.audit import audit, clopper_pearson_upper, likelihood_ratio
 from papers.algorithms import INDEPENDENT, FilteredNoise
-
-TARGET = PrivacyTarget(epsilon=6.0, delta=1e-5)  # mu = 1.24: told apart often enough for few trials
-TRIALS = 600
-D = 2
-LONG = np.array([60.0, 80.0])  # longer than every clip norm here: all of it is clipped away but the direction
-DIRECTION = LONG / 100
-
-
-def one_by_one(steps: int, *, epochs: int = 1) -> Order:
-    return Order([np.array([i]) for i in range(steps)], epochs=epochs)
-
-
-def collected(train: Callable[..., object]) -> np.ndarray:
-    """Run with an observer and return all releases, shape (steps, d)."""
-    releases: list[np.ndarray] = []
-    train(observe=lambda step, weights, release: releases.append(np.array(release)))
-    return np.array(releases)
-
-
-def holds_and_is_tight(trial: Callable[[int, int], float], claim: Calibration, seed: int) -> None:
-    """Not refuted, and above a third of the claim: the attack is the best there is, so the audit has teeth.
-
-    Of honest claims the usual confidence refutes 1 in 20, and the noise follows the digest.
-    """
-    trial = cache(trial)
-    assert not (report := audit(trial, claim, trials=TRIALS, seed=seed, confidence=1 - 1e-7)).refutes, report
-    report = audit(trial, claim, trials=TRIALS, seed=seed)
-    assert report.epsilon > report.claimed_epsilon / 3, report
-
-
-@pytest.fixture(scope="module")
-def optimum() -> Factorization:
-    return solve(parse_spec(method_spec("dp_mf", ones(6))))
-
-
-def planted(example: int, adjacency: str) -> tuple[GradientFunction, GradientFunction]:
-    return neighbours(nothing, example, LONG, adjacency)
-
-
-def difference(steps: list[int], n: int, *, clip_norm: float, batch_size: int = 1, factor: int = 1) -> np.ndarray:
-    """What world 1 contributes minus what world 0 does: the clipped contribution in these steps."""
-    rows = np.zeros((n, D))
-    rows[steps] = factor * clip_norm / batch_size * DIRECTION
-    return rows
 
 
 @pytest.mark.parametrize(("adjacency", "factor"), [("zero_out", 1), ("replace_one", 2)])
-def test_dp_ftrl_with_the_optimal_factorization(optimum: Factorization, adjacency: str, factor: int) -> None:
-    worlds = planted(2, adjacency)
+def test_dp_ftrl_with_the_optimal_factorization(adjacency: str, factor: int) -> None:
+    optimum = solve(parse_spec(method_spec("dp_mf", ones(6))))
+    worlds, optimizer = planted(2, adjacency), Sgd(learning_rate=0.1, momentum=0.5)
     score = likelihood_ratio(optimum.rows("C", 0, 6), difference([2], 6, clip_norm=0.5, factor=factor))
 
-    def door(seed: int) -> PrivateSums:
-        return PrivateSums(
-            FactorizationNoise(optimum, TARGET, D, clip_norm=0.5, divisor=1, adjacency=adjacency, seed=seed)
-        )
-
     def trial(world: int, seed: int) -> float:
-        def train(observe: object) -> object:
-            return dp_ftrl(
-                worlds[world],
-                np.zeros(D),
-                one_by_one(6),
-                door(seed),
-                optimizer=Sgd(learning_rate=0.1, momentum=0.5),
-                observe=observe,
-            )
+        door = door_of(optimum, seed, clip_norm=0.5, adjacency=adjacency)
+        return score(releases_of(dp_ftrl, worlds[world], np.zeros(D), one_by_one(6), door, optimizer=optimizer))
 
-        return score(collected(train))
-
-    holds_and_is_tight(trial, door(0).calibration, 1)
+    holds_and_is_tight(trial, door_of(optimum, 0, clip_norm=0.5, adjacency=adjacency).calibration, 1)
 
 
 def test_dp_memf_over_three_epochs() -> None:
     factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=3)))
-    worlds = planted(1, "zero_out")
+    worlds, order, optimizer = planted(1, "zero_out"), one_by_one(2, epochs=3), Sgd(learning_rate=0.1)
     score = likelihood_ratio(factors.rows("C", 0, 6), difference([1, 3, 5], 6, clip_norm=2.0))
 
-    def door(seed: int) -> PrivateSums:
-        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=2.0, divisor=1, seed=seed))
-
     def trial(world: int, seed: int) -> float:
-        return score(
-            collected(
-                lambda observe: dp_ftrl(
-                    worlds[world],
-                    np.zeros(D),
-                    one_by_one(2, epochs=3),
-                    door(seed),
-                    optimizer=Sgd(learning_rate=0.1),
-                    observe=observe,
-                )
-            )
-        )
+        door = door_of(factors, seed, clip_norm=2.0)
+        return score(releases_of(dp_ftrl, worlds[world], np.zeros(D), order, door, optimizer=optimizer))
 
-    holds_and_is_tight(trial, door(0).calibration, 2)
+    holds_and_is_tight(trial, door_of(factors, 0, clip_norm=2.0).calibration, 2)
 
 
 def gaussian(mu: float) -> Callable[[int, int], float]:
