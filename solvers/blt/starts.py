@@ -16,8 +16,7 @@ import numpy as np
 from factorize.solution import Outcome
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.methods.arrays import Array
-
-Loss = Callable[[Array], tuple[float, Array]]
+from factorize.solvers.methods.search import Function
 
 _TRIED = 25  # steps of each start
 _FOLLOWED = 2
@@ -55,7 +54,7 @@ def progressions(parameters: Alternating, n: int, separation: int) -> list[Array
     return starting
 
 
-def minimise(loss: Loss, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None]) -> BltMinimum:
+def minimise(loss: Function, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None]) -> BltMinimum:
     """Return the best of several descents.
 
     Args:
@@ -77,7 +76,7 @@ class _Search:
         report: told the number of each step.
     """
 
-    def __init__(self, loss: Loss, points: Array, tolerance: float, report: Callable[[int], None]) -> None:
+    def __init__(self, loss: Function, points: Array, tolerance: float, report: Callable[[int], None]) -> None:
         self._loss, self._points, self._tolerance, self._report = loss, points, tolerance, report
         self._steps = 0
 
@@ -100,7 +99,7 @@ class _Search:
         return _descend(self._loss, start, most, self._tolerance, count)
 
 
-def _descend(loss: Loss, start: Array, most: int, tolerance: float, count: Callable[[], None]) -> BltMinimum:
+def _descend(loss: Function, start: Array, most: int, tolerance: float, count: Callable[[], None]) -> BltMinimum:
     from scipy.optimize import OptimizeResult, minimize
 
     values: list[float] = []

@@ -32,8 +32,7 @@ from factorize.spec import Spec
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.loss import BufferedLoss
-    from factorize.solvers.methods.search import End
-    from factorize.solvers.methods.trust_region import Valley
+    from factorize.solvers.methods.search import End, Iterate
     from factorize.solvers.single.bidiagonal import Bidiagonal
     from factorize.solvers.single.newton import PolePoint
 
@@ -142,7 +141,7 @@ class BufferedFound:
     """
 
     loss: BufferedLoss
-    end: End[Valley]
+    end: End[Iterate]
     hessian: Array | None
     optimum: PolePoint
 

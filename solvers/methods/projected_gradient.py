@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from factorize.solution import Outcome
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.search import End, run
+from factorize.solvers.methods.search import End, Function, run
 
 _MEMORY = 6  # values that a new one may be compared with
 _SUFFICIENT = 1e-4
@@ -47,7 +47,7 @@ class Slope:
 
 
 def descend(
-    function: Callable[[Array], tuple[float, Array]],
+    function: Function,
     start: Array,
     *,
     tolerance: float,
@@ -72,7 +72,7 @@ def descend(
 class _Spectral:
     """Steps whose length is the inverse of the curvature that was seen over the last one."""
 
-    def __init__(self, function: Callable[[Array], tuple[float, Array]], project: Callable[[Array], Array]) -> None:
+    def __init__(self, function: Function, project: Callable[[Array], Array]) -> None:
         self._function, self._project = function, project
         self._recent: list[float] = []
         self._curvatures, self._length = [1.0], 1.0

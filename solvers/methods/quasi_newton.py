@@ -5,34 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.limited_memory import Memory
-from factorize.solvers.methods.search import End, run
-
-Function = Callable[[Array], tuple[float, Array]]
+from factorize.solvers.methods.search import End, Function, Iterate, run
 
 _PAIRS = 20
 _FIRST_LENGTH = 0.01
 _DECREASE, _CURVATURE = 1e-4, 0.9  # of the weak Wolfe conditions
 _TRIALS = 20
 _WINDOW = 100  # steps over which the gain is judged
-
-
-@dataclass(frozen=True)
-class Bottom:
-    """A point with what is known there.
-
-    Attributes:
-        z: shape (size,).
-        value: the function.
-        gradient: shape (size,).
-    """
-
-    z: Array
-    value: float
-    gradient: Array
 
 
 def descend(
@@ -43,7 +25,7 @@ def descend(
     enough: float,
     most: int,
     report: Callable[[int, float], None],
-) -> End[Bottom]:
+) -> End[Iterate]:
     """Minimise a positive function; each step satisfies the weak Wolfe conditions, by bisection.
 
     Args:
@@ -54,7 +36,7 @@ def descend(
         most: steps.
         report: told (steps so far, value); what it raises ends the descent.
     """
-    first = Bottom(start, *function(start))
+    first = Iterate(start, *function(start))
     return run(_Descent(function, tolerance, enough), first, enough=tolerance, most=most + 1, report=report)
 
 
@@ -65,10 +47,10 @@ class _Descent:
         self._function, self._tolerance, self._enough = function, tolerance, enough
         self._memory, self._values = Memory(_PAIRS), deque[float](maxlen=_WINDOW + 1)
 
-    def gap(self, at: Bottom) -> float:
+    def gap(self, at: Iterate) -> float:
         return at.value
 
-    def step(self, at: Bottom, _number: int) -> Bottom | None:
+    def step(self, at: Iterate, _number: int) -> Iterate | None:
         self._values.append(at.value)
         late = len(self._values) > _WINDOW
         size = math.sqrt(float(at.gradient @ at.gradient))
@@ -85,7 +67,7 @@ class _Descent:
         return reached
 
 
-def _search(function: Function, at: Bottom, direction: Array) -> Bottom | None:
+def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None:
     """Return a point that is better along the direction, or None."""
     fall = float(at.gradient @ direction)
     if not fall < 0.0:
@@ -93,7 +75,7 @@ def _search(function: Function, at: Bottom, direction: Array) -> Bottom | None:
     length, low, high = 1.0, 0.0, math.inf
     best = None
     for _ in range(_TRIALS):
-        trial = Bottom(at.z + length * direction, *function(at.z + length * direction))
+        trial = Iterate(at.z + length * direction, *function(at.z + length * direction))
         if not trial.value <= at.value + _DECREASE * length * fall:
             high = length
         else:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from factorize.solution import Outcome
+from factorize.solvers.methods.arrays import Array
+
+Function = Callable[[Array], tuple[float, Array]]
+"""Value, infinite outside the function's domain, and gradient."""
 
 Point = TypeVar("Point")
 _RISE = 0.1  # of the gap that is enough: a bound that rises by less than that is no progress
@@ -21,6 +25,21 @@ class Search(Protocol[Point]):
 
     def step(self, at: Point, number: int) -> Point | None:
         """Return the point after the step of that number, counted from 1; None where rounding hides any progress."""
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """A point of a minimisation with what is known there.
+
+    Attributes:
+        z: shape (size,).
+        value: the function.
+        gradient: shape (size,).
+    """
+
+    z: Array
+    value: float
+    gradient: Array
 
 
 @dataclass(frozen=True)

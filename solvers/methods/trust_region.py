@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.search import End, run
-
-Function = Callable[[Array], tuple[float, Array]]
+from factorize.solvers.methods.search import End, Function, Iterate, run
 
 _DIFFERENCE = 1e-4
 _ROWS = 8  # of a Hessian that are taken before the caller is told again
@@ -27,21 +24,6 @@ _ROUND = 40  # steps between two Hessians
 _ENOUGH = 0.004  # a round that gains less than this part of the value is the last
 _RADIUS = 1.0
 _CONVEX = 1e-14  # least curvature of a shifted Hessian, as a part of the largest
-
-
-@dataclass(frozen=True)
-class Valley:
-    """A point with what is known there.
-
-    Attributes:
-        z: shape (size,).
-        value: the function.
-        gradient: shape (size,).
-    """
-
-    z: Array
-    value: float
-    gradient: Array
 
 
 class TrustRegion:
@@ -76,21 +58,21 @@ class TrustRegion:
         self._radius, self._left, self._before = _RADIUS, 0, math.inf
         self.hessian = None if hessian is None else hessian.copy()
 
-    def minimise(self, start: Array, *, rounds: int) -> End[Valley]:
+    def minimise(self, start: Array, *, rounds: int) -> End[Iterate]:
         """Return the best point; the outcome says whether the rule on gains ended it, or the number of rounds.
 
         Args:
             start: a point with a finite value, shape (size,).
             rounds: of 40 steps, at most.
         """
-        first = Valley(start, *self._function(start))
+        first = Iterate(start, *self._function(start))
         return run(self, first, enough=-math.inf, most=rounds * _ROUND + 1, report=self._report)
 
-    def gap(self, at: Valley) -> float:
+    def gap(self, at: Iterate) -> float:
         """The value."""
         return at.value
 
-    def step(self, at: Valley, number: int) -> Valley | None:
+    def step(self, at: Iterate, number: int) -> Iterate | None:
         """Return the minimum of the model if the function is lower there; None once a round has gained too little."""
         if self._left == 0:
             if self._before - at.value <= max(self._tolerance, _ENOUGH * at.value):
@@ -114,7 +96,7 @@ class TrustRegion:
             self._radius *= 2.0
         if self._radius < 1e-7 * _RADIUS:
             self._left = 0
-        return Valley(at.z + step, value, gradient) if value < at.value else at
+        return Iterate(at.z + step, value, gradient) if value < at.value else at
 
 
 def _differences(function: Function, z: Array, gradient: Array, alive: Callable[[], None]) -> Array:
