@@ -1,4 +1,4 @@
-"""Seeded changes of manifests and of claims of sampling: what is not refused says nothing that is false.
+"""Changes of manifests and of claims of sampling, one by one and seeded: what is not refused says nothing that is false.
 
 MUTATIONS is how many of each are tried; `MUTATIONS=5000 pytest` of this file takes some minutes.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import parts, sealed
-from manifest_mutations import Mutation, mutations
+from checker_files import parts, rejected, sealed
+from manifest_mutations import Mutation, Path, changed, mutations, nodes
 from specs import solved
 
 from factorize.checker.check import check_factor_file
@@ -30,14 +30,19 @@ from factorize.numbers.gaussian import gaussian_epsilon
 COUNT = int(os.environ.get("MUTATIONS", "60"))
 N, BINS = 8, 4
 EPOCHS: dict[str, Any] = {"kind": "fixed_epochs", "epochs": 2}
+APART: dict[str, Any] = {"kind": "min_sep", "min_sep": 3, "max_participations": 2}
+WEIGHTS: dict[str, Any] = {"kind": "weighted", "weights": [1.0, 2.0] * (N // 2)}
 SPECS: dict[str, dict[str, Any]] = {
     "dense": {"tolerance": 1e-6},
+    "epochs": {"tolerance": 1e-6, "participation": EPOCHS},
+    "separated": {"tolerance": 1e-6, "participation": APART},
     "banded": {"mechanism": {"kind": "banded", "bands": 3}, "participation": EPOCHS, "tolerance": 1e-6},
-    "upper bound": {
-        "mechanism": {"kind": "square_root", "normalization": "columns"},
-        "participation": {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
-    },
+    "Toeplitz": {"mechanism": {"kind": "toeplitz"}, "objective": WEIGHTS},
+    "restarts": {"mechanism": {"kind": "square_root"}, "objective": {"kind": "lambda_tau", "tau": 3}},
+    "upper bound": {"mechanism": {"kind": "square_root", "normalization": "columns"}, "participation": APART},
 }
+NO_CLAIMS = {"rule", "warnings", "residual"}  # words, and what double precision found: the checker has its own
+MADE_RIGHT = {"sha256", "bytes", "tensors"}  # by `sealed`, which reads what the last one names
 
 
 @cache
@@ -93,6 +98,50 @@ def test_manifests(name: str) -> None:
             continue  # no digest can be made right
         if canonical_json(document) != canonical_json(manifest) and not is_true(manifest, change):
             assert not accepted(data), (change.what, change.path)
+
+
+def others(path: Path, value: Any) -> list[Any]:
+    """Other values that a claim could have, and that would be false."""
+    if isinstance(value, bool):
+        return []  # a result that does not say that it has converged says nothing false
+    if isinstance(value, int):
+        return [value + 1, value - 1, -value]
+    if isinstance(value, float):
+        weaker = path[-2:] == ("class_lower_bound", "objective")  # a lower one holds as well
+        step = 1e-6 * (1 + abs(value))
+        return [value + step, -1.0, *([] if weaker else [value - step])]
+    return ["x", 1.0] if isinstance(value, str) else [0.5] if value is None else []
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_claim_matters(name: str) -> None:
+    manifest, tensors = file(name)
+    tried = 0
+    for section in ("certificate", "matrices"):
+        for path, value in nodes(manifest[section], (section,)):
+            if not (NO_CLAIMS | MADE_RIGHT) & set(path):
+                for other in others(path, value):
+                    tried += 1
+                    assert rejected(sealed(changed(manifest, path, other), tensors)), (path, value, other)
+    assert tried > 60
+
+
+def test_a_gap_without_a_bound() -> None:
+    """Convergence is judged by the gap, so nobody may state one without the bound that it is a gap to."""
+    manifest, tensors = file("dense")
+    unbounded = changed(manifest, "certificate/lower_bound", None)
+    assert any("relative gap" in text for text in check_factor_file(sealed(unbounded, tensors)).failed)
+    without_gap = changed(unbounded, "certificate/relative_gap", None)
+    failed = check_factor_file(sealed(without_gap, tensors)).failed
+    assert len(failed) == 1 and "claims to have converged" in failed[0]
+    assert check_factor_file(sealed(changed(without_gap, "certificate/converged", False), tensors)).supported
+
+
+def test_an_encoder_whose_bound_is_sold_as_exact() -> None:
+    manifest, tensors = file("dense")
+    sold = changed(manifest, "matrices/B/encoder_sensitivity/kind", "exact")
+    failed = check_factor_file(sealed(sold, tensors)).failed
+    assert len(failed) == 1 and "A G + B Z is claimed as" in failed[0]
 
 
 @cache

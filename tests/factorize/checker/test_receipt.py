@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from checker_files import parts, random_result, sealed, true_squares
 from checker_mutations import dense
+from manifest_mutations import changed, nodes
 
 import factorize
 from factorize.accounting.amplification import calibrate_amplified
@@ -155,15 +155,6 @@ def test_the_receipt_of_a_run_is_proved(run: Run) -> None:
     assert run.document["steps"]["processes"] == [[0, 12]]
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every field that holds no other, with the way to it."""
-    if isinstance(value, (dict, list)) and value:
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(inner, (*path, key))
-    else:
-        yield path, value
-
-
 def changes(value: Any) -> list[Any]:
     """Return other values of a field, of its type and of others."""
     if isinstance(value, bool):
@@ -175,15 +166,6 @@ def changes(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [value[:-1], "zero_out" if value == "replace_one" else "other", 1]
     return [1, "other"]
-
-
-def changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    other = copy.deepcopy(document)
-    holder = other
-    for key in path[:-1]:
-        holder = holder[key]
-    holder[path[-1]] = value
-    return other
 
 
 def holds(document: dict[str, Any], sensitivity: float) -> bool:
@@ -198,8 +180,8 @@ def holds(document: dict[str, Any], sensitivity: float) -> bool:
 def test_no_changed_field_makes_a_receipt_say_more_than_is_true(run: Run) -> None:
     accepted = 0
     document = run.document
-    for path, value in leaves(document):
-        if path[0] == "digest":
+    for path, value in nodes(document):
+        if path[:1] in ((), ("digest",)) or (value and isinstance(value, (dict, list))):
             continue
         for other in changes(value)[: 1 if path[0] == "factors" or "claim" in path else None]:
             forged = changed(document, path, other)
