@@ -153,6 +153,32 @@ def in_fractions(array: np.ndarray) -> np.ndarray:
     return np.vectorize(Fraction, otypes=[object])(array)
 
 
+def inverted(array: np.ndarray) -> np.ndarray:
+    """The inverse of a lower-triangular matrix of fractions, by substitution."""
+    n = len(array)
+    found = np.full((n, n), Fraction(0), dtype=object)
+    for i in range(n):
+        row = -(array[i, :i] @ found[:i]) if i else np.full(n, Fraction(0), dtype=object)
+        row[i] += 1
+        found[i] = row / array[i, i]
+    return found
+
+
+def true_losses(decoder: np.ndarray, objective: dict[str, Any]) -> dict[str, Fraction]:
+    """The losses of A C^-1 at sensitivity 1, by their definitions."""
+    errors = (decoder**2).sum(axis=1).tolist()
+    m, tau = len(errors), objective.get("tau", 0)
+    chosen = {"mean": sum(errors) / m, "max": max(errors)}.get(objective["kind"], Fraction(0))
+    if objective["kind"] == "weighted":
+        chosen = sum((Fraction(w) * e for w, e in zip(objective["weights"], errors, strict=True)), Fraction(0))
+    for t in range(1, m + 1) if tau else ():
+        reference = t - tau if t % tau == 0 else t // tau * tau
+        before = decoder[reference - 1] if reference else 0 * decoder[0]
+        square = ((decoder[t - 1] - before) ** 2).sum()
+        chosen += square if t % tau == 0 else square / tau
+    return {"total": sum(errors), "largest": max(errors), "last": errors[-1], "objective": chosen}
+
+
 def rejected(data: bytes) -> bool:
     """Whether the checker refuses a file, or does not support all that it claims."""
     try:

@@ -62,14 +62,3 @@ def inverse(matrix: RedrawnMatrix) -> np.ndarray:
             found[i, j] = sum((direct[m, i] for m in drawn), Fraction(0)) + (output[i] * state).sum()
             state = decay[i] * state + sum((inputs[m, i] for m in drawn), 0 * state)
     return found
-
-
-def strategy(noising: np.ndarray) -> np.ndarray:
-    """C by substitution."""
-    n = len(noising)
-    found = np.full((n, n), Fraction(0), dtype=object)
-    for i in range(n):
-        row = -(noising[i, :i] @ found[:i]) if i else np.full(n, Fraction(0), dtype=object)
-        row[i] += 1
-        found[i] = row / noising[i, i]
-    return found

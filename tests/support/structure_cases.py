@@ -1,18 +1,22 @@
-"""A strategy of every structure, by a name: likely numbers, the same ones each time."""
+"""A strategy of every structure, by a name: likely numbers, the same ones each time; and what it is in fractions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
-from redrawn_cases import likely
+from checker_files import in_fractions, inverted
+from redrawn_cases import inverse, likely
 
+from factorize.numbers.series import toeplitz_rows
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix, level_count
@@ -63,3 +67,37 @@ def strategies(n: int = N) -> dict[str, Matrix]:
 
 
 NAMES = list(strategies())
+
+
+def signed_buffers(n: int, seed: int) -> BufferedMatrix:
+    """Two states that turn, and one that changes its sign."""
+    rng = np.random.default_rng(seed)
+    turning = rng.uniform(-1, 1, (n, 2, 2, 2))
+    return BufferedMatrix(1 + rng.random(n), turning, rng.standard_normal((n, 4)), rng.standard_normal((n, 4)))
+
+
+def exact(matrix: Matrix) -> np.ndarray:
+    """C in fractions, by the definition of its structure."""
+    n = matrix.n
+    if isinstance(matrix, ColumnScaled):
+        return np.asarray(exact(matrix.inner) * in_fractions(matrix.scale))
+    if isinstance(matrix, RedrawnMatrix):
+        return inverted(inverse(matrix))
+    if isinstance(matrix, InverseBandedToeplitz):
+        return inverted(in_fractions(toeplitz_rows(np.r_[matrix.noising, np.zeros(n - len(matrix.noising))], 0, n)))
+    if isinstance(matrix, BltMatrix):
+        decays = list(zip(map(Fraction, matrix.theta), map(Fraction, matrix.omega), strict=True))
+        column = [Fraction(1)] + [sum((w * t**s for t, w in decays), Fraction(0)) for s in range(n - 1)]
+        return np.array([[column[i - j] if i >= j else Fraction(0) for j in range(n)] for i in range(n)], dtype=object)
+    if not isinstance(matrix, BufferedMatrix):
+        return in_fractions(matrix.dense())
+    states = matrix.blocks.shape[:3]
+    given = matrix.diagonal, matrix.blocks, matrix.inputs.reshape(states), matrix.outputs.reshape(states)
+    diagonal, transition, inputs, outputs = map(in_fractions, given)
+    whole = np.full((n, n), Fraction(0), dtype=object)
+    for j in range(n):
+        whole[j, j], state = diagonal[j], inputs[j]
+        for i in range(j + 1, n):
+            state = np.stack([transition[i, g] @ state[g] for g in range(len(state))])
+            whole[i, j] = (outputs[i] * state).sum()
+    return whole

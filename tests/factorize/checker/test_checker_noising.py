@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, parts, sealed
+from checker_files import SOLVER, in_fractions, inverted, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import spec_of
@@ -42,16 +42,7 @@ def strategy_array(n: int, seed: int = 0) -> np.ndarray:
 
 def squared_in_fractions(noising_matrix: np.ndarray) -> Fraction:
     """The largest squared column norm of the inverse of a lower-triangular array, without rounding."""
-    n = len(noising_matrix)
-    rows = [[Fraction(float(x)) for x in row] for row in noising_matrix]
-    best = Fraction(0)
-    for j in range(n):
-        column = [Fraction(0)] * n
-        for i in range(j, n):
-            rest = sum((rows[i][k] * column[k] for k in range(j, i)), Fraction(0))
-            column[i] = (Fraction(int(i == j)) - rest) / rows[i][i]
-        best = max(best, sum((x * x for x in column), Fraction(0)))
-    return best
+    return max((inverted(in_fractions(noising_matrix)) ** 2).sum(axis=0))
 
 
 def tiny_diagonal() -> tuple[Factorization, dict[str, Any], dict[str, np.ndarray]]:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import redrawn_cases
 from brute_force import min_sep_patterns
 from checker_files import fractions, patterns_of, true_squares
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from structure_cases import strategies
+from structure_cases import exact, signed_buffers, strategies
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker import sensitivity
@@ -36,7 +35,6 @@ from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 Rows = list[list[Fraction]]
@@ -182,41 +180,6 @@ def test_other_orders_of_sums_find_what_is_stated_large_enough() -> None:
             assert Fraction(max(sums)) * (1 - Fraction(1, 10**13)) <= found.upper
 
 
-def rows_of(strategy: Any) -> Rows:
-    """C in fractions, by its definition."""
-    n = strategy.n
-    if isinstance(strategy, RedrawnMatrix):
-        return [list(row) for row in redrawn_cases.strategy(redrawn_cases.inverse(strategy))]
-    if isinstance(strategy, BufferedMatrix):
-        states = strategy.blocks.shape[:3]
-        given_ = strategy.diagonal, strategy.blocks, strategy.inputs.reshape(states), strategy.outputs.reshape(states)
-        diagonal, transition, inputs, outputs = (np.vectorize(Fraction)(part.astype(object)) for part in given_)
-        whole = [[Fraction(0)] * n for _ in range(n)]
-        for j in range(n):
-            whole[j][j], state = diagonal[j], inputs[j]
-            for i in range(j + 1, n):
-                state = np.stack([transition[i, g] @ state[g] for g in range(len(state))])
-                whole[i][j] = (outputs[i] * state).sum()
-        return whole
-    if isinstance(strategy, BltMatrix):
-        decays = list(zip(map(Fraction, strategy.theta), map(Fraction, strategy.omega), strict=True))
-        column = [Fraction(1)] + [sum((w * t**s for t, w in decays), Fraction(0)) for s in range(n - 1)]
-    else:
-        column, weights = [Fraction(1)], [Fraction(float(w)) for w in strategy.noising]
-        for t in range(1, n):
-            column.append(
-                -sum((weights[d] * column[t - d] for d in range(1, min(t, len(weights) - 1) + 1)), Fraction(0))
-            )
-    return [[column[i - j] if i >= j else Fraction(0) for j in range(n)] for i in range(n)]
-
-
-def signed_buffers(n: int, seed: int) -> BufferedMatrix:
-    """Two states that turn, and one that changes its sign."""
-    rng = np.random.default_rng(seed)
-    turning = rng.uniform(-1, 1, (n, 2, 2, 2))
-    return BufferedMatrix(1 + rng.random(n), turning, rng.standard_normal((n, 4)), rng.standard_normal((n, 4)))
-
-
 COMPUTED = {name: one for name, one in strategies(12).items() if one.structure in (
     "buffered", "state_space", "blt", "inverse_banded_toeplitz", "redrawn")} | {
     f"signed buffers {seed}": signed_buffers(12, seed) for seed in range(4)
@@ -226,12 +189,12 @@ COMPUTED = {name: one for name, one in strategies(12).items() if one.structure i
 @pytest.mark.parametrize("name", COMPUTED)
 def test_computed_columns_are_as_near_as_they_say(name: str) -> None:
     strategy = COMPUTED[name]
-    exact, found = rows_of(strategy), Strategy(strategy.structure, strategy.tensors(), 12)
+    true, found = exact(strategy), Strategy(strategy.structure, strategy.tensors(), 12)
     values, far = found.near_columns(np.arange(12)[::-1])
     norms = found.column_norms
     for j in range(12):
-        apart = sum((Fraction(float(values[i, 11 - j])) - exact[i][j]) ** 2 for i in range(12))
-        square = sum(exact[i][j] ** 2 for i in range(12))
+        apart = sum((Fraction(float(values[i, 11 - j])) - true[i, j]) ** 2 for i in range(12))
+        square = sum(true[i, j] ** 2 for i in range(12))
         assert apart <= Fraction(float(far[11 - j])) ** 2 and far[11 - j] <= 1e-12 * math.sqrt(square)
         assert abs(Fraction(float(norms.values[j])) - square) <= Fraction(norms.off) * square and norms.off < 1e-11
 
@@ -242,7 +205,7 @@ def test_computed_columns_are_as_near_as_they_say(name: str) -> None:
 )
 def test_sensitivities_of_computed_columns(name: str, kind: Any) -> None:
     strategy = COMPUTED[name]
-    columns, stated = list(zip(*rows_of(strategy), strict=True)), sensitivity_of(strategy, kind)
+    columns, stated = exact(strategy).T.tolist(), sensitivity_of(strategy, kind)
     listed = kind.patterns(12) if kind.patterns(12) is not None else min_sep_patterns(12, 5, 3)
     patterns = [tuple(int(step) for step in pattern) for pattern in listed]
     most = max(
