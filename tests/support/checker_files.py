@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
 from safetensors.numpy import save
 
 from factorize import parse_spec
@@ -37,14 +36,24 @@ def participation_of(rng: np.random.Generator, n: int) -> dict[str, Any]:
     return {"kind": "min_sep", "min_sep": int(rng.integers(1, n)), "max_participations": int(rng.integers(2, n + 1))}
 
 
+def min_sep_patterns(n: int, separation: int, most: int) -> list[tuple[int, ...]]:
+    """Every set of at most `most` steps whose neighbours are at least `separation` apart."""
+    return [
+        chosen
+        for size in range(1, most + 1)
+        for chosen in itertools.combinations(range(n), size)
+        if all(b - a >= separation for a, b in itertools.pairwise(chosen))
+    ]
+
+
 def patterns_of(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
     match participation["kind"]:
         case "single":
-            return single_patterns(n)
+            return [(i,) for i in range(n)]
         case "fixed_epochs":
-            return fixed_epoch_patterns(n, participation["epochs"])
-    most = participation.get("max_participations") or n
-    return min_sep_patterns(n, participation["min_sep"], most)
+            apart = n // participation["epochs"]
+            return [tuple(range(j, n, apart)) for j in range(apart)]
+    return min_sep_patterns(n, participation["min_sep"], participation.get("max_participations") or n)
 
 
 def fractions(array: np.ndarray) -> list[list[Fraction]]:

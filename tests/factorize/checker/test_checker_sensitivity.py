@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from brute_force import min_sep_patterns
-from checker_files import fractions, patterns_of, true_squares
-from hypothesis import given
+from checker_files import fractions, min_sep_patterns, patterns_of, true_squares
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from structure_cases import exact, signed_buffers, strategies
@@ -30,11 +29,12 @@ from factorize.checker.sensitivity import (
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.participation import FixedEpochs, MinSep, Single, read_participation
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 Rows = list[list[Fraction]]
@@ -72,27 +72,36 @@ PARTICIPATIONS = [
 ]
 
 
+@settings(max_examples=60)
 @given(arrays(np.float64, (6, 6), elements=entries), st.integers(0, 5), st.sampled_from(PARTICIPATIONS))
 def test_brackets_hold_the_truth(raw: np.ndarray, bands: int, participation: dict[str, Any]) -> None:
     """By enumeration in fractions: signs attain no more than the upper end, and at least the lower one."""
-    array = np.triu(np.tril(raw), -bands)
+    array, kind = np.triu(np.tril(raw), -bands), read_participation(participation)
     np.fill_diagonal(array, np.abs(np.diagonal(array)) + 0.1)
-    column = ToeplitzMatrix(array[:, 0], 6)
-    for dense, strategy in (
-        (array, Strategy("dense", {"": array}, 6)),
-        (column.dense(), Strategy("toeplitz", column.tensors(), 6)),
-        (array * SCALE, Strategy("scaled", {"": array, "column_scale": SCALE}, 6)),
+    falling = ToeplitzMatrix(np.sort(np.abs(array[:, 0]))[::-1].copy(), 6)
+    for matrix in (
+        DenseMatrix(array),
+        DenseMatrix(np.abs(array)),
+        ToeplitzMatrix(array[:, 0], 6),
+        falling,
+        ColumnScaled(DenseMatrix(array), SCALE),
     ):
+        dense = matrix.dense()
         signed, absolute = true_squares(dense, participation)
-        found = squared_sensitivity(strategy, participation)
+        found = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), 6), participation)
         assert found.lower <= signed <= found.upper <= Fraction(found.stated) ** 2
         if "Gram blocks" in found.rule:
             assert absolute <= found.upper <= absolute * (1 + Fraction(1, 10**12))
         assert not found.exact or Fraction(found.stated) ** 2 <= signed * (1 + Fraction(2, 10**9))
+        separated_columns = matrix.bandwidth() <= kind.spread(6).separation
+        positive_epochs = participation["kind"] == "fixed_epochs" and (dense >= 0).all()
+        assert found.exact or not (separated_columns or positive_epochs or matrix is falling)
         assert found.pattern in patterns_of(participation, 6)
         signs = list(zip(found.pattern, found.signs, strict=True))
         attained = sum(sum(sign * row[j] for j, sign in signs) ** 2 for row in fractions(dense))
         assert attained * (1 - Fraction(1, 10**12)) <= found.lower <= attained
+        stated = sensitivity_of(matrix, kind)
+        assert found.upper <= Fraction(stated.value) ** 2 and (stated.kind == "exact") == found.exact
 
 
 @pytest.mark.parametrize("seed", range(3))
