@@ -7,8 +7,6 @@ from specs import document_of, solved
 from factorize.errors import NotPositiveDefinite, TooLarge, UnsupportedProblem
 from factorize.solvers.formulas.fft import covariance, square_equivalent
 
-DECODERS = ("circulant", "optimal")
-
 
 def published(column):
     """Encoder sqrt(L) F E and decoder E^T F* sqrt(L) with the unitary transform of length 2n."""
@@ -71,25 +69,6 @@ def test_the_smallest_case_by_hand():
     assert np.allclose(covariance(np.ones(2)), [corner, 0.5])
     certificate = fft(2).certificate
     assert certificate.loss.mean_squared / certificate.sensitivity.value**2 == pytest.approx(corner)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(
-    "participation",
-    [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 4}],
-)
-def test_repeated_participation_covers_every_choice_of_signs(decoder, participation):
-    found = fft(16, decoder, participation=participation)
-    whole = found.strategy.dense()
-    gram = whole.T @ whole
-    patterns = [np.arange(j, 16, 4) for j in range(4)]
-    signs = np.array(np.meshgrid(*[[1, -1]] * 4)).reshape(4, -1)
-    worst = max(np.einsum("is,ij,js->s", signs, gram[np.ix_(p, p)], signs).max() for p in patterns)
-    stated = found.certificate.sensitivity
-    assert stated.value**2 >= worst * (1 - 1e-13)
-    assert stated.value**2 <= worst * 1.05
-    if stated.kind == "exact":
-        assert stated.value**2 == pytest.approx(worst, rel=1e-10)
 
 
 def test_refusals():

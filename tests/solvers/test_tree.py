@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checker_files import min_sep_patterns
 from specs import solved, spec_of
 
 from factorize import solvers
@@ -65,17 +66,6 @@ def tree(n, decoder, *, participation=None, **more):
     return solved(n, {"kind": "tree", "decoder": decoder, **more}, participation)
 
 
-def brute_force(whole, separation, most):
-    gram, n = whole.T @ whole, len(whole)
-    allowed = (
-        chosen
-        for size in range(1, most + 1)
-        for chosen in itertools.combinations(range(n), size)
-        if all(b - a >= separation for a, b in itertools.pairwise(chosen))
-    )
-    return max(gram[np.ix_(chosen, chosen)].sum() for chosen in allowed)
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 23])
 def test_closed_forms_are_the_square_equivalents_of_the_decoders(n, decoder):
@@ -118,7 +108,7 @@ def test_every_participation_against_enumeration(decoder, restart):
         assert found.kind == "exact" and found.value**2 == pytest.approx(true, rel=1e-11)
         assert found.value**2 >= true * (1 - 1e-14)
     for separation, most in itertools.product((1, 2, 3, 5), (2, 3, 4)):
-        true = brute_force(whole, separation, most)
+        true = max(gram[np.ix_(chosen, chosen)].sum() for chosen in min_sep_patterns(n, separation, most))
         found = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
         assert found.value**2 >= true * (1 - 1e-14)
         if found.kind == "exact":

@@ -286,6 +286,11 @@ def test_what_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     uneven = asked({"kind": "decay", "n": 300, "rate": 0.9}, 5)
     with pytest.raises(NotEnclosed, match="too uneven"):
         block_resolvents.lower_bound(uneven.document(), random_factors(uneven, 0))
+    with pytest.raises(NotEnclosed, match="too uneven"):  # cut in two
+        block_resolvents.nuclear_norm_below(np.ones(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones((2, 2, 2)))
+    for workload in ({"kind": "prefix", "n": 12}, {"kind": "decay", "n": 12, "rate": 0.9}):
+        restarted = asked(workload, 3, {"kind": "lambda_tau", "tau": 4})
+        assert block_resolvents.lower_bound(restarted.document(), random_factors(restarted, 0)) is None
     assert 512**3 > block_resolvents.LARGEST_WORK
     with pytest.raises(NotEnclosed, match="512 epochs"):
         block_resolvents.lower_bound(asked(512, 512).document(), {"factors": np.ones((1, 512, 512))})

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 from specs import spec_of
 from structure_cases import strategies
 
-from factorize.certificate.certificate import certify
 from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.sensitivity import squared_sensitivity
@@ -20,7 +17,6 @@ from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
 from factorize.format.names import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
-from factorize.solution import Outcome
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
@@ -124,17 +120,6 @@ def test_both_programs_find_the_same_sensitivity(matrix: Matrix, participation: 
     bracket = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), N), participation.document())
     assert bracket.upper <= Fraction(found.value) ** 2 <= bracket.upper * (1 + Fraction(1, 10**10))
     assert plain_sensitivity(matrix, participation) == pytest.approx(found.value, rel=1e-11)
-
-
-@every
-@pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}, {"kind": "lambda_tau", "tau": 3}], ids=str)
-def test_the_certificate_is_that_of_the_numbers_stored_whole(matrix: Matrix, objective: dict[str, Any]) -> None:
-    spec = spec_of({"kind": "momentum", "n": N, "momentum": 0.9}, "dense", objective=objective).canonical()
-    own, whole = (
-        certify(spec, form, {}, outcome=Outcome.CLOSED_FORM) for form in (matrix, DenseMatrix(matrix.dense()))
-    )
-    assert dataclasses.asdict(own.loss) == pytest.approx(dataclasses.asdict(whole.loss), rel=1e-11)
-    assert own.sensitivity.value == pytest.approx(whole.sensitivity.value, rel=1e-12)
 
 
 @pytest.mark.parametrize("strategy", ENDLESS, ids=lambda one: one.structure)
