@@ -15,7 +15,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
@@ -185,15 +184,13 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     manifest = read_manifest(Container(data))
     user = _user_matrices(manifest["spec"], store)
     steps = steps_of(manifest)
-    with ThreadPoolExecutor(1, "hash") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
-        # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
-        hashing = beside.submit(sha256, data)
+    with one_blas_thread(0 if steps == ENDLESS else steps):
         report = examined(data, user, strict=strict, proved=proved)
     if report.supported:
         confirm_sensitivity(report, from_container(Container(data), matrices=user))
     return {
         "digest": manifest["digest"],
-        "sha256": hashing.result(),
+        "sha256": sha256(data),
         "failed": not report.supported,
         "refused": "; ".join(report.failed),
         "claims": report.claims,
