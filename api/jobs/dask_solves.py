@@ -18,15 +18,13 @@ from factorize.api.jobs.solving import WorkerLoad
 from factorize.api.workers.ending import Ending
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Future
 
 _log = logging.getLogger(__name__)
 
 
 class DaskSolves:
-    """Solves handed to a scheduler, by a client that is replaced when its scheduler is lost.
-
-    `look_after` tries again where no scheduler answers.
+    """Solves handed to a scheduler, by a client that `look_after` connects, and replaces when its scheduler is lost.
 
     Args:
         scheduler: its address.
@@ -46,16 +44,6 @@ class DaskSolves:
         self._listen = listen
         self._rounds_without = 0
         self._closing: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Connect; a scheduler that does not answer yet is no error."""
-        self._connect()
-
-    @property
-    def client(self) -> Client | None:
-        """The present client; None where no scheduler answered."""
-        connection = self._connection
-        return connection.client if connection is not None else None
 
     @property
     def up(self) -> bool:
@@ -90,10 +78,10 @@ class DaskSolves:
 
     def _workers(self) -> Mapping[str, Any]:
         """Return what the scheduler said last of its workers; nothing while none answers."""
-        client = self.client
-        if client is None or not self.up:
+        connection = self._connection
+        if connection is None or not connection.up:
             return {}
-        workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        workers: Mapping[str, Any] = connection.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
     def submit(self, job: Job, room: tuple[int, int]) -> Future[Any]:
@@ -103,8 +91,8 @@ class DaskSolves:
             job: the solve; earlier turns come first.
             room: memory in MB and threads to keep free for it.
         """
-        assert self.client is not None
-        future = self.client.submit(
+        assert self._connection is not None
+        future = self._connection.client.submit(
             dask_cluster.solve,
             json.dumps({name: getattr(job, name) for name in FIELDS}),
             self._store,
@@ -136,13 +124,13 @@ class DaskSolves:
         return SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": message}, 0.0)
 
     def look_after(self) -> bool:
-        """Replace a client that was without its scheduler for two rounds: it would not come back in time.
+        """Connect where there is no client, or one was without its scheduler for two rounds and would not come in time.
 
         Returns:
-            True if the client was replaced, so that its futures mean nothing any more.
+            True if there is another client, or none, so that futures mean nothing any more.
         """
         self._rounds_without = 0 if self.up else self._rounds_without + 1
-        if self.client is not None and self._rounds_without < 2:
+        if self._connection is not None and self._rounds_without < 2:
             return False
         self._connect()
         return True

@@ -104,11 +104,7 @@ class JobEngine:
     # Life
 
     def start(self) -> Self:
-        """Connect to the scheduler, if there is one, and take up what earlier engines left open.
-
-        A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
-        """
-        self.solves.start()
+        """Take up what earlier engines left open. Where a scheduler does not answer yet, jobs wait in the ledger."""
         self._thread.start()
         return self
 

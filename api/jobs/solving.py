@@ -172,9 +172,6 @@ class LocalSolves:
         self._pool, self._store, self._listen = pool, store, listen
         self._running: set[Solve] = set()
 
-    def start(self) -> None:
-        """Nothing is to be connected."""
-
     @property
     def loads(self) -> bool:
         """True while the first workers load code."""
