@@ -229,9 +229,7 @@ class SolverService:
         }
 
     def notes(self, body: bytes, job: Job) -> list[str]:
-        """Return what is to be known of the mechanism that a job was given, where the body named none."""
-        if b"dense" in body or '"dense"' not in job.spec:
-            return []
+        """Return what is to be known of the mechanism that a job was given; see `notes_of_choice`."""
         return notes_of_choice(parse_spec(body), parse_spec(job.spec), _WITH_MEMORY)
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:

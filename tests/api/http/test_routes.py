@@ -124,6 +124,13 @@ def test_canonicalize_solves_nothing(live_service: LiveService) -> None:
     assert live_service.solves() == before
 
 
+def test_a_job_says_what_is_optimised_in_place_of_what_was_asked(slow_service: LiveService) -> None:
+    spec = {"workload": {"kind": "window", "n": 12, "width": 4}, "mechanism": {"kind": "buffered_linear", "buffers": 2}}
+    (note,) = slow_service.post(spec).json()["notes"]
+    assert "cannot be optimised for window" in note
+    assert slow_service.send("POST", "/v1/canonicalize", spec).json()["notes"] == [note]
+
+
 def test_the_list_by_age_mixes_jobs_and_foreign_results(tmp_path: Path) -> None:
     """Results of another ledger, then jobs, then results written into the store beside the service."""
     settings = Settings(store=str(tmp_path / "store"))
