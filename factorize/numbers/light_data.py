@@ -1,7 +1,7 @@
 """Light data: frozen documents of a kind and whole numbers, which readers without the packages that parse specs know.
 
-A class derived from `LightData` is a frozen dataclass, and pydantic takes it as a field of a model: its documents are
-read there as those of a strict model of the same fields, with the same limits.
+A class derived from `LightData` is a frozen dataclass, and pydantic takes it as a field of a model: it reads the same
+fields there with the same limits, and no others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Whole(NamedTuple):
             raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema with the same limits."""
-        return handler(source) | {"ge": self.least} | ({} if self.most is None else {"le": self.most})
+        """Return pydantic's schema with the same limits, for whole numbers alone."""
+        return handler(source) | {"strict": True, "ge": self.least} | ({} if self.most is None else {"le": self.most})
 
 
 Steps = Annotated[int, Whole(1, MAX_STEPS)]
@@ -49,6 +49,8 @@ class LightData:
         InvalidParameter: a number is outside its limits.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}
+
     kind: str
 
     def __init_subclass__(cls) -> None:
@@ -64,25 +66,6 @@ class LightData:
             if value is not None or type(None) not in get_args(hint):
                 for limits in _limits(hint):
                     limits.check(name, value)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Return the schema by which a model reads and writes it."""
-        from pydantic import ConfigDict, create_model
-        from pydantic_core import core_schema
-
-        config = ConfigDict(strict=True, extra="forbid")
-        fields: dict[str, Any] = {
-            field.name: (_hints(cls)[field.name], ... if field.default is dataclasses.MISSING else field.default)
-            for field in dataclasses.fields(cls)
-        }
-        model = create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, __module__=cls.__module__, **fields)
-
-        def read(value: Any, inner: Callable[[Any], Any]) -> Any:
-            return value if type(value) is cls else cls(**dict(inner(value)))
-
-        written = core_schema.plain_serializer_function_ser_schema(lambda value: value.document())
-        return core_schema.no_info_wrap_validator_function(read, handler.generate_schema(model), serialization=written)
 
     @classmethod
     def named(cls) -> str:

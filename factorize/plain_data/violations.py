@@ -82,7 +82,7 @@ def _message(entry: Any, place: Place) -> str:
     message = entry["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return str(message)
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         return _unknown(place)
     if kind == "missing":
         return f"{place.name} is required; {_taken(place)}"
