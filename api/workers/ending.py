@@ -38,11 +38,11 @@ class WorkerEnded(LimitExceeded):
 
     Args:
         ending: why; its name is the type of a job's error.
-        message: the same for people.
+        message: the same for people; by default what is said of every such end.
     """
 
-    def __init__(self, ending: Ending, message: str) -> None:
-        super().__init__(message[:_MESSAGE_LIMIT])
+    def __init__(self, ending: Ending, message: str = "") -> None:
+        super().__init__((message or ending.value)[:_MESSAGE_LIMIT])
         self.ending = ending
 
 
@@ -51,18 +51,10 @@ def without_places(message: str) -> str:
     return _PLACE.sub("(a place of the service)", message)
 
 
-def stopped(reason: Ending, *, memory_mb: int, seconds: float) -> WorkerEnded:
-    """Return the error of a worker that was killed.
-
-    Args:
-        reason: out of memory, out of time or cancelled.
-        memory_mb: what the question was admitted with, in units of 2^20 bytes.
-        seconds: its wall limit.
-    """
-    if reason is Ending.OUT_OF_MEMORY:
-        return WorkerEnded(reason, _memory(memory_mb))
-    message = f"{reason.value} (it was {seconds:g} s)" if reason is Ending.TIMEOUT else reason.value
-    return WorkerEnded(reason, message)
+def out_of_memory(memory_mb: int, detail: str = "") -> WorkerEnded:
+    """Return the error of a question that wanted more memory than it was admitted with, in units of 2^20 bytes."""
+    text = f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
+    return WorkerEnded(Ending.OUT_OF_MEMORY, f"{text} ({detail})" if detail else text)
 
 
 def died(status: int, errors: str, *, memory_mb: int) -> WorkerEnded:
@@ -75,7 +67,7 @@ def died(status: int, errors: str, *, memory_mb: int) -> WorkerEnded:
     """
     last = errors.splitlines()[-1].strip() if errors else ""
     if any(text in errors for text in _OUT_OF_MEMORY_TEXTS):
-        return WorkerEnded(Ending.OUT_OF_MEMORY, f"{_memory(memory_mb)} ({last})")
+        return out_of_memory(memory_mb, last)
     if status >= 0:
         message = f"the solver process ended with exit status {status} and without a result"
         return WorkerEnded(Ending.FAILED, f"{message}: {last or 'it wrote nothing to stderr'}")
@@ -98,7 +90,7 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         memory_mb: what the question was admitted with, in units of 2^20 bytes.
     """
     if _OUT_OF_MEMORY_TYPES.fullmatch(kind):
-        return WorkerEnded(Ending.OUT_OF_MEMORY, f"{_memory(memory_mb)} ({message})")
+        return out_of_memory(memory_mb, message)
     error = _kinds(FactorizeError).get(kind, SolveFailed)
     if issubclass(error, InvalidSpec):
         return error([Violation(field or "", message.removeprefix(f"{field}: "))])
@@ -108,10 +100,6 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         return error(message)
     except TypeError:  # it is made of more than a sentence
         return SolveFailed(message)
-
-
-def _memory(memory_mb: int) -> str:
-    return f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
 
 
 def _kinds(base: type[FactorizeError]) -> dict[str, type[FactorizeError]]:

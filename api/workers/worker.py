@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
-from factorize.api.workers.ending import Ending, WorkerEnded, died, refused, stopped
+from factorize.api.workers.ending import Ending, WorkerEnded, died, out_of_memory, refused
 from factorize.api.workers.search_path import search_path
 
 SOLVER, PROVER = "factorize.api.questions.registry", "factorize.api.proof"
@@ -115,7 +115,7 @@ class Worker:
         """Start the process, which imports what it needs meanwhile, and return it."""
         with self._lock:
             if self._closed:
-                raise stopped(Ending.CANCELLED, memory_mb=0, seconds=0.0)
+                raise WorkerEnded(Ending.CANCELLED)
             if self._process is None:
                 self._unread = b""
                 errors, (theirs, watch) = tempfile.TemporaryFile("ab+"), os.pipe()
@@ -166,11 +166,11 @@ class Worker:
                 continue
             self._unread = line
             if cancelled():
-                raise stopped(Ending.CANCELLED, memory_mb=memory_mb, seconds=seconds)
+                raise WorkerEnded(Ending.CANCELLED)
             if time.monotonic() > deadline:
-                raise stopped(Ending.TIMEOUT, memory_mb=memory_mb, seconds=seconds)
+                raise WorkerEnded(Ending.TIMEOUT, f"{Ending.TIMEOUT.value} (it was {seconds:g} s)")
             if not _KERNEL_LIMITS_DATA and memory_mb and _resident_mb(process.pid) > memory_mb + 512:
-                raise stopped(Ending.OUT_OF_MEMORY, memory_mb=memory_mb, seconds=seconds)
+                raise out_of_memory(memory_mb)
             if not select.select([process.stdout], [], [], POLL_SECONDS)[0]:
                 continue
             data = os.read(process.stdout.fileno(), 1 << 16)
@@ -187,7 +187,7 @@ class Worker:
         assert self._errors is not None
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
         if self._closed:
-            return stopped(Ending.CANCELLED, memory_mb=memory_mb, seconds=0.0)
+            return WorkerEnded(Ending.CANCELLED)
         return died(status, self._errors.read().decode(errors="replace").strip(), memory_mb=memory_mb)
 
     def _end(self) -> None:
