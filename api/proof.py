@@ -58,7 +58,8 @@ def prove(path: Path, *, store: str, strict: bool = False) -> Document:
         TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
         WorkerEnded: the checker ended without an answer.
     """
-    return passed(prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict}))
+    answer: Document = prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict})
+    return answer
 
 
 def certify(path: Path, *, store: str) -> Document:
@@ -69,7 +70,8 @@ def certify(path: Path, *, store: str) -> Document:
         StoreUnavailable: the disk refuses the file.
         WorkerEnded: see `prove`.
     """
-    return passed(prover().ask("certify", {"path": os.fspath(path), "store": store}))
+    answer: Document = prover().ask("certify", {"path": os.fspath(path), "store": store})
+    return answer
 
 
 @cache
@@ -78,17 +80,6 @@ def prover() -> Worker:
     worker = Worker(PROVER)
     atexit.register(worker.close)
     return worker
-
-
-def passed(answer: Document) -> Document:
-    """Return what a check has found.
-
-    Raises:
-        CertificateError: a claim does not hold.
-    """
-    if answer["failed"]:
-        raise CertificateError(f"the exact checker refuses the result, nothing is stored: {answer['refused']}")
-    return {name: value for name, value in answer.items() if name not in ("failed", "refused")}
 
 
 def check(request: Document) -> Document:
@@ -172,7 +163,11 @@ def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.
 
 
 def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = None) -> dict[str, Any]:
-    """Check a factor file in this process; see `prove` and `check_factor_file`."""
+    """Check a factor file in this process; see `prove` and `check_factor_file`.
+
+    Raises:
+        CertificateError: a claim does not hold.
+    """
     from factorize import __version__
     from factorize.factor_file import from_container
     from factorize.format.container import Container
@@ -186,13 +181,13 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     steps = steps_of(manifest)
     with one_blas_thread(0 if steps == ENDLESS else steps):
         report = examined(data, user, strict=strict, proved=proved)
-    if report.supported:
-        confirm_sensitivity(report, from_container(Container(data), matrices=user))
+    if not report.supported:
+        failed = "; ".join(report.failed)
+        raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
+    confirm_sensitivity(report, from_container(Container(data), matrices=user))
     return {
         "digest": manifest["digest"],
         "sha256": sha256(data),
-        "failed": not report.supported,
-        "refused": "; ".join(report.failed),
         "claims": report.claims,
         "checked": report.checked,
         "not_checked": report.not_checked,

@@ -34,7 +34,6 @@ def document(name: str, n: int, participation: dict[str, Any]) -> dict[str, Any]
 def checked(path: Path, store: Store) -> dict[str, Any]:
     """What a publication asks of the checker, in this process."""
     answer = inspect(path, store.url, strict=True)
-    assert not answer.pop("failed"), answer
     assert {one["status"] for one in answer["claims"]} <= {"proved", "not_looked_at"}
     unseen = {one["claim"] for one in answer["claims"] if one["status"] == "not_looked_at"}
     assert unseen <= {"spec.mechanism", "certificate.converged"}
