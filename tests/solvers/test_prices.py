@@ -7,9 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from specs import spec_of
 
 from factorize import solvers
+from factorize.checker.bounds import determinants
 from factorize.errors import TooLarge, UnsupportedProblem
+from factorize.solvers.evidence import evidence, work
+from factorize.solvers.problem import Reporter
 from factorize.spec import parse_spec
 
 LONGEST = 10**8
@@ -75,3 +79,11 @@ def test_the_longest_run_is_priced_without_an_array_of_its_length(given: dict[st
                     "objective": objective,
                 }
                 assert priced(spec) < MOST_BYTES, spec
+
+
+def test_no_evidence_is_searched_that_proves_no_bound() -> None:
+    """Neither in time nor in the price: at the limit there is a price, and one step beyond there is none."""
+    momentum = {"kind": "momentum", "momentum": 0.9}
+    long, longest = (spec_of(momentum, n=determinants.LARGEST + more) for more in (1, 0))
+    assert evidence(long, Reporter(lambda _step: None)) == {}
+    assert work(long) == 0 < work(longest)

@@ -30,12 +30,12 @@ class Case(NamedTuple):
     reason: str
 
 
-def participation(rng: Generator, n: int, several: bool = False) -> dict[str, Any]:
+def participation(rng: Generator, n: int) -> dict[str, Any]:
     """One of few enough patterns to enumerate."""
     while True:
         found = participation_of(rng, n)
         wide = found["kind"] == "min_sep" and (n > 8 and found["min_sep"] < n // 3)
-        if not wide and not (several and found["kind"] == "single"):
+        if not wide:
             return found
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checker_files import parts, sealed
-from specs import spec_of
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
-from factorize.checker import check
+from factorize.checker.check import check_factor_file, check_strategy
 from factorize.checker.claims import check_convergence
 from factorize.checker.doubles import whole
 from factorize.checker.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
@@ -81,26 +80,55 @@ def test_convergence_is_judged_by_the_gap(kind: str, tolerance: float, more: dic
     assert not any("converged" in text for text in convergence(converged=False).checked)
 
 
+def test_claims_without_evidence() -> None:
+    manifest, tensors = parts(solved(6, tolerance=1e-6))
+    kept = {name: tensors[name] for name in tensors if not name.startswith("dual")}
+    manifest["dual"] = None
+    assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
+    manifest, tensors = parts(solved(6, participation=2, tolerance=1e-6))
+    tensors["dual.row_weights"] = tensors.pop("dual.factors")
+    manifest["dual"]["tensors"] = ["dual.row_weights"]
+    assert any("not evaluated here" in text for text in check_factor_file(sealed(manifest, tensors)).not_checked)
+    manifest["certificate"]["lower_bound"]["objective"] *= 2
+    assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_a_claim_to_have_converged() -> None:
+    manifest, tensors = parts(solved(6, tolerance=1e-6))
+    assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
+    manifest["spec"]["tolerance"] = 1e-16
+    assert any("claims to have converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    manifest["certificate"]["converged"] = False
+    assert check_factor_file(sealed(manifest, tensors)).supported
+    manifest, tensors = parts(solved(6, participation={"kind": "min_sep", "min_sep": 3}, tolerance=1e-6))
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported
+    assert any("converged: the gap" in text for text in report.checked)
+    manifest["certificate"]["class_lower_bound"] = None  # without it nobody can tell
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported and any("rests on the word of the solver" in text for text in report.not_checked)
+
+
 def test_stored_arrays_are_multiplied_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "min_sep", "min_sep": 3}}
-    result = solvers.solve(parse_spec(spec | {"tolerance": 1e-6})).with_matrices(["C", "B", "C_inv"])
+    apart = {"kind": "min_sep", "min_sep": 3}
+    result = solved(6, participation=apart, tolerance=1e-6).with_matrices(["C", "B", "C_inv"])
     monkeypatch.setattr(whole, "LARGEST", 5)
-    assert any("multiplied up to n=5" in text for text in check.check_factor_file(sealed(*parts(result))).not_checked)
+    assert any("multiplied up to n=5" in text for text in check_factor_file(sealed(*parts(result))).not_checked)
 
 
 def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
     spec = spec_of({"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]})
-    result = solvers.solve(spec).with_matrices(["C", "B"])
+    result = solved(spec).with_matrices(["C", "B"])
     user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
     data = sealed(*parts(result))
-    assert check.check_factor_file(data, user=user).supported
-    unknown = check.check_factor_file(data, user={})
+    assert check_factor_file(data, user=user).supported
+    unknown = check_factor_file(data, user={})
     assert any(text.endswith("the workload's numbers are not known here") for text in unknown.not_checked)
     assert unknown.supported and set(unknown.unseen) >= {LOSSES, DECODER, LOWER_BOUND, GAP, CONVERGED}
     manifest, tensors = parts(result)
     manifest["spec"]["objective"]["kind"] = "median"
     with pytest.raises(CorruptObject, match="unknown kind 'median'"):
-        check.check_factor_file(sealed(manifest, tensors), user=user)
+        check_factor_file(sealed(manifest, tensors), user=user)
 
 
 def test_warnings_one_by_one() -> None:
@@ -109,7 +137,7 @@ def test_warnings_one_by_one() -> None:
     apart: dict[str, Any] = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
 
     def warnings(array: list[list[float]], participation: dict[str, Any]) -> list[str]:
-        return check.check_strategy(np.array(array), participation, claim=99.0).warnings
+        return check_strategy(np.array(array), participation, claim=99.0).warnings
 
     negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
     assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]

@@ -44,18 +44,6 @@ ENDLESS: list[EndlessMatrix] = [
 
 
 @every
-def test_the_checker_has_the_same_columns(matrix: Matrix) -> None:
-    dense, strategy = matrix.dense(), Strategy(matrix.structure, matrix.tensors(), N)
-    values, far = strategy.near_columns(np.arange(N))
-    assert (np.linalg.norm(values - dense, axis=0) <= far + 1e-13).all() and (far <= 1e-12).all()
-    assert (strategy.reading.signed or (dense >= 0).all()) and strategy.bandwidth >= matrix.bandwidth()
-    norms = strategy.column_norms
-    np.testing.assert_allclose(norms.values, (dense**2).sum(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(matrix.column_norms_squared(), norms.values, rtol=1e-12)
-    assert 0 <= norms.off <= 1e-11
-
-
-@every
 @pytest.mark.parametrize("compiled", [True, False])
 def test_products_are_those_of_the_dense_matrix(
     matrix: Matrix, compiled: bool, monkeypatch: pytest.MonkeyPatch

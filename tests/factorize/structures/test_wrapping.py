@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from checker_files import SOLVER, parts, sealed
+from specs import spec_of
 from structure_cases import strategies
 
-from factorize import parse_spec
 from factorize.checker.check import check_factor_file
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factorization import Factorization
 from factorize.format.names import COLUMN_SCALE, WRAPPED
 from factorize.solution import Outcome, Solution
-from factorize.structures.base import Matrix
 from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
@@ -24,22 +21,6 @@ N = 12
 SCALE = np.linspace(0.5, 1.5, N)
 INNER = {strategy.structure: strategy for strategy in reversed(strategies(N).values())}
 REFUSED = sorted(set(INNER) - set(WRAPPED))
-PARTICIPATIONS: list[dict[str, Any]] = [
-    {"kind": "single"},
-    {"kind": "fixed_epochs", "epochs": 3},
-    {"kind": "min_sep", "min_sep": 4, "max_participations": 2},
-]
-
-
-def scaled_tensors(inner: Matrix) -> dict[str, np.ndarray]:
-    return {**inner.tensors(), COLUMN_SCALE: SCALE}
-
-
-def result(inner: Matrix, participation: dict[str, Any]) -> Factorization:
-    document = {"workload": {"kind": "prefix", "n": N}, "participation": participation}
-    spec = parse_spec({**document, "mechanism": {"kind": "dense"}})
-    claim = Solution(ColumnScaled(inner, SCALE), Outcome.CLOSED_FORM, 0)
-    return Factorization.from_solution(spec, claim, solver=SOLVER)
 
 
 @pytest.mark.parametrize("structure", REFUSED)
@@ -50,8 +31,10 @@ def test_what_no_reader_serves_cannot_be_written(structure: str) -> None:
 
 @pytest.mark.parametrize("structure", [name for name in REFUSED if name != "scaled"])
 def test_what_cannot_be_written_is_read_by_nobody(structure: str) -> None:
-    manifest, tensors = parts(result(INNER["banded"], PARTICIPATIONS[0]))
+    claim = Solution(ColumnScaled(INNER["banded"], SCALE), Outcome.CLOSED_FORM, 0)
+    manifest, tensors = parts(Factorization.from_solution(spec_of(N, "dense"), claim, solver=SOLVER))
     inner = INNER[structure].tensors()
+    scaled = {**inner, COLUMN_SCALE: SCALE}
     del tensors["C.bands"]
     named = {name if name.startswith("tree.") else f"C.{name}".rstrip("."): part for name, part in inner.items()}
     manifest["matrices"]["C"]["tensors"] = [*named, "C.column_scale"]
@@ -59,6 +42,6 @@ def test_what_cannot_be_written_is_read_by_nobody(structure: str) -> None:
     with pytest.raises(CorruptObject, match="the tensors of C are .*'C.column_scale'.*, and its structure has"):
         check_factor_file(data)
     with pytest.raises(CorruptObject, match="of no structure that can be scaled; scaled wraps dense, toeplitz"):
-        build_matrix("scaled", scaled_tensors(INNER[structure]), N)
+        build_matrix("scaled", scaled, N)
     with pytest.raises(CorruptObject, match="of no structure that can be scaled; scaled wraps dense, toeplitz"):
-        noise_source("scaled", scaled_tensors(INNER[structure]), N, "")
+        noise_source("scaled", scaled, N, "")
