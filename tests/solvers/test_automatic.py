@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from specs import spec_of
 
 from factorize.errors import UnsupportedProblem
 from factorize.solvers import budget, choose, estimate
@@ -47,18 +48,25 @@ def test_what_auto_names_is_accepted(workload: dict[str, Any], objective: str) -
 @pytest.mark.parametrize(
     ("n", "participation", "kind"),
     [
-        (59563, {"kind": "fixed_epochs", "epochs": 127}, "banded"),
-        (16256, {"kind": "fixed_epochs", "epochs": 127}, "dense"),
-        (60000, {"kind": "fixed_epochs", "epochs": 2}, "toeplitz"),
-        (60000, {"kind": "single"}, "buffered_linear"),
+        (16, "single", "dense"),
+        (8192, "single", "dense"),
+        (8193, "single", "buffered_linear"),
+        (60000, "single", "buffered_linear"),
+        (16, 1, "dense"),
+        (16, 4, "dense"),
+        (16256, 127, "dense"),
+        (59563, 127, "banded"),
+        (60000, 2, "toeplitz"),
+        (16, {"kind": "min_sep", "min_sep": 9, "max_participations": 1}, "dense"),
+        (16, {"kind": "min_sep", "min_sep": 4}, "banded"),
         (2**20, {"kind": "min_sep", "min_sep": 128}, "toeplitz"),
     ],
 )
-def test_auto_above_dense_is_the_best_that_can_be_solved(n: int, participation: dict[str, Any], kind: str) -> None:
-    chosen = choose(parse_spec(auto({"kind": "prefix"}, n, participation))).mechanism
-    assert chosen.kind == kind
-    if kind == "banded":
-        assert chosen.bands == 469  # the steps of an epoch
+def test_what_stands_for_auto(n: int, participation: Any, kind: str) -> None:
+    """Above the sizes of `dense` the best that can be solved."""
+    chosen = choose(spec_of(n, participation=participation))
+    assert chosen.mechanism.kind == kind and choose(chosen) == chosen and len(chosen.digest) == 64
+    assert kind != "banded" or n == 16 or chosen.mechanism.bands == 469  # the steps of an epoch
 
 
 def test_where_nothing_is_left_the_refusal_names_what_can_be_asked_for() -> None:

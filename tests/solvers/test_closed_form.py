@@ -76,28 +76,34 @@ def test_the_identity_is_plain_sgd():
     assert found.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-12)
 
 
+TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
+RATES = {"kind": "schedule", "learning_rates": {"kind": "cosine_to_last"}}
+MOMENTUM = {"kind": "momentum", "momentum": 0.9}
+
+
+def power(gamma):
+    return {"kind": "banded_inverse_fractional_root", "bands": 3, "gamma": gamma}
+
+
 @pytest.mark.parametrize(
-    ("participation", "objective", "workload"),
+    ("family", "n", "workload", "participation", "objective"),
     [
-        ({"kind": "single"}, {"kind": "mean"}, {"kind": "momentum", "n": 48, "momentum": 0.9}),
-        ({"kind": "fixed_epochs", "epochs": 4}, {"kind": "mean"}, {"kind": "prefix", "n": 48}),
-        ({"kind": "min_sep", "min_sep": 10}, {"kind": "max"}, {"kind": "prefix", "n": 48}),
-        ({"kind": "single"}, {"kind": "lambda_tau", "tau": 8}, {"kind": "prefix", "n": 48}),
-        (
-            {"kind": "single"},
-            {"kind": "mean"},
-            {"kind": "schedule", "n": 48, "learning_rates": {"kind": "cosine_to_last"}},
-        ),
+        (nu_toeplitz, 48, MOMENTUM, "single", "mean"),
+        (nu_toeplitz, 48, "prefix", {"kind": "fixed_epochs", "epochs": 4}, "mean"),
+        (nu_toeplitz, 48, "prefix", {"kind": "min_sep", "min_sep": 10}, "max"),
+        (nu_toeplitz, 48, "prefix", "single", {"kind": "lambda_tau", "tau": 8}),
+        (nu_toeplitz, 48, RATES, "single", "mean"),
+        (power, 24, "prefix", TWO_EPOCHS, "mean"),
+        (power, 24, MOMENTUM, {"kind": "min_sep", "min_sep": 5}, "max"),
+        (power, 24, "prefix", "single", {"kind": "lambda_tau", "tau": 4}),
     ],
 )
-def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, workload):
-    def loss(nu):
-        found = solved(workload, nu_toeplitz(nu), participation, objective)
-        return found.certificate.loss.objective
+def test_no_other_parameter_is_better_than_the_tuned_one(family, n, workload, participation, objective):
+    def loss(value):
+        return solved(workload, family(value), participation, objective, n=n).certificate.loss.objective
 
-    tuned = loss("tune")
-    others = [loss(nu) for nu in [0, *np.geomspace(1e-9, 0.9, 9)]]
-    assert tuned <= min(others) * (1 + 1e-9)
+    others = [0, *np.geomspace(1e-9, 0.9, 9)] if family is nu_toeplitz else np.linspace(0, 1, 11).tolist()
+    assert loss("tune") <= min(map(loss, others)) * (1 + 1e-9)
 
 
 def test_tiny_damping_is_not_rounded_away():
@@ -109,9 +115,6 @@ def test_tiny_damping_is_not_rounded_away():
 
 def banded_root(bands, *, inverse=False, **more):
     return {"kind": "banded_inverse_square_root" if inverse else "banded_square_root", "bands": bands, **more}
-
-
-TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 
 
 def test_published_banded_square_root(vectors):

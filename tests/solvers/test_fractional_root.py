@@ -70,23 +70,6 @@ def test_the_best_correlation_of_one_participation() -> None:
     assert found.strategy.theta[0] == pytest.approx(kept[loss.argmin()], abs=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("workload", "participation", "objective"),
-    [
-        ({"kind": "prefix", "n": 24}, TWO_EPOCHS, {"kind": "mean"}),
-        (MOMENTUM, MIN_SEP, {"kind": "max"}),
-        ({"kind": "prefix", "n": 24}, {"kind": "single"}, {"kind": "lambda_tau", "tau": 4}),
-    ],
-)
-def test_no_other_power_is_better_than_the_best(
-    workload: dict[str, Any], participation: dict[str, Any], objective: dict[str, Any]
-) -> None:
-    def loss(gamma: float | str) -> float:
-        return float(solved(workload, bifr(3, gamma), participation, objective).certificate.loss.objective)
-
-    assert loss("tune") <= min(loss(float(gamma)) for gamma in np.linspace(0, 1, 11)) * (1 + 1e-9)
-
-
 def test_correlated_noise_only_costs_on_the_identity() -> None:
     found = solved({"kind": "identity", "n": 16}, {"kind": "lambda_cgd", "correlation": "tune"})
     assert found.certificate.loss.objective == pytest.approx(1.0, rel=1e-12)

@@ -26,25 +26,6 @@ from factorize.structures.dense import DenseMatrix
 
 class TestChoosing:
     @pytest.mark.parametrize(
-        ("spec", "kind"),
-        [
-            (spec_of(16), "dense"),
-            (spec_of(8192), "dense"),
-            (spec_of(8193), "buffered_linear"),
-            (spec_of(16, participation=4), "dense"),
-            (spec_of(16, participation=1), "dense"),
-            (spec_of(16, participation={"kind": "min_sep", "min_sep": 9, "max_participations": 1}), "dense"),
-            (spec_of(16, participation={"kind": "min_sep", "min_sep": 4}), "banded"),
-            (spec_of(16, "square_root"), "square_root"),
-        ],
-    )
-    def test_what_stands_for_auto(self, spec, kind):
-        chosen = solvers.choose(spec)
-        assert chosen.mechanism.kind == kind
-        assert solvers.choose(chosen) == chosen
-        assert len(chosen.digest) == 64
-
-    @pytest.mark.parametrize(
         ("spec", "words"),
         [
             (spec_of(16, {"kind": "added", "sha256": "0" * 64}), "'added' is a strategy of your own"),
