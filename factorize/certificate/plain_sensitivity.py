@@ -40,7 +40,7 @@ def _squared(matrix: Matrix, separation: int, most: int, *, periodic: bool) -> f
     leading = math.inf if column is None else _leading_pattern(column, separation, most)
     if column is not None and (matrix.n > BESIDE or (column[:-1] >= column[1:]).all() and column[-1] >= 0):
         return leading
-    whole = matrix.whole()
+    whole = matrix.dense()
     return min(leading, (_patterns if periodic else _two_stages)(whole, separation, most))
 
 
@@ -50,7 +50,7 @@ def _column(matrix: Matrix) -> np.ndarray | None:
         return matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]
     if matrix.structure != "dense":
         return None
-    whole = matrix.whole()
+    whole = matrix.dense()
     constant = all((whole[i, 1 : i + 1] == whole[i - 1, :i]).all() for i in range(1, matrix.n))
     return whole[:, 0] if constant else None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.format.shapes import check_strategy
-from factorize.numbers.series import series_product, series_quotient
+from factorize.numbers.series import series_quotient
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
@@ -68,7 +68,7 @@ class Matrix(ABC):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
-        return block @ self.whole()
+        return block @ self.dense()
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
         """Return the squared row norms of A C^-1, shape (n,), if this structure has a recursion for them; else None."""
@@ -83,27 +83,18 @@ class Matrix(ABC):
         column = self.coefficients()
         return None if column is None else series_quotient(series, column)
 
-    def times(self, series: np.ndarray) -> np.ndarray | None:
-        """Return the product with the series of the first column if the matrix is Toeplitz, else None."""
-        column = self.coefficients()
-        return None if column is None else series_product(series, column)
-
     def bandwidth(self) -> int:
         """Return the number of diagonals that may be non-zero, the main one included."""
         return self.n
 
     def dense(self) -> np.ndarray:
-        """Return the whole matrix.
+        """Return the whole matrix, to be read only: it is not copied where it is stored so.
 
         Raises:
             TooLarge: n is above the limit for an n x n array.
         """
         check_dense(self.n)
         return self.rows(0, self.n)
-
-    def whole(self) -> np.ndarray:
-        """Return the same as `dense`, to be read only: without a copy of what is stored so."""
-        return self.dense()
 
     @abstractmethod
     def leading(self, steps: int) -> Matrix:

@@ -29,7 +29,7 @@ class DenseMatrix(StoredMatrix):
         self.array = check_strategy(array)
         self.n = len(self.array)
 
-    def whole(self) -> np.ndarray:
+    def dense(self) -> np.ndarray:
         """The array itself."""
         check_dense(self.n)
         return self.array

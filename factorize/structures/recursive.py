@@ -62,7 +62,7 @@ class ComputedToeplitz(RecursiveMatrix):
 
     @cached_property
     def _column(self) -> np.ndarray:
-        return self.times(np.eye(1, self.n)[0])
+        return self.recursion.products(np.eye(1, self.n))[0]
 
     @cached_property
     def _inverse_column(self) -> np.ndarray:
@@ -79,10 +79,6 @@ class ComputedToeplitz(RecursiveMatrix):
     def divide(self, series: np.ndarray) -> np.ndarray:
         """Return the series over that of C."""
         return self.inverse_recursion.products(series[None])[0]
-
-    def times(self, series: np.ndarray) -> np.ndarray:
-        """Return the product with the series of C."""
-        return self.recursion.products(series[None])[0]
 
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""

@@ -5,13 +5,12 @@ A map takes x to y by y_i = read_i . u_i + through_i x_i and u_{i+1} = follow_i 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class StateSpace:
+class StateSpace(NamedTuple):
     """A lower-triangular map with q states.
 
     Attributes:
@@ -25,10 +24,6 @@ class StateSpace:
     feed: np.ndarray
     read: np.ndarray
     through: np.ndarray
-
-    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return follow, feed, read and through."""
-        return (self.follow, self.feed, self.read, self.through)
 
     def solve(self, outputs: np.ndarray) -> np.ndarray:
         """Return inputs with these outputs, shape (n, any); 0 where an input is not passed through."""

@@ -69,7 +69,7 @@ class Landscape:
     def __init__(self, target: StateSpace, n: int, bands: int) -> None:
         self.n, self.bands = n, bands
         self.evaluations = 0
-        follow, feed, read, through = map(np.ascontiguousarray, target.parts())
+        follow, feed, read, through = map(np.ascontiguousarray, target)
         self._target, self._own = (follow, feed), _own_forms(follow, feed, read, through)
         width = min(bands + 1, n)
         self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))

@@ -134,7 +134,7 @@ class RecursionRing:
 
     def __init__(self, system: StateSpace, epochs: int, floor: float = 1e-9) -> None:
         self.size, self.epochs, self.least = len(system.through), epochs, _LEAST_WEIGHT
-        follow, feed, read, through = (np.array(part, dtype=np.float64, order="C") for part in system.parts())
+        follow, feed, read, through = (np.array(part, dtype=np.float64, order="C") for part in system)
         scale = np.abs(through).max()
         if not all(np.isfinite(part).all() for part in (follow, feed, read / scale, through / scale)):
             raise ValueError("the numbers of the recursion are not finite")

@@ -288,7 +288,7 @@ def test_what_the_server_adds_has_the_covariance_of_the_strategy(
         added = np.array([rounds.close()[0] for _ in range(steps)]) * PLANNED
         rounds.stop()
         total += added @ added.T
-    c = np.array(list(factors.matrix.whole())) / rounds.calibration.sigma_of_sums
+    c = np.array(list(factors.matrix.dense())) / rounds.calibration.sigma_of_sums
     white = c @ total @ c.T / (seeds * size)  # whose entries are independent of each other
     away = np.abs(white - np.eye(steps)) / np.sqrt((1 + np.eye(steps)) / (seeds * size))
     one_side = away[np.tril_indices(steps)]
@@ -303,7 +303,7 @@ def test_a_run_that_stops_early_states_the_epsilon_of_its_rounds(tmp_path: Path,
         stated.append(rounds.epsilon_so_far(factors))
     assert stated[0] == 0.0 < stated[1] < stated[4] and stated == sorted(stated)
     assert stated[-1] == pytest.approx(4.0, rel=1e-9)
-    single = factors.matrix.whole()[0, 0] / rounds.calibration.sensitivity.value
+    single = factors.matrix.dense()[0, 0] / rounds.calibration.sensitivity.value
     from factorize.numbers.gaussian import gaussian_epsilon
 
     assert stated[1] == pytest.approx(gaussian_epsilon(1e-5, rounds.calibration.mu * single), rel=1e-9)

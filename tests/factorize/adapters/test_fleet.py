@@ -55,7 +55,7 @@ def test_rounds_find_their_clients_at_the_advice_and_not_one_farther_apart(tmp_p
 def test_where_everybody_is_in_every_round_the_solver_agrees_that_nothing_is_gained() -> None:
     advice = advise_fleet(20, 20, 16)
     best = solvers.solve(Spec.model_validate({**advice.spec, "mechanism": {"kind": "auto"}}))
-    assert np.array_equal(best.matrix.whole(), np.eye(16))
+    assert np.array_equal(best.matrix.dense(), np.eye(16))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_one_matrix_for_a_range_of_fleets() -> None:
             own = certified_for(run, rounds, fleet)
             best = solvers.solve(Spec.model_validate({**own.spec.document(), "mechanism": {"kind": "auto"}}))
             assert own.certificate.loss.rmse <= ratios[kind["kind"]] * best.certificate.loss.rmse
-            assert np.array_equal(own.matrix.whole(), run.matrix.whole()[:rounds, :rounds])
+            assert np.array_equal(own.matrix.dense(), run.matrix.dense()[:rounds, :rounds])
     assert 1 < ratios["blt"] < ratios["banded"] < ratios["identity"]
     assert worst_ratio(run, FLEETS[:1], solvers.solve) < ratios["identity"]
 
