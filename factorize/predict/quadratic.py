@@ -1,19 +1,116 @@
 """Gradient descent with correlated noise on a quadratic: exact second moments, step by step.
 
 f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and gradients that are not clipped. This ranks mechanisms better
-than any bound.
+than any bound. Each coordinate's distance to the optimum is a linear function of the rows of Z, whose coefficients
+follow the same recursion as the iterates, so E x_t^2 = (deterministic part)^2 + sigma^2 |coefficients|^2.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from factorize.plain_data import Fraction
-from factorize.predict.moments import ExactRun, shown_steps
-from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require, rows_wanted
+from factorize.errors import InvalidParameter, TooLarge
+from factorize.plain_data import Fraction, NonNegative, Positive, Real
+from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, ScaledNoise, require, rows_wanted
+
+SHOWN = 257
+"""Steps in the series of an answer; more are thinned evenly."""
+MAX_STEPS = 16384
+"""Reading all rows costs O(n^2); beyond this, 2 GB of numbers."""
+
+_BLOCK_BYTES = 1 << 23
+
+
+def shown_steps(count: int) -> np.ndarray:
+    """Return the steps of a path of `count` that an answer lists: evenly spaced, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(SHOWN, count)).round().astype(int))
+
+
+class ExactRun(ScaledNoise):
+    """A run on f(x) = sum_j l_j (x_j - x*_j)^2 / 2 with the noise of a factorization.
+
+    Attributes:
+        eigenvalues: l_j of the Hessian, one per coordinate.
+        learning_rate: gamma.
+        initial: x_0 - x*, one per coordinate or one for all.
+    """
+
+    about_factorization: ClassVar[bool] = True
+
+    eigenvalues: Annotated[list[NonNegative], Field(min_length=1, max_length=4096)]
+    learning_rate: Positive
+    initial: Annotated[list[Real], Field(min_length=1)] = [1.0]
+
+    def moments(self, inverse: Inverse, momentum: float, decay: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Return (deterministic, noise) parts of E (x_t - x*)^2, each of shape (n + 1, coordinates).
+
+        Args:
+            inverse: rows of C^-1.
+            momentum: of heavy ball.
+            decay: c of recursive gradients, whose noise is the sum of c^(t-s) (C^-1 Z)_s; 0 for plain ones.
+
+        Raises:
+            InvalidParameter: `initial` has neither one entry nor one per eigenvalue.
+            TooLarge: see `inverse_blocks`.
+        """
+        count = len(self.eigenvalues)
+        if len(self.initial) not in (1, count):
+            raise InvalidParameter(
+                f"initial has {len(self.initial)} entries; give one, or one for each of the {count} eigenvalues",
+                field="/initial",
+            )
+        n = inverse.shape("C_inv")[0]
+        strategy = getattr(inverse, "strategy", None)
+        toeplitz = strategy is not None and strategy.finite().time_invariant
+        # The noise first: it refuses a number of rows that would also be a long path.
+        noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum, decay)
+        signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
+        return signal**2, self.scaled_sigma(inverse) ** 2 * noise
+
+    def _path(self, start: np.ndarray, n: int, momentum: float) -> np.ndarray:
+        """Return the noise-free distances, shape (n + 1, coordinates)."""
+        path = np.empty((n + 1, len(start)))
+        path[0] = start
+        velocity = np.zeros_like(start)
+        eigenvalues = np.array(self.eigenvalues)
+        for t in range(n):
+            velocity = momentum * velocity + eigenvalues * path[t]
+            path[t + 1] = path[t] - self.learning_rate * velocity
+        return path
+
+    def _swept(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
+        """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
+        rows, eigenvalues = chain.from_iterable(inverse_blocks(inverse)), np.array(self.eigenvalues)
+        squares = np.zeros((n + 1, len(eigenvalues)))
+        position, velocity = np.zeros((2, len(eigenvalues), n))
+        noise = np.zeros(n)
+        for step, row in enumerate(rows, 1):
+            x, v, z = position[:, :step], velocity[:, :step], noise[:step]
+            z *= decay
+            z += row[:step]
+            v *= momentum
+            v += eigenvalues[:, None] * x + z
+            x -= self.learning_rate * v
+            squares[step] = np.einsum("js,js->j", x, x)
+        return squares
+
+    def _filtered(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
+        """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""
+        from scipy.signal import lfilter
+
+        coefficients = lfilter([1.0], [1.0, -decay], inverse.rows("C_inv", n - 1, n)[0, ::-1])
+        squares = np.zeros((n + 1, len(self.eigenvalues)))
+        for j, eigenvalue in enumerate(self.eigenvalues):
+            step = self.learning_rate * eigenvalue
+            recursion = [1.0, step - 1 - momentum, momentum]
+            response = lfilter([self.learning_rate], recursion, coefficients)
+            squares[1:, j] = np.cumsum(response**2)
+        return squares
 
 
 class QuadraticRun(ExactRun):
@@ -64,3 +161,16 @@ class QuadraticRun(ExactRun):
     def second_moments(self, inverse: Inverse) -> tuple[np.ndarray, np.ndarray]:
         """Return `moments` with this question's momentum and decay."""
         return self.moments(inverse, self.momentum, self.decay)
+
+
+def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
+    """Return the blocks of consecutive rows of C^-1, each read when its turn comes.
+
+    Raises:
+        TooLarge: more than `MAX_STEPS` rows; before any is read.
+    """
+    n = inverse.shape("C_inv")[0]
+    if n > MAX_STEPS:
+        raise TooLarge(f"n={n} rows of n numbers are too many to read for a prediction; the limit is n={MAX_STEPS}")
+    step = max(1, _BLOCK_BYTES // (8 * n))
+    return (inverse.rows("C_inv", start, min(start + step, n)) for start in range(0, n, step))

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from factorize.plain_data import Count, NonNegative
-from factorize.predict.moments import ExactRun, shown_steps
 from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require, rows_wanted
+from factorize.predict.quadratic import ExactRun, shown_steps
 
 
 class StochasticRegression(ExactRun):

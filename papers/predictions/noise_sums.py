@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.predict.moments import inverse_blocks
 from factorize.predict.prediction import Inverse
+from factorize.predict.quadratic import inverse_blocks
 
 
 @dataclass(frozen=True)
