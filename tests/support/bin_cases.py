@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -12,6 +13,8 @@ from factorize.errors import InvalidParticipation
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
+
+KEY = hashlib.sha256(b"the tests").digest()
 
 # (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
 PAIRS = [
@@ -61,3 +64,9 @@ def replay(auditor: BinsAuditor, batches: Iterable[Iterable[int]]) -> str | None
     except InvalidParticipation as error:
         return str(error)
     return None
+
+
+def auditors(order: BallsInBins) -> list[BinsAuditor]:
+    """One that has the order, and one that learns the bins and hides them by a key."""
+    sizes = order.examples, order.bins, order.epochs
+    return [BinsAuditor.of(order), BinsAuditor(*sizes, key=KEY, sampling=order.sampling)]

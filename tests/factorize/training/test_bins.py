@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from bin_cases import bin_of_each, replay
+from bin_cases import KEY, auditors, bin_of_each, replay
 from hypothesis import given
 from hypothesis import strategies as st
 from resumed_job import POINTS, STEPS, Job, stopped_and_resumed
@@ -41,7 +41,6 @@ from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.private_sums import PrivateSums
 
-KEY = hashlib.sha256(b"the tests").digest()
 OTHER = hashlib.sha256(b"another").digest()
 
 
@@ -291,10 +290,6 @@ class TestCalibration:
             ParticipationAuditor.of(noise(), 12)
 
 
-def auditors(order: BallsInBins) -> list[BinsAuditor]:
-    return [BinsAuditor.of(order), BinsAuditor(order.examples, order.bins, order.epochs, key=KEY)]
-
-
 ORDER = balls_in_bins(60, 5, 2, KEY)
 LEAST = min(len(batch) for batch in ORDER)
 _RNG = np.random.default_rng(0)
@@ -308,9 +303,10 @@ NO_BINS = [
 
 
 class TestAuditor:
+    @pytest.mark.parametrize("draw", [balls_in_bins, random_allocation])
     @given(examples=st.integers(1, 80), bins=st.integers(1, 6), epochs=st.integers(1, 3), seed=st.integers(0, 99))
-    def test_takes_balls_in_bins(self, examples, bins, epochs, seed):
-        order = balls_in_bins(examples, bins, epochs, hashlib.sha256(b"%d" % seed).digest())
+    def test_takes_honest_draws(self, draw, examples, bins, epochs, seed):
+        order = draw(examples, bins, epochs, hashlib.sha256(b"%d" % seed).digest())
         for auditor in auditors(order):
             assert replay(auditor, order) is None and auditor.step == len(order)
             with pytest.raises(InvalidParticipation, match="past n"):
@@ -472,9 +468,10 @@ class TestRegularity:
 
 
 class TestCheckpoint:
-    @pytest.mark.parametrize("stop", [0, 3, 5, 8])
-    def test_goes_on_where_it_stopped(self, stop):
-        order = balls_in_bins(60, 5, 2, KEY)
+    @pytest.mark.parametrize("draw", [balls_in_bins, random_allocation])
+    @pytest.mark.parametrize("stop", [0, 3, 4, 5, 8])
+    def test_goes_on_where_it_stopped(self, draw, stop):
+        order = draw(60, 5, 2, KEY)
         for auditor, resumed in zip(auditors(order), auditors(order), strict=True):
             for step in range(stop):
                 auditor.record(order[step])
