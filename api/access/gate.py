@@ -11,7 +11,6 @@ its key is one that the issuer publishes under the name that the token gives.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import time
@@ -61,7 +60,6 @@ class Gate:
         self._defaults = defaults
         self._clock = clock
         self._known: Cache[tuple[Caller, float]] = Cache(_KNOWN, lambda _: 1)
-        self._pending: dict[bytes, asyncio.Future[Caller]] = {}
         self._limiters: dict[bool, CapacityLimiter] = {}
 
     async def admit(self, credential: bytes) -> Caller:
@@ -74,20 +72,12 @@ class Gate:
             AccessRefused: nobody has it, or its key has ended or was revoked.
             StoreUnavailable: the ledger does not answer.
         """
-        name = hashlib.sha256(credential).digest()
+        name, looked = hashlib.sha256(credential).digest(), time.monotonic()
         known = self._known.get(name)
-        if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
+        if known is not None and looked - known[1] < FRESH_SECONDS:
             return known[0]
-        looking = self._pending.get(name)
-        if looking is None:  # requests that come meanwhile wait for the same look
-            looking = self._pending[name] = asyncio.ensure_future(self._look(name, credential))
-            looking.add_done_callback(lambda _: self._pending.pop(name, None))
-        return await asyncio.shield(looking)
-
-    async def _look(self, name: bytes, credential: bytes) -> Caller:
         ours = credential.startswith(_OURS)  # which do not wait for an issuer that is slow
         limiter = self._limiters.setdefault(ours, CapacityLimiter(_LOOKUPS))
-        looked = time.monotonic()
         try:
             caller = await run_sync(self.identify, credential, limiter=limiter)
             caller = replace(caller, quotas=caller.quotas.or_else(self._defaults))
