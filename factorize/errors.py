@@ -12,7 +12,6 @@ FactorizeError
 │   ├── UnsupportedProblem      the spec is valid, and this mechanism has no answer for it
 │   └── TooLarge                the estimate of bytes or steps is above the limit
 ├── SolveFailed                 a solver stopped without an answer that can be certified
-│   ├── NotPositiveDefinite
 │   ├── Cancelled
 │   └── LimitExceeded           the solve ran out of memory or time
 ├── CertificateError            the recomputed numbers contradict the claim; nothing is stored
@@ -135,12 +134,6 @@ class SolveFailed(FactorizeError):
     """A solver stopped without an answer that can be certified."""
 
     slug = "solve-failed"
-
-
-class NotPositiveDefinite(SolveFailed):
-    """A Gram matrix that must be positive definite is not, at double precision."""
-
-    slug = "not-positive-definite"
 
 
 class Cancelled(SolveFailed):

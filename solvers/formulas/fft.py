@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.errors import NotPositiveDefinite
+from factorize.errors import SolveFailed
 from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
@@ -53,7 +53,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square equivalent of the mechanism's noise.
 
     Raises:
-        NotPositiveDefinite: the covariance of the noise is singular in double precision.
+        SolveFailed: the covariance of the noise is singular in double precision.
     """
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Fft)
@@ -80,14 +80,14 @@ def square_equivalent(column: Array, *, optimal: bool) -> Array:
         optimal: whether to decode by the best decoder instead of the circulant one.
 
     Raises:
-        NotPositiveDefinite: see `solve`.
+        SolveFailed: see `solve`.
     """
     from scipy.linalg import solve_triangular, toeplitz
 
     try:
         factor = np.linalg.cholesky(toeplitz(covariance(column)))
     except np.linalg.LinAlgError:
-        raise NotPositiveDefinite(
+        raise SolveFailed(
             f"the covariance of the FFT mechanism's noise is singular in double precision at n={len(column)}; use "
             "optimize_for with the prefix workload, or tree"
         ) from None
