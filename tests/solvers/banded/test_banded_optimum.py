@@ -13,9 +13,8 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
 from factorize.errors import TooLarge, UnsupportedProblem
-from factorize.solution import Outcome, Progress, Solution
+from factorize.solution import Outcome, Progress
 from factorize.solvers.banded import banded_optimum as banded
-from factorize.solvers.evidence import with_evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
@@ -36,13 +35,9 @@ def quiet(_step: Progress) -> None:
     """Ignore the progress."""
 
 
-def searched(spec: Spec, *, evidence: bool = True) -> tuple[Solution, Certificate]:
+def searched(spec: Spec, *, evidence: bool = True) -> Certificate:
     """Solve, without evidence over all matrices where nobody asks for its bound: it takes most of the time."""
-    assert banded.supports(spec) is None
-    problem = Problem(spec)
-    solution = banded.solve(problem, quiet)
-    solution = with_evidence(problem, solution, Reporter(quiet)) if evidence else solution
-    return solution, certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+    return solvers.solve(spec, evidence=evidence).certificate
 
 
 def class_gap(certificate: Certificate) -> float:
@@ -56,7 +51,7 @@ def participations(n: int, bands: int) -> int:
 
 @pytest.mark.parametrize(("n", "bands"), [(8, 2), (64, 4)])
 def test_published_optima(n: int, bands: int, reference_values: dict[str, Any]) -> None:
-    _, certificate = searched(separated(n, bands, tolerance=1e-10))
+    certificate = searched(separated(n, bands, tolerance=1e-10))
     published = reference_values[f"P3-prefix-n{n}-b{bands}"]["optimal_loss"]
     assert certificate.loss.total_squared == pytest.approx(participations(n, bands) * published, rel=2e-10)
     assert certificate.converged and class_gap(certificate) < 1e-10
@@ -66,7 +61,7 @@ def test_published_optima(n: int, bands: int, reference_values: dict[str, Any]) 
 
 def test_published_vector(vectors: dict[str, Any]) -> None:
     vector = vectors["F.banded.n8.p3"]
-    _, certificate = searched(separated(8, 3))
+    certificate = searched(separated(8, 3))
     assert certificate.loss.total_squared / 3 == pytest.approx(vector["total"], abs=1e-6)
 
 
@@ -97,7 +92,7 @@ def conic_optimum(target: np.ndarray, bands: int) -> float:
 )
 def test_agrees_with_the_conic_program(workload: Document, objective: Document, bands: int) -> None:
     spec = bandwise(workload, bands, objective=objective)
-    _, certificate = searched(spec)
+    certificate = searched(spec)
     optimum = conic_optimum(Problem(spec).target, bands) * spec.objective.scale(spec.workload.m)
     assert certificate.loss.objective == pytest.approx(optimum, rel=2e-5)
     assert certificate.converged
@@ -109,7 +104,7 @@ def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = [float(rate) for rate in 10 ** rng.uniform(-4, 0, size=n)]
     spec = bandwise({"kind": "schedule", "n": n, "learning_rates": rates}, min(bands, n))
-    _, certificate = searched(spec)
+    certificate = searched(spec)
     assert certificate.converged
     assert certificate.lower_bound is not None and certificate.class_lower_bound is not None
     assert certificate.lower_bound.objective <= certificate.class_lower_bound.objective * (1 + 1e-9)
@@ -119,14 +114,14 @@ def test_a_descent_that_ended_early_goes_on() -> None:
     """Rates over eight decades: what the last steps saw of the loss says that nothing is left, and 2e-5 of it is."""
     rates = [float(10 ** (4 * np.sin(5 * i))) for i in range(12)]
     workload = {"kind": "momentum", "n": 12, "momentum": 0.99, "learning_rates": rates}
-    _, certificate = searched(bandwise(workload, 4, {"kind": "min_sep", "min_sep": 4}), evidence=False)
+    certificate = searched(bandwise(workload, 4, {"kind": "min_sep", "min_sep": 4}), evidence=False)
     assert certificate.loss.objective < 160_881_000  # 160,880,000 but for rounding, which decides the last steps
 
 
 def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str, Any]) -> None:
     true = vectors["F.minsep.n6.b2.k2"]["true"]
     spec = bandwise(6, 2, {"kind": "min_sep", "min_sep": 2, "max_participations": 2})
-    _, certificate = searched(spec)
+    certificate = searched(spec)
     assert certificate.lower_bound is not None and certificate.relative_gap is not None
     assert certificate.lower_bound.objective * 6 <= true
     assert certificate.lower_bound.objective * 6 > 0.85 * true
@@ -160,7 +155,7 @@ def test_too_many_numbers_are_refused_before_they_are_made() -> None:
 
 
 def test_all_bands_are_the_dense_optimum(reference_values: dict[str, Any]) -> None:
-    _, certificate = searched(bandwise(16, 16))
+    certificate = searched(bandwise(16, 16))
     assert certificate.loss.total_squared == pytest.approx(reference_values["P1-prefix-n16"]["optimal_loss"], rel=1e-9)
     assert certificate.relative_gap is not None and certificate.relative_gap < 1e-9
 
@@ -180,7 +175,7 @@ def test_what_is_too_large_to_search_is_the_toeplitz_start() -> None:
     small = Problem(separated(512, 4))
     columns = banded.toeplitz_columns(small, Reporter(quiet))
     start = certify(small.spec, banded.with_equal_columns(columns[0], 512), {}, outcome=Outcome.NOT_SEARCHED)
-    best = searched(small.spec, evidence=False)[1]
+    best = searched(small.spec, evidence=False)
     assert best.loss.objective < start.loss.objective < 1.02 * best.loss.objective
 
 

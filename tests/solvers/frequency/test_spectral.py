@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.linalg import solve_discrete_lyapunov
 from specs import spec_of
 
-from factorize.errors import ConditionNotMet, SolveFailed
+from factorize import solvers
+from factorize.errors import ConditionNotMet, SolveFailed, UnsupportedProblem
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.numbers.series import series_product
 from factorize.predict.asymptotic import (
@@ -25,10 +27,8 @@ from factorize.predict.asymptotic import (
 from factorize.predict.filters import stationary_losses
 from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
-from factorize.solvers.frequency import spectral
 from factorize.solvers.frequency.cone import ConeProgram, Plant
 from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
-from factorize.solvers.problem import Problem
 from factorize.spec import Spec
 
 Array = np.ndarray
@@ -228,9 +228,7 @@ def asked_of(n: int = 200, participation: Any = None, **mechanism: Any) -> Spec:
 
 
 def searched(asked: Spec) -> Factorization:
-    assert spectral.supports(asked) is None
-    solution = spectral.solve(Problem(asked), lambda step: None)
-    return Factorization.from_solution(asked, solution, solver={"mechanism": "spectral"})
+    return solvers.solve(asked, evidence=False)
 
 
 @pytest.mark.parametrize("curvature", [{"eigenvalues": [2.0, 2.0]}, {"strong_convexity": 2.0, "smoothness": 2.0}])
@@ -262,8 +260,6 @@ def test_the_manifest_states_the_asymptotic_loss_and_survives_storage(tmp_path: 
     assert asymptotic["objective"] < asymptotic["nu_toeplitz"] < asymptotic["dp_sgd"]
     assert 2 * asymptotic["dp_sgd"] == pytest.approx(5.67596, rel=1e-5)
     assert found.certificate.converged and found.certificate.loss.rmse > 0
-    from factorize.factor_file import load
-
     found.save(tmp_path / "filter.safetensors")
     again = load(tmp_path / "filter.safetensors")
     assert again.manifest["solver"]["asymptotic"] == asymptotic
@@ -289,4 +285,5 @@ def test_several_participations_are_exact_where_the_filter_falls(participation: 
     ],
 )
 def test_what_is_refused(mechanism: dict[str, Any], words: str) -> None:
-    assert words in (spectral.supports(asked_of(**mechanism)) or "")
+    with pytest.raises(UnsupportedProblem, match=words):
+        solvers.choose(asked_of(**mechanism))

@@ -11,12 +11,12 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
+from factorize.errors import UnsupportedProblem
+from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows
-from factorize.solution import Outcome, Progress, Solution
+from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import Problem
-from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
 from factorize.workloads.matrix import from_array
 
@@ -46,31 +46,26 @@ def asked_of(
     return spec_of({**fields, "n": n}, mechanism, participation or SINGLE, objective or MEAN)
 
 
-def quiet(_step: Progress) -> None:
-    """Ignore the progress."""
-
-
-def searched(asked: Spec) -> tuple[Solution, Certificate]:
+def searched(asked: Spec) -> tuple[Factorization, Certificate]:
     """Solve without dual evidence over all matrices, which is a dense solver's work and takes most of the time."""
-    assert toeplitz.supports(asked) is None
-    solution = toeplitz.solve(Problem(asked), quiet)
-    return solution, certify(asked, solution.strategy, {}, outcome=solution.outcome)
+    found = solvers.solve(asked, evidence=False)
+    return found, found.certificate
 
 
 def test_published_optimum(reference_values: dict[str, dict[str, Any]]) -> None:
     published = reference_values["P4-prefix-n64"]
-    solution, certificate = searched(asked_of("prefix", 64))
+    found, certificate = searched(asked_of("prefix", 64))
     assert certificate.loss.total_squared == pytest.approx(published["optimal_loss"], rel=1e-9)
-    assert solution.outcome is Outcome.LOCAL_OPTIMUM and certificate.converged
+    assert found.manifest["solver"]["outcome"] == "local_optimum" and certificate.converged
 
 
 @pytest.mark.parametrize(("n", "bands", "total"), [(1024, 32, 25147.6814), (2048, 64, 54741.7270)])
 def test_published_banded_optimum(n: int, bands: int, total: float) -> None:
     """The values that jax_privacy's optimize_banded_toeplitz reaches."""
-    solution, certificate = searched(asked_of("prefix", n, kind="banded_toeplitz", bands=bands))
+    found, certificate = searched(asked_of("prefix", n, kind="banded_toeplitz", bands=bands))
     assert certificate.loss.total_squared == pytest.approx(total, rel=2e-8)
-    assert solution.strategy.bandwidth() == bands
-    assert solution.strategy.structure == "banded_toeplitz"
+    assert found.strategy.bandwidth() == bands
+    assert found.strategy.structure == "banded_toeplitz"
 
 
 @pytest.mark.parametrize("workload", sorted(WORKLOADS))
@@ -94,11 +89,11 @@ def test_no_dense_search_finds_a_better_column(workload: str) -> None:
 @pytest.mark.parametrize("workload", ["prefix", "momentum", "srg", "window", "w"])
 def test_the_root_is_optimal_for_the_largest_error(workload: str) -> None:
     asked = asked_of(workload, 50, objective={"kind": "max"})
-    solution, certificate = searched(asked)
+    found, certificate = searched(asked)
     column = asked.workload.coefficients
     assert column is not None
     root = square_root(column)
-    np.testing.assert_allclose(solution.strategy.coefficients(), root / root[0], atol=1e-6)
+    np.testing.assert_allclose(found.strategy.coefficients(), root / root[0], atol=1e-6)
     assert certificate.loss.max_error == pytest.approx(float(root @ root), rel=1e-12)
 
 
@@ -106,19 +101,19 @@ def test_the_root_is_optimal_for_the_largest_error(workload: str) -> None:
 @pytest.mark.parametrize("participation", [EPOCHS, APART, {"kind": "min_sep", "min_sep": 6, "max_participations": 2}])
 def test_several_participations_have_an_exact_sensitivity(workload: str, participation: Any) -> None:
     asked = asked_of(workload, 20, participation)
-    solution, certificate = searched(asked)
+    found, certificate = searched(asked)
     assert certificate.sensitivity.kind == "exact"
     plain = strategy_coefficients(20, 0.0)
     for column in (plain, np.where(np.arange(20) < 5, plain, 0.0)):
-        other = certify(asked, type(solution.strategy)(column, 20), {}, outcome=Outcome.CLOSED_FORM)
+        other = certify(asked, type(found.strategy)(column, 20), {}, outcome=Outcome.CLOSED_FORM)
         assert certificate.loss.objective <= other.loss.objective * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("bands", [1, 3, 5, 8])
 @pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART, {"kind": "fixed_epochs", "epochs": 20}])
 def test_bands_are_kept_and_their_number_only_helps(participation: Any, bands: int) -> None:
-    solution, certificate = searched(asked_of("momentum", 20, participation, kind="banded_toeplitz", bands=bands))
-    assert solution.strategy.bandwidth() <= bands
+    found, certificate = searched(asked_of("momentum", 20, participation, kind="banded_toeplitz", bands=bands))
+    assert found.strategy.bandwidth() <= bands
     assert certificate.sensitivity.kind == "exact"
     _, wider = searched(asked_of("momentum", 20, participation, kind="banded_toeplitz", bands=bands + 1))
     assert wider.loss.objective <= certificate.loss.objective * (1 + 2e-9)
@@ -144,7 +139,8 @@ def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: d
     ],
 )
 def test_what_is_refused(asked: Spec, words: str) -> None:
-    assert words in (toeplitz.supports(asked) or "")
+    with pytest.raises(UnsupportedProblem, match=words):
+        solvers.choose(asked)
 
 
 def test_a_large_problem_takes_no_dense_array() -> None:
@@ -156,8 +152,8 @@ def test_a_large_problem_takes_no_dense_array() -> None:
 @pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART], ids=lambda p: p["kind"])
 def test_a_tolerance_below_rounding_is_not_met(participation: Any) -> None:
     asked = asked_of("prefix", 20, participation).model_copy(update={"tolerance": 1e-16})
-    solution, certificate = searched(asked)
-    assert solution.outcome is Outcome.ROUNDING_LIMIT and not certificate.converged
+    found, certificate = searched(asked)
+    assert found.manifest["solver"]["outcome"] == "rounding_limit" and not certificate.converged
     assert any("was not met" in warning for warning in certificate.warnings)
 
 
