@@ -51,8 +51,7 @@ class WeightedTarget(NamedTuple):
         """Return W A times a matrix of n rows, nearly."""
         rows = self.workload.guess(matrix)
         if self.weighing.tau is not None:
-            before = np.array(self.weighing.references)
-            rows = rows - np.where(before[:, None] >= 0, rows[np.maximum(before, 0)], 0.0)
+            rows = rows - self.weighing.referred(rows)
         return np.asarray(rows * self.scales[:, None])
 
     @property

@@ -170,10 +170,7 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
         errors = rest * _norm_of_inverse(inverse, entries, workload, decoder, rest) * (1 + SLACK)
         ends, since = _around(decoder, errors), None
         if weighing.tau is not None:
-            before = np.array(weighing.references)
-            others = np.where(before[:, None] >= 0, decoder[np.maximum(before, 0)], 0.0)
-            beside = np.where(before >= 0, errors[np.maximum(before, 0)], 0.0)
-            since = _around(decoder - others, (errors + beside) * (1 + SLACK))
+            since = _around(decoder - weighing.referred(decoder), (errors + weighing.referred(errors)) * (1 + SLACK))
         finite(float(ends.sum()), 0.0 if since is None else float(since.sum()))
     return weighed(ends, weighing, since)
 

@@ -33,23 +33,18 @@ def losses(
         if rows is None:
             raise NotEnclosed("the workload's numbers are not known here")
         try:
-            decoder = arb_mat(strategy.T.tolist()).solve(arb_mat(rows.T.tolist())).transpose().tolist()
+            decoder = arb_mat(strategy.T.tolist()).solve(arb_mat(rows.T.tolist())).transpose()
         except ZeroDivisionError:
             raise NotEnclosed("C is too ill-conditioned to be inverted in balls") from None
-        ends, since = _ends(decoder), None
+        entries = np.array(decoder.tolist(), dtype=object)
+        ends, since = _ends(entries), None
         if weighing.tau is not None:
-            references = enumerate(weighing.references)
-            since = _ends(
-                [
-                    decoder[t] if before < 0 else [a - b for a, b in zip(decoder[t], decoder[before], strict=True)]
-                    for t, before in references
-                ]
-            )
+            since = _ends(entries - weighing.referred(entries))
     return weighed(ends, weighing, since)
 
 
-def _ends(rows: list[list[arb]]) -> np.ndarray:
-    """Ends of the squared norms of rows, shape (2, rows)."""
+def _ends(rows: np.ndarray) -> np.ndarray:
+    """Ends of the squared norms of rows of balls, shape (2, rows)."""
     squares = [sum((entry * entry for entry in row), arb(0)) for row in rows]
     ends = np.array([[float(square.lower()) for square in squares], [float(square.upper()) for square in squares]])
     if not np.isfinite(ends[0]).all():

@@ -32,12 +32,10 @@ class Weighing:
         """The weights, each rounded once; they are 1 for the largest error."""
         return np.ones(self.rows) if self.weights is None else np.array([float(weight) for weight in self.weights])
 
-    @property
-    def references(self) -> list[int]:
-        """The row that is subtracted from each row, -1 for none: the last multiple of tau before its step."""
-        if self.tau is None:
-            return [-1] * self.rows
-        return [(t - 1) // self.tau * self.tau - 1 for t in range(1, self.rows + 1)]
+    def referred(self, rows: np.ndarray) -> np.ndarray:
+        """Return what is subtracted from each row: the row at the last multiple of tau before its step, or 0."""
+        before = np.arange(self.rows) // (self.tau or self.rows) * (self.tau or self.rows)
+        return np.concatenate([np.zeros_like(rows[:1]), rows])[before]
 
 
 def weighing_of(objective: Mapping[str, Any], rows: int) -> Weighing:
