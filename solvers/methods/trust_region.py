@@ -21,7 +21,7 @@ from factorize.solvers.methods.search import End, Function, Iterate, run
 _DIFFERENCE = 1e-4
 _ROWS = 8  # of a Hessian that are taken before the caller is told again
 _ROUND = 40  # steps between two Hessians
-_ENOUGH = 0.004  # a round that gains less than this part of the value is the last
+_ENOUGH = 0.002  # a round that gains less than this part of the value is the last
 _RADIUS = 1.0
 _CONVEX = 1e-14  # least curvature of a shifted Hessian, as a part of the largest
 
@@ -29,7 +29,7 @@ _CONVEX = 1e-14  # least curvature of a shifted Hessian, as a part of the larges
 class TrustRegion:
     """Steps to the minimum of a quadratic model in a ball that grows and shrinks with its success.
 
-    A round of steps that gains less than the tolerance, or less than 0.4 % of the value, is the last.
+    A round of steps that gains less than the tolerance, or less than 0.2 % of the value, is the last.
 
     Args:
         function: value (infinite outside its domain) and gradient; it tends to zero as it improves.
