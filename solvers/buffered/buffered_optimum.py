@@ -45,7 +45,7 @@ _COARSE = 4096  # up to this length a solve from scratch takes seconds
 _RATIO = 8
 _REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
 _SPACING = 4.0  # of the splines, in units of log i
-_ROUNDS, _ROUNDS_CARRIED = 12, 4
+_ROUNDS, _ROUNDS_CARRIED = 16, 4
 _RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
 _DUAL_ACCURACY = 1e-9
 

@@ -50,6 +50,7 @@ _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
 _TRUST = 1.0  # root mean square of dlog v, weighted with v, beyond which a direction is not followed
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
+_FARTHEST = 1e4  # a ratio of diag(X) to its mean beyond which rounding has made it
 
 
 class DualPoint(Protocol):
@@ -257,7 +258,7 @@ class _Newton(Generic[Point]):
                 if trial.lower >= at.lower * (1.0 - 4.0 * (at.delta + trial.delta)):
                     return trial
                 length *= 0.3
-        return self.evaluate(at.v * at.ratio**2, error)
+        return self.evaluate(at.v * np.clip(at.ratio, 1.0 / _FARTHEST, _FARTHEST) ** 2, error)
 
 
 def _direction(at: DualPoint) -> Array:

@@ -84,6 +84,13 @@ def test_awkward_numbers_end_with_a_certificate(array):
     assert certificate.relative_gap <= 1e-6
 
 
+def test_a_column_that_rounding_hides_from_the_decomposition_keeps_its_weight():
+    """The weight of a rate of 1e-8 between rates of 1 is 5e-18 of all: a first step sees no part of X there."""
+    rates = [1.0, 0.5, 1e-4, 1e-6, 1e-8, 1.0, 1.0]
+    schedule = {"kind": "schedule", "n": 7, "learning_rates": rates}
+    assert solved(schedule, objective={"kind": "lambda_tau", "tau": 3}).certificate.relative_gap < 1e-9
+
+
 def test_a_zero_rate_drops_its_column():
     rates = [1.0, 0.5, 0.0, 0.25, 0.0]
     found = solved({"kind": "schedule", "n": 5, "learning_rates": rates}, "dense")
