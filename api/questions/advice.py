@@ -56,8 +56,8 @@ def request_of(job: Job) -> CompareRequest:
     if job.objective:
         spec["objective"] = job.objective
     more = {name: getattr(job, name) for name in ("epsilon", "delta", "seconds", "parameters")} | {**job.run.sampled}
-    given = {name: value for name, value in more.items() if value is not None}
-    return read_request({"spec": spec, "budgets": job.memory, **given})
+    options = {name: value for name, value in more.items() if value is not None}
+    return read_request({"spec": spec, "budgets": job.memory, **options})
 
 
 def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,10 @@ class DeviceSource(Checkpointed):
         return self._state.cpu().numpy()
 
     def _begin(self, vectors: np.ndarray | None) -> None:
-        self._state.zero_() if vectors is None else self._state.copy_(torch.from_numpy(vectors))
+        if vectors is None:
+            self._state.zero_()
+        else:
+            self._state.copy_(torch.from_numpy(vectors))
 
 
 class _Update:
