@@ -2,9 +2,9 @@
 
 The optimum over all matrices is a recurrence with as many buffers as its poles need for full accuracy
 (streaming.py). With few buffers, poles, weights and v are worth optimising together (loss.py,
-trust_region.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. Columns are normalised, so the
-sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over; there
-only a few steps remain.
+quasi_newton.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. Columns are normalised, so the
+sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over with
+the Hessian there; only a few steps remain.
 
 Momentum, Nesterov and SRG have several states per pole. There C itself is projected (projection.py),
 while an array of its size fits.
@@ -45,8 +45,8 @@ _COARSE = 4096  # up to this length a solve from scratch takes seconds
 _RATIO = 8
 _REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
 _SPACING = 4.0  # of the splines, in units of log i
-_ROUNDS, _ROUNDS_CARRIED = 16, 4
-_RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
+_STEPS = 640
+_WINDOW, _ENOUGH = 40, 0.001  # so many steps that gain less than this part of the value are the last
 _DUAL_ACCURACY = 1e-9
 
 
@@ -136,13 +136,11 @@ class BufferedFound:
     Attributes:
         loss: the function, with the arrays of its strategy.
         end: where it is stationary.
-        hessian: there.
         optimum: the dual without a limit on buffers.
     """
 
     loss: BufferedLoss
     end: End[Iterate]
-    hessian: Array | None
     optimum: PolePoint
 
 
@@ -170,7 +168,8 @@ def optimise(
         ValueError: the numbers leave the range of the dual's solver.
     """
     from factorize.solvers.buffered.loss import BufferedLoss, places
-    from factorize.solvers.methods.trust_region import TrustRegion
+    from factorize.solvers.methods.quasi_newton import descend, differences
+    from factorize.solvers.methods.search import Iterate
     from factorize.solvers.single.bidiagonal import Bidiagonal
     from factorize.solvers.single.newton import maximise
 
@@ -181,16 +180,24 @@ def optimise(
     structure = Bidiagonal(p, q)
     optimum = maximise(structure, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None)).best
     loss = BufferedLoss(p, q, optimum.v, buffers, optimum.lower_bound, intervals)
-    start = _choose_poles(loss, structure.interval(optimum.v), buffers)
-    z, hessian = loss.origin, None
-    if before is not None:
-        hessian = before.hessian
-        if loss.value(before.end.best.z) < start:
-            z = before.end.best.z
-    renewed = len(p) * z.size <= _RENEWED
-    region = TrustRegion(loss, loss.certified, report, hessian, tolerance=tolerance, renew=renewed)
-    end = region.minimise(z, rounds=_ROUNDS if renewed else _ROUNDS_CARRIED)
-    return BufferedFound(loss, end, region.hessian, optimum)
+    value = _choose_poles(loss, structure.interval(optimum.v), buffers)
+    z = loss.origin
+    if before is not None and loss.value(before.end.best.z) < value:
+        z = before.end.best.z
+    first = Iterate(z, *loss(z))
+    function, at = (loss, first) if before is None else (before.loss, before.end.best)
+    hessian = differences(function, at, lambda: report(1, first.value))
+    end = descend(
+        loss.certified,
+        first,
+        tolerance=tolerance,
+        enough=_ENOUGH,
+        window=_WINDOW,
+        most=_STEPS,
+        report=report,
+        hessian=hessian,
+    )
+    return BufferedFound(loss, end, optimum)
 
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:

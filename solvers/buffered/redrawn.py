@@ -36,7 +36,7 @@ Where more buffers are allowed, the strategy has as many as this leaves, and at 
 _DUAL_ACCURACY = 1e-7
 _MOST_CANCELLED = 1e3  # entries of inputs, in terms of the largest that takes part alone
 _KINKS = (1e-4, 1e-5)
-_ENOUGH = (1e-2, 5e-3)  # what a hundred steps must gain, as a part of the distance
+_WINDOW, _ENOUGH = 100, (1e-2, 5e-3)  # steps, and what they must gain, as a part of the distance
 _WORK = 1e11  # multiplications of the search, at most
 _MOST, _LEAST = 800, 20
 _SHARES = (0.7, 0.3)
@@ -245,6 +245,7 @@ def _descend(
     report: Reporter,
 ) -> RedrawnFound:
     from factorize.solvers.methods.quasi_newton import descend
+    from factorize.solvers.methods.search import Iterate
 
     steps, finished = 0, False
     best, value = z, loss.value(z)
@@ -254,9 +255,10 @@ def _descend(
         loss.kink = kink * loss.share(z)
         end = descend(
             loss,
-            z,
+            Iterate(z, *loss(z)),
             tolerance=tolerance,
             enough=enough,
+            window=_WINDOW,
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
         )

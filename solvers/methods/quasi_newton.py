@@ -1,10 +1,19 @@
-"""Limited-memory BFGS for smooth functions of many variables that are infinite outside their domain."""
+"""Quasi-Newton descent for smooth functions of many variables that are infinite outside their domain.
+
+BFGS improves an approximate inverse of the Hessian. With few variables it begins with the Hessian by differences of
+gradients: the loss of a buffered strategy has directions whose curvatures differ by six orders of magnitude, where
+limited memory alone takes thousands of steps.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
 
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.limited_memory import Memory
@@ -14,56 +23,128 @@ _PAIRS = 20
 _FIRST_LENGTH = 0.01
 _DECREASE, _CURVATURE = 1e-4, 0.9  # of the weak Wolfe conditions
 _TRIALS = 20
-_WINDOW = 100  # steps over which the gain is judged
+_SHORTEST = 0.1  # of a length that was too long
+_DIFFERENCE = 1e-4
+_ROWS = 8  # of a Hessian that are taken before the caller is told again
+_LEAST_CURVATURE = 1e-6  # of a Hessian, as a part of the largest
 
 
 def descend(
     function: Function,
-    start: Array,
+    first: Iterate,
     *,
     tolerance: float,
     enough: float,
+    window: int,
     most: int,
     report: Callable[[int, float], None],
+    hessian: Array | None = None,
 ) -> End[Iterate]:
-    """Minimise a positive function; each step satisfies the weak Wolfe conditions, by bisection.
+    """Minimise a positive function; each step satisfies the weak Wolfe conditions.
 
     Args:
         function: value and gradient.
-        start: a point with a finite value, shape (size,).
-        tolerance: a value at which the descent ends; and a hundred steps that gain less are the last.
+        first: where to start, with a finite value.
+        tolerance: a window of steps that gains less is the last.
         enough: the same as a part of the value.
+        window: steps over which the gain is judged.
         most: steps.
         report: told (steps so far, value); what it raises ends the descent.
+        hessian: near the start, shape (size, size); the gradients' scale serves if it is left out.
     """
-    first = Iterate(start, *function(start))
-    return run(_Descent(function, tolerance, enough), first, enough=tolerance, most=most + 1, report=report)
+    search = _Descent(function, tolerance, enough, window, _Pairs if hessian is None else partial(_Whole, hessian))
+    return run(search, first, enough=-math.inf, most=most + 1, report=report)
+
+
+def differences(function: Function, at: Iterate, alive: Callable[[], None]) -> Array:
+    """Return the Hessian by forward differences of the gradient; rows of zeros for points outside the domain.
+
+    Args:
+        function: value and gradient.
+        at: where.
+        alive: told every few rows.
+    """
+    hessian = np.zeros((at.z.size, at.z.size))
+    for k in range(at.z.size):
+        if k % _ROWS == 0:
+            alive()
+        moved = at.z.copy()
+        moved[k] += _DIFFERENCE
+        value, gradient = function(moved)
+        if math.isfinite(value):
+            hessian[k] = (gradient - at.gradient) / _DIFFERENCE
+    return 0.5 * (hessian + hessian.T)
+
+
+class _Approximation(Protocol):
+    """The inverse of the Hessian as far as it is known."""
+
+    def direction(self, gradient: Array) -> Array:
+        """Return minus its product with the gradient."""
+
+    def add(self, step: Array, change: Array) -> None:
+        """Learn from a step and the change of the gradient along it."""
+
+
+class _Pairs:
+    """The last steps, upon the scale that fits the last of them: for many variables."""
+
+    def __init__(self) -> None:
+        self._memory = Memory(_PAIRS)
+
+    def direction(self, gradient: Array) -> Array:
+        scale = self._memory.scale(lambda vector: vector) or _FIRST_LENGTH / math.sqrt(float(gradient @ gradient))
+        return self._memory.direction(-gradient, lambda vector: scale * vector)
+
+    def add(self, step: Array, change: Array) -> None:
+        self._memory.add(step, change)
+
+
+class _Whole:
+    """A matrix that all steps correct; at first the inverse of a Hessian whose curvatures are made positive."""
+
+    def __init__(self, hessian: Array) -> None:
+        curvatures, axes = np.linalg.eigh(hessian)
+        sizes = np.abs(curvatures)
+        self._inverse = (axes / np.maximum(sizes, _LEAST_CURVATURE * sizes.max())) @ axes.T
+
+    def direction(self, gradient: Array) -> Array:
+        return np.asarray(-self._inverse @ gradient)
+
+    def add(self, step: Array, change: Array) -> None:
+        curvature, image = float(step @ change), self._inverse @ change
+        if curvature > 0.0:
+            half = np.outer((0.5 * (1.0 + (change @ image) / curvature) * step - image) / curvature, step)
+            self._inverse += half + half.T
 
 
 class _Descent:
-    """Steps along the directions of limited-memory BFGS."""
+    """Steps along the directions of BFGS."""
 
-    def __init__(self, function: Function, tolerance: float, enough: float) -> None:
+    def __init__(
+        self, function: Function, tolerance: float, enough: float, window: int, begin: Callable[[], _Approximation]
+    ) -> None:
         self._function, self._tolerance, self._enough = function, tolerance, enough
-        self._memory, self._values = Memory(_PAIRS), deque[float](maxlen=_WINDOW + 1)
+        self._values = deque[float](maxlen=window + 1)
+        self._begin, self._approximation, self._learnt = begin, begin(), False
 
     def gap(self, at: Iterate) -> float:
         return at.value
 
     def step(self, at: Iterate, _number: int) -> Iterate | None:
         self._values.append(at.value)
-        late = len(self._values) > _WINDOW
-        size = math.sqrt(float(at.gradient @ at.gradient))
-        if size == 0.0 or (late and self._values[0] - at.value <= max(self._tolerance, self._enough * at.value)):
+        late = len(self._values) == self._values.maxlen
+        if late and self._values[0] - at.value <= max(self._tolerance, self._enough * at.value):
             return None
-        fitted = self._memory.scale(lambda vector: vector)
-        scale = fitted or _FIRST_LENGTH / size
-        reached = _search(self._function, at, self._memory.direction(-at.gradient, lambda vector: scale * vector))
-        if reached is None and fitted is not None:
-            self._memory = Memory(_PAIRS)  # the curvatures remembered no longer hold
-            reached = _search(self._function, at, -_FIRST_LENGTH / size * at.gradient)
+        if not at.gradient.any():
+            return None
+        reached = _search(self._function, at, self._approximation.direction(at.gradient))
+        if reached is None and self._learnt:  # the curvatures learnt no longer hold
+            self._approximation, self._learnt = self._begin(), False
+            reached = _search(self._function, at, self._approximation.direction(at.gradient))
         if reached is not None:
-            self._memory.add(reached.z - at.z, reached.gradient - at.gradient)
+            self._approximation.add(reached.z - at.z, reached.gradient - at.gradient)
+            self._learnt = True
         return reached
 
 
@@ -76,6 +157,7 @@ def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None
     best = None
     for _ in range(_TRIALS):
         trial = Iterate(at.z + length * direction, *function(at.z + length * direction))
+        rise = trial.value - at.value - length * fall
         if not trial.value <= at.value + _DECREASE * length * fall:
             high = length
         else:
@@ -83,5 +165,10 @@ def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None
             if float(trial.gradient @ direction) >= _CURVATURE * fall:
                 break
             low = length
-        length = 2.0 * length if math.isinf(high) else 0.5 * (low + high)
+        if math.isinf(high):
+            length *= 2.0
+        elif best is None and math.isfinite(rise):
+            length *= max(_SHORTEST, -0.5 * length * fall / rise)  # where a parabola through both values is lowest
+        else:
+            length = 0.5 * (low + high)
     return best
