@@ -23,7 +23,7 @@ from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
 from factorize.api.forms import Forms
 from factorize.api.jobs.audit_log import AuditLog
-from factorize.api.jobs.cluster_worker import secure, tls_of
+from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
@@ -86,7 +86,7 @@ class SolverService:
     def __init__(self, settings: Settings, *, pool: Pool | None = None) -> None:
         self.settings = settings
         if settings.scheduler is not None:
-            secure(settings.scheduler, tls_of(settings.tls_ca, settings.tls_cert, settings.tls_key))
+            secure(settings.scheduler, settings)
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
         self.pool = pool or Pool(settings.capacity_mb, settings.processors)

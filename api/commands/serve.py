@@ -96,25 +96,25 @@ def worker(
 ) -> None:
     """Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.
 
-    It needs the scheduler and the store, and no database. Where the scheduler goes away it ends with exit code 5: have
-    it started again.
+    It needs the scheduler and the store, and no database. What no option says, it reads from variables and the file of
+    settings, as `serve` does. Where the scheduler goes away it ends with exit code 5: have it started again.
     """
-    from factorize.api.jobs.cluster_worker import run_worker, secure, tls_of
+    from factorize.api.jobs.cluster_worker import run_worker, secure
     from factorize.api.settings import load_settings
     from factorize.api.telemetry import log_to_stderr
 
-    form = load_settings(**fields).log_format
-    log_to_stderr(form)
-    secure(scheduler, tls_of(*(fields.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))))
+    settings = load_settings(**fields)
+    log_to_stderr(settings.log_format)
+    secure(scheduler, settings)
     results = open_results(store, create=True)
     results.objects.probe()
 
     def ready(address: str) -> None:
         emit(output, {"worker": address, "scheduler": scheduler, "store": results.url}, f"working {address}")
-        if form == "text":
+        if settings.log_format == "text":
             remark(f"results in {results.url}; Ctrl-C ends")
 
-    room = {"memory_mb": fields.get("capacity_mb"), "processors": fields.get("processors")}
+    room = {"memory_mb": settings.capacity_mb, "processors": settings.processors}
     run_worker(scheduler, store=results.url, **room, ready=ready)
 
 

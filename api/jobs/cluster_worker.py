@@ -22,42 +22,26 @@ from factorize.errors import InvalidParameter, ServiceUnreachable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from factorize.api.settings import Settings
+
 CONNECT_SECONDS = 30.0
+_TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 
 
-Tls = dict[str, str]
-"""Files in PEM form: `tls_ca`, certificates of the authority that signs everybody's; `tls_cert`, this process's own
-certificate; `tls_key`, its private key."""
-
-
-def tls_of(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
-    """Return the three files, or None where none is named.
-
-    Raises:
-        InvalidParameter: some are named and some are not, or one is not there.
-    """
-    tls: Tls = {}
-    for name, path in {"tls_ca": ca, "tls_cert": cert, "tls_key": key}.items() if ca or cert or key else ():
-        if path is None or not Path(path).is_file():
-            reason = "is missing" if path is None else f"names {path}, which is not a file"
-            raise InvalidParameter(f"{name} {reason}; TLS takes all three: tls_ca, tls_cert and tls_key", field=name)
-        tls[name] = path
-    return tls or None
-
-
-def secure(address: str, tls: Tls | None) -> None:
+def secure(address: str, settings: Settings) -> None:
     """Let all that this process says to a scheduler go over TLS, or refuse to talk to it where others may listen.
 
     Args:
         address: of the scheduler, `tls://host:port` or `tcp://host:port`.
-        tls: the certificates, or None.
+        settings: name the certificates, or none.
 
     Raises:
-        InvalidParameter: not such an address; or a public one without TLS, or TLS without certificates.
+        InvalidParameter: not such an address; a public one without TLS; TLS without certificates, or with some of the
+            three alone, or with one that is not there.
     """
     import dask
 
-    parts = _parts(address)
+    parts, tls = _parts(address), _tls_files(settings)
     if parts.scheme == "tls" and tls is None:
         message = f"the scheduler {address} wants TLS; name tls_ca, tls_cert and tls_key"
         raise InvalidParameter(message, field="scheduler")
@@ -71,6 +55,18 @@ def secure(address: str, tls: Tls | None) -> None:
     files = {f"{role}.{name}": tls[f"tls_{name}"] for role in ("client", "worker") for name in ("cert", "key")}
     named = {f"distributed.comm.tls.{name}": path for name, path in {"ca-file": tls["tls_ca"], **files}.items()}
     dask.config.set({"distributed.comm.require-encryption": True, **named})
+
+
+def _tls_files(settings: Settings) -> dict[str, str] | None:
+    """Return the three files by name, or None where none is named."""
+    files = {name: getattr(settings, name) for name in _TLS_FILES}
+    if not any(files.values()):
+        return None
+    for name, path in files.items():
+        if path is None or not Path(path).is_file():
+            reason = "is missing" if path is None else f"names {path}, which is not a file"
+            raise InvalidParameter(f"{name} {reason}; TLS takes all three: tls_ca, tls_cert and tls_key", field=name)
+    return files
 
 
 def run_worker(

@@ -20,7 +20,8 @@ from distributed.protocol import Serialize, ToPickle
 from distributed.protocol import pickle as dask_pickle
 
 from factorize.api.jobs import dask_cluster
-from factorize.api.jobs.cluster_worker import secure, tls_of
+from factorize.api.jobs.cluster_worker import secure
+from factorize.api.settings import load_settings
 
 STAYED = threading.Event()
 NAMES: list[str] = []
@@ -93,6 +94,6 @@ async def attack(address: str, folder: str) -> None:
 if __name__ == "__main__":
     where, into, *files = sys.argv[1:]
     dask.config.set({"distributed.admin.low-level-log-length": 0})
-    secure(where, tls_of(*(files or (None, None, None))))
+    secure(where, load_settings(**dict(zip(("tls_ca", "tls_cert", "tls_key"), files, strict=False))))
     asyncio.run(attack(where, into))
     os._exit(0)

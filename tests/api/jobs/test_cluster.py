@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster as cluster_module
+import dask
 import pytest
 from faults import Faults
 from garbled_server import answering
@@ -17,7 +18,10 @@ from patience import wait_for
 from ports import free_ports
 from servers import Client
 
-from factorize.api.jobs.cluster_worker import secure, tls_of
+from factorize.api.commands.application import run
+from factorize.api.jobs import cluster_worker
+from factorize.api.jobs.cluster_worker import secure
+from factorize.api.settings import load_settings
 from factorize.errors import InvalidParameter
 
 
@@ -57,22 +61,42 @@ def test_a_cluster_solves_each_spec_once_and_survives_what_dies(postgres, bucket
 )
 def test_a_scheduler_that_others_reach_wants_tls(address, why):
     with pytest.raises(InvalidParameter, match=why):
-        secure(address, None)
+        secure(address, load_settings())
 
 
 def test_tls_takes_three_files(tmp_path: Path):
     for name in ("ca", "cert", "key"):
         (tmp_path / name).touch()
-    assert tls_of(None, None, None) is None
     ca, cert, key = (str(tmp_path / name) for name in ("ca", "cert", "key"))
-    tls = tls_of(ca, cert, key)
     with pytest.raises(InvalidParameter, match="tls_key is missing"):
-        tls_of(ca, cert, None)
+        secure("tls://127.0.0.1:8786", load_settings(tls_ca=ca, tls_cert=cert))
     with pytest.raises(InvalidParameter, match="not a file"):
-        tls_of(ca, cert, str(tmp_path / "none"))
+        secure("tls://127.0.0.1:8786", load_settings(tls_ca=ca, tls_cert=cert, tls_key=str(tmp_path / "none")))
     with pytest.raises(InvalidParameter, match="tls://"):
-        secure("tcp://127.0.0.1:8786", tls)
-    secure("tcp://127.0.0.1:8786", None)
+        secure("tcp://127.0.0.1:8786", load_settings(tls_ca=ca, tls_cert=cert, tls_key=key))
+    secure("tcp://127.0.0.1:8786", load_settings())
+
+
+def test_a_worker_reads_options_then_variables_then_the_file(monkeypatch, tmp_path: Path):
+    """As `factorize serve` does; certificates, memory and processors each come from another place here."""
+    files = {name: str(tmp_path / name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    for path in files.values():
+        Path(path).touch()
+    config = tmp_path / "settings.toml"
+    config.write_text(f'tls_ca = "{files["tls_ca"]}"\ntls_cert = "absent"\ncapacity_mb = 1000\nprocessors = 2\n')
+    variables = {"CONFIG": str(config), "TLS_CERT": files["tls_cert"], "TLS_KEY": "absent", "PROCESSORS": "3"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"FACTORIZE_{name}", value)
+    rooms: list[dict[str, Any]] = []
+    named: dict[str, Any] = {}
+    monkeypatch.setattr(cluster_worker, "run_worker", lambda _address, **room: rooms.append(room))
+    monkeypatch.setattr(dask.config, "set", named.update)
+    store, address = str(tmp_path / "store"), "tls://127.0.0.1:8786"
+    command = ["worker", "--scheduler", address, "--store", store, "--tls-key", files["tls_key"]]
+    assert run(command) == run([*command, "--processors", "4", "--memory-mb", "2000"]) == 0
+    assert [(room["memory_mb"], room["processors"]) for room in rooms] == [(1000, 3), (2000, 4)]
+    used = [named[f"distributed.comm.tls.{name}"] for name in ("ca-file", "worker.cert", "worker.key")]
+    assert used == list(files.values())
 
 
 def test_a_worker_without_a_scheduler_or_with_something_else_at_its_address_says_so(tmp_path):
