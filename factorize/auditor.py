@@ -194,21 +194,16 @@ class ParticipationAuditor:
 
 
 def _numbered(users: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Return the number of each example's user, shape (examples,); users that are equal have one number."""
-    scalars = str, bytes, int, float, np.generic
-    if isinstance(users, np.ndarray) or all(isinstance(user, scalars) for user in users):
-        array = np.asarray(users)
-    else:  # one entry for each user: numpy alone would take tuples for rows
-        array = np.fromiter(users, dtype=object, count=len(users))
-    if array.ndim != 1:
-        raise InvalidParameter(f"users of shape {array.shape} are not one for each example; pass a list", field="users")
-    if array.dtype.kind in "biufUSM":
-        return np.unique(array, return_inverse=True)[1].reshape(-1)
-    if any(isinstance(user, float) and user != user for user in array):
-        raise InvalidParameter("a user is NaN, which is nobody; name every example's user", field="users")
+    """Return the number of each example's user, shape (examples,); users that are equal in Python have one number."""
     numbers: dict[Any, int] = {}
     try:
-        return np.array([numbers.setdefault(user, len(numbers)) for user in array], dtype=np.int64)
+        listed = users.tolist() if hasattr(users, "tolist") else users
+        if isinstance(listed, str | bytes):
+            raise TypeError("one text is no list")
+        numbered = [numbers.setdefault(user, len(numbers)) for user in listed]
     except TypeError:
-        message = "a user is no key of a dict, so that nobody is told apart; pass texts, numbers or tuples"
+        message = "users are a list with one key of a dict for each example: texts, numbers or tuples"
         raise InvalidParameter(message, field="users") from None
+    if any(user != user for user in numbers):
+        raise InvalidParameter("a user is NaN, which is nobody; name every example's user", field="users")
+    return np.array(numbered, dtype=np.int64)

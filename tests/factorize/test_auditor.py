@@ -226,7 +226,23 @@ def test_users_of_any_kind_are_told_apart(kind):
         auditor.record([4])
 
 
-@pytest.mark.parametrize("users", [np.zeros((3, 2)), [[1], [2]], [float("nan"), None], "ab"])
+@pytest.mark.parametrize("users", [[1, "1"], ["1", 1.0], [2**53 + 1, 2.0**53], ["a", "a\0"], [b"a", "a"]])
+def test_users_that_are_not_equal_stay_apart(users):
+    """In one array of numpy the two would be one user."""
+    auditor = ParticipationAuditor(SINGLE, N, users=[*users, users[0]])
+    auditor.record([0, 1])
+    assert auditor.refusal(2) is not None
+
+
+@pytest.mark.parametrize("users", [[1, 1.0, True], np.array([7, 7, 7]), np.array(["a", "a", "a"], dtype=object)])
+def test_users_that_are_equal_are_one(users):
+    with pytest.raises(InvalidParticipation, match="3 times"):
+        ParticipationAuditor(SINGLE, N, users=users).record([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "users", [np.zeros((3, 2)), [[1], [2]], [float("nan"), None], np.array([np.nan]), np.array("ab"), "ab"]
+)
 def test_users_that_are_nobody_are_refused(users):
     with pytest.raises(InvalidParameter) as caught:
         ParticipationAuditor(SINGLE, N, users=users)
