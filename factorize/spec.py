@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
@@ -20,8 +20,7 @@ from factorize.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Participation, Single
-from factorize.plain_data import Frozen, Positive
-from factorize.plain_data.violations import violations
+from factorize.plain_data import Frozen, Positive, read_union
 from factorize.plain_data.words import document_of_words
 from factorize.workloads import AnyWorkload, UserMatrix
 
@@ -189,13 +188,9 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
             field.
     """
     data = source if isinstance(source, dict) else read_json(source)
-    if not isinstance(data, dict):
-        kinds = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
-        raise InvalidSpec([Violation("", f"a spec is a JSON object; got {kinds.get(type(data), 'null')}")])
     try:
-        return Spec.model_validate(data).canonical()
-    except ValidationError as error:
-        raise InvalidSpec(violations(data, error, Spec)) from None
+        spec: Spec = read_union(data, Spec)
+        return spec.canonical()
     except InvalidSpec:
         raise
     except InvalidParameter as error:

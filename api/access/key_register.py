@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field
 from factorize.api.access.caller import UNLIMITED, AccessKey, KeyQuotas, Scope, Token, new_token
 from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import access_keys, reading, writing
-from factorize.errors import InvalidSpec, NotFound, Violation
-from factorize.plain_data import Frozen, read_union
+from factorize.errors import NotFound
+from factorize.plain_data import Frozen
 from factorize.storage.medium.location import WITHDRAWN
 from factorize.storage.objects import Objects
 
@@ -51,18 +51,6 @@ class KeyRequest(Frozen):
     scopes: Annotated[list[_Scope], Field(min_length=1, max_length=16)] = [Scope.READ]
     days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = DEFAULT_DAYS
     quotas: KeyQuotas = UNLIMITED
-
-
-def read_key_request(document: Any) -> KeyRequest:
-    """Read a request from plain data.
-
-    Raises:
-        InvalidSpec: it is none; pointers to the fields.
-    """
-    if not isinstance(document, dict):
-        raise InvalidSpec([Violation("", "a request for a key is a JSON object")])
-    request: KeyRequest = read_union(document, KeyRequest)
-    return request
 
 
 class KeyRegister:

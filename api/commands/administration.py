@@ -129,10 +129,11 @@ def create(
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
     """
-    from factorize.api.access.key_register import read_key_request
+    from factorize.api.access.key_register import KeyRequest
+    from factorize.plain_data import read_union
 
     quotas = {"open_jobs": open_jobs, "core_seconds_per_day": core_seconds_per_day, "kept_bytes": kept_bytes}
-    request = read_key_request({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas})
+    request = read_union({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas}, KeyRequest)
     with _register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
         key, token = register.create(request)
         if to is not None:

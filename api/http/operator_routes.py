@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from factorize.api.access.caller import AccessKey, Scope
-from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest, read_key_request
+from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest
 from factorize.api.http.access import AdminCall, Call, DetailsCall, MonitorCall, OpenCall, ReadCall
 from factorize.api.http.answers import json_response
 from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
@@ -33,6 +33,7 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.encoding import read_json
 from factorize.errors import FactorizeError
+from factorize.plain_data import read_union
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _KEYS = "/v1/keys"
@@ -126,7 +127,8 @@ def _shown(key: AccessKey, call: Call) -> dict[str, Any]:
 async def _read(call: Call) -> KeyRequest:
     body = await read_body(call.request)
     try:
-        return read_key_request(read_json(body))
+        request: KeyRequest = read_union(read_json(body), KeyRequest)
+        return request
     except FactorizeError as error:
         problem = problem_of(error, body=body)
         if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same

@@ -116,11 +116,11 @@ class _Predict(Question):
 
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
         from factorize.api.service import AboveCapacity
-        from factorize.predict import parse_question
+        from factorize.predict import AnyQuestion
 
         request = read_union(document, PredictionRequest)
         question, name = request.question, request.factorization
-        parse_question(question)
+        read_union(question, AnyQuestion)
         if name is None:
             return {"request": question, "digest": None}, _PREDICTION_MB
         about = find(check_digest(name))
@@ -135,10 +135,10 @@ class _Predict(Question):
         return {"request": question, "digest": about.digest}, _PREDICTION_MB + (size >> 20)
 
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        from factorize.predict import ask, parse_question
+        from factorize.predict import ask
 
         about = store().load(request["digest"]) if request["digest"] else None
-        return ask(parse_question(request["request"]), about).document()
+        return ask(request["request"], about).document()
 
 
 class _Compare(Question):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from factorize.encoding import DIGEST
-from factorize.errors import InvalidSpec
+from factorize.errors import InvalidSpec, Violation
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.plain_data.violations import violations
 
@@ -47,12 +47,16 @@ class Frozen(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def read_union(document: Mapping[str, Any], of: Any) -> Any:
+def read_union(document: Any, of: Any) -> Any:
     """Return the model, of a class or of a union told apart by a tag, that a document describes.
 
     Raises:
-        InvalidSpec: it describes none; one violation per problem (the first 20), each with a pointer to its field.
+        InvalidSpec: it is no JSON object, or describes none; one violation per problem (the first 20), each with a
+            pointer to its field.
     """
+    if not isinstance(document, Mapping):
+        kinds = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+        raise InvalidSpec([Violation("", f"a JSON object is expected; got {kinds.get(type(document), 'null')}")])
     data = dict(document)
     try:
         return _adapter_of(of).validate_python(data)

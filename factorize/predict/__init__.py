@@ -35,16 +35,6 @@ QUESTIONS: dict[str, type[Question]] = {
 AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminator="kind")]
 
 
-def parse_question(document: Mapping[str, Any]) -> Question:
-    """Read a question from plain data.
-
-    Raises:
-        InvalidSpec: it is none; one violation per problem, each with a pointer to its field.
-    """
-    question: Question = read_union(document, AnyQuestion)
-    return question
-
-
 @extras_named("a prediction")
 def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
     """Answer a question.
@@ -59,11 +49,11 @@ def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) 
         InvalidParameter: a value is outside its range.
         TooLarge: a factorization with too many rows to read.
     """
-    parsed = question if isinstance(question, Question) else parse_question(question)
+    parsed = question if isinstance(question, Question) else read_union(question, AnyQuestion)
     with within_doubles("the answer"):
         prediction = parsed.answer(inverse)
         refuse_infinite("the answer", prediction.document())
     return prediction
 
 
-__all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask", "parse_question"]
+__all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask"]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from factorize.errors import InvalidSpec
+from factorize.plain_data import read_union
 from factorize.plain_data.fields import TAGS, fields_of, kinds_in, taken_by
-from factorize.predict import AnyQuestion, parse_question
+from factorize.predict import AnyQuestion
 from factorize.spec import Spec, parse_spec
 
 PREFIX = {"kind": "prefix", "n": 8}
@@ -73,9 +74,18 @@ def test_many_unknown_fields_are_told_in_no_time() -> None:
     assert len(refused({"workload": PREFIX, **{f"k{i}": 1 for i in range(20_000)}})) == 20
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [([], "an array"), ("{}", "a string"), (1.5, "a number"), (True, "a boolean"), (None, "null")]
+)
+@pytest.mark.parametrize("of", [Spec, AnyQuestion])
+def test_what_is_no_object_is_refused(value: Any, kind: str, of: Any) -> None:
+    with pytest.raises(InvalidSpec, match=f"a JSON object is expected; got {kind}"):
+        read_union(value, of)
+
+
 def test_questions_have_the_same_words() -> None:
     assert "quadratic" in kinds_in(AnyQuestion)
     with pytest.raises(InvalidSpec, match="unknown field 'eigenvalue', near 'eigenvalues'; quadratic takes"):
-        parse_question({"kind": "quadratic", "eigenvalue": [1.0]})
+        read_union({"kind": "quadratic", "eigenvalue": [1.0]}, AnyQuestion)
     with pytest.raises(InvalidSpec, match="unknown kind 'quadratick', near 'quadratic'"):
-        parse_question({"kind": "quadratick"})
+        read_union({"kind": "quadratick"}, AnyQuestion)
