@@ -171,6 +171,54 @@ def test_a_matrix_of_ones_own_is_solved_and_verified_from_the_store(factorize: C
     assert "whose numbers are not in the file" in factorize("verify", "own.safetensors", "--store", "none").error(2)
 
 
+SPEC = "prefix --n 12"
+JOB = "recommend --examples 6000 --batch-size 60 --epochs 3 --epsilon 2 --delta 1e-5 --memory 2"
+REFUSED = [
+    ("solve missing.json", "missing.json"),
+    ("solve .", "."),
+    ("batch missing.jsonl", "missing.jsonl"),
+    ("spec fields colour", "no part of a spec"),
+    ("verify", "one thing"),
+    ("jobs list", "--service URL or FACTORIZE_SERVICE"),
+    ("keys create --name t --scopes write", "got 'write'"),
+    ("keys create --name t --days 0", "days: Input should be greater than 0"),
+    ("keys show 000000000000", "no key 000000000000"),
+    ("keys revoke 000000000000", "no key 000000000000"),
+    ("calibrate FILE", "0 privacy targets given"),
+    ("calibrate FILE --mu 1 --rho 1", "2 privacy targets given"),
+    ("calibrate FILE --epsilon 1", "has no delta"),
+    ("calibrate FILE --mu 1 --adjacency add_remove", "is not covered"),
+    ("calibrate FILE --mu 1 --spent-mu 1.5", "nothing is left"),
+    ("calibrate FILE --mu 1 --batch-size 4", "batch_size=4"),
+    ("calibrate FILE --sigma 1 --delta 1e-5 --steps 9", "steps=9 is not a whole number from 1 to 8"),
+    ("profile FILE --sigma 3 --epsilons one,two", "no numbers between commas"),
+    ("profile FILE --sigma 3 --epsilons 0", "above 0"),
+    ("profile FILE --sigma -3", "sigma"),
+    ("profile FILE --sigma 3 --sampling shuffle", "gives away"),
+    ("profile FILE --sigma 3 --sampling poisson", "dataset_size and batch_size"),
+    ("profile FILE --sigma 3 --plot curve.gif", "png"),
+    (f"compare {SPEC} --epsilon 1", "epsilon and delta come together"),
+    (f"compare {SPEC} --dataset-size 100", "dataset_size and batch_size come together"),
+    (f"compare {SPEC} --dataset-size 100 --batch-size 10", "give epsilon"),
+    (f"compare {SPEC} --epsilon 1 --delta 1e-6 --sampling poisson", "dataset_size"),
+    (f"compare {SPEC} --memory -1", "memory: Input should be greater than or equal to 0"),
+    (f"compare {SPEC} --epsilon 1 --delta 1e-6 --sampling shuffle", "gives away"),
+    (f"compare {SPEC} --plot x.txt", ".png"),
+    ("recommend --examples many", "examples: Input should be a valid integer; got 'many'"),
+    (f"{JOB} --parameters 0", "parameters: Input should be greater than or equal to 1"),
+    ("recommend --memory a", "memory: Input should be a valid integer; got 'a'"),
+    ("recommend prefix --n 8", "n follows from the job"),
+    ("recommend prefix --mechanism dense", "mechanism follows from the job, or is what is recommended"),
+    ("recommend --code rust", "code='rust' is not one of torch, jax, numpy, federated, none"),
+    ("recommend --examples 10", "an answer is missing, and nobody types; give --examples, --batch-size"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), REFUSED)
+def test_what_does_not_fit_is_refused(filled: CommandLine, within: CommandLine, line: str, words: str) -> None:
+    assert words in within(*line.replace("FILE", str(filled.home / "dense.safetensors")).split()).error(2)
+
+
 BAD_SPECS = {
     "": "",
     "{": "not JSON",
@@ -199,8 +247,6 @@ def test_every_violation_has_its_line_and_its_pointer(factorize: CommandLine) ->
 def test_what_cannot_be_opened_or_held_is_usage(factorize: CommandLine) -> None:
     huge = spec_text(10_000_000, mechanism={"kind": "dense"})
     assert re.search("10000000.* GiB", factorize("solve", huge).error(2))
-    for order in (["solve", "missing.json"], ["solve", "."], ["batch", "missing.jsonl"]):
-        assert order[1] in factorize(*order).error(2)
     (factorize.home / "file").write_text("no folder")
     assert "cannot be opened" in factorize("solve", spec_text(4), "--store", "file").error(2)
     assert "there is no store" in factorize("verify", "0" * 64, "--store", "missing").error(2)
@@ -288,7 +334,6 @@ def test_verify_strategy_refuses_what_it_cannot_read(within: CommandLine, tmp_pa
     np.save(path, np.triu(np.ones((3, 3))))
     assert "transposed" in within("verify", "--strategy", path, "--participation", "single").error(4)
     assert "--participation" in within("verify", "--strategy", path).error(2)
-    assert "one thing" in within("verify").error(2)
     assert "one thing" in within("verify", path, "--strategy", path).error(2)
     assert "epochs" in within(
         "verify", "--strategy", path, "--participation", '{"kind": "fixed_epochs", "epochs": 2}'
@@ -338,24 +383,6 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
     text = filled("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
     assert "noise_multiplier  1.0" in text and "adjacency         zero_out" in text
     assert "attack advantage  0.382925" in text and "the guarantee is exact" in text  # 2 Phi(1 / 2) - 1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ([], "0 privacy targets given"),
-        (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
-        (["--epsilon", "1"], "has no delta"),
-        (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
-        (["--mu", "1", "--spent-mu", "1.5"], "nothing is left"),
-        (["--mu", "1", "--batch-size", "4"], "batch_size=4"),
-        (["--sigma", "1", "--delta", "1e-5", "--steps", "9"], "steps=9 is not a whole number from 1 to 8"),
-    ],
-)
-def test_calibrate_refuses_what_is_no_target(
-    filled: CommandLine, within: CommandLine, options: list[str], words: str
-) -> None:
-    assert words in within("calibrate", filled.home / "dense.safetensors", *options).error(2)
 
 
 def test_plot_writes_a_picture(filled: CommandLine, tmp_path: Path) -> None:

@@ -28,8 +28,3 @@ def test_the_jobs_of_a_service(within, slow_service: LiveService):
     ended = run("watch", name)
     assert ended.json()["state"] == "done" and run("show", name).json() == ended.json()
     assert run("show", UNKNOWN).code == 2
-
-
-def test_jobs_are_asked_of_a_service_that_is_named(within):
-    done = within("jobs", "list")
-    assert done.code == 2 and "--service URL or FACTORIZE_SERVICE" in done.err

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from audit_rows import forbid_rows, rows_of
 from command_line import CommandLine
 
@@ -76,20 +75,6 @@ def test_a_change_that_cannot_be_written_down_is_not_made(within: CommandLine, t
     assert not lost.exists()
     (key,) = within("keys", "list", "--output", "json").json()["items"]
     assert key["state"] == "active" and opened(tmp_path, made["token"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("create", "--name", "t", "--scopes", "write"), "got 'write'"),
-        (("create", "--name", "t", "--days", "0"), "days: Input should be greater than 0"),
-        (("show", "0" * 12), "no key 000000000000"),
-        (("revoke", "0" * 12), "no key 000000000000"),
-    ],
-)
-def test_what_cannot_be_done_is_said(within: CommandLine, arguments: tuple[str, ...], message: str) -> None:
-    done = within("keys", *arguments)
-    assert done.code == 2 and message in done.err
 
 
 def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(within: CommandLine, tmp_path: Path) -> None:

@@ -48,20 +48,3 @@ def test_it_is_drawn_and_written_as_text(command: CommandLine, tmp_path: Path, s
     text = command("profile", tmp_path / "c.safetensors", "--sigma", "3", "--sampling", sampling, "--plot", picture).out
     assert picture.read_bytes().startswith(b"\x89PNG") and "picture of both curves" in text
     assert len(text.splitlines()) == 42 and f"delta, {sampling}" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sigma", "3", "--epsilons", "one,two"), "no numbers between commas"),
-        (("--sigma", "3", "--epsilons", "0"), "above 0"),
-        (("--sigma", "-3"), "sigma"),
-        (("--sigma", "3", "--sampling", "shuffle"), "gives away"),
-        (("--sigma", "3", "--sampling", "poisson"), "dataset_size and batch_size"),
-        (("--sigma", "3", "--plot", "curve.gif"), "png"),
-    ],
-)
-def test_what_is_no_profile_is_refused(
-    command: CommandLine, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    assert message in command("profile", tmp_path / "c.safetensors", *options).error(2)

@@ -44,28 +44,6 @@ def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest:
     assert answer["sigma_of_sums"] < answer["deterministic_sigma"] < fixed["sigma_of_sums"]
 
 
-@pytest.mark.parametrize(
-    ("body", "slug", "words"),
-    [
-        ({}, "invalid-parameter", "exactly one"),
-        ({"mu": 1.0, "spent_mu": 1.0}, "invalid-parameter", "nothing is left"),
-        ({**TARGET, "steps": 33}, "invalid-parameter", "from 1 to 32"),
-        ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
-        ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
-        ({**BINS, "batch_size": 5}, "invalid-parameter", "divides nothing"),
-        ({**TARGET, "divisor": 0}, "invalid-spec", "divisor"),
-        ("[]", "invalid-spec", "JSON object"),
-        ({**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),
-        ({**TARGET, "sampling": "balls_in_bins", "adjacency": "replace_one"}, "invalid-parameter", "zero_out"),
-        ({**TARGET, "sampling": "balls_in_bins", "bins": 33}, "invalid-parameter", "n=32"),
-        ({"mu": 1.0, "sampling": "balls_in_bins"}, "invalid-parameter", "no Gaussian"),
-    ],
-)
-def test_bad_requests_are_problems(live_service: LiveService, digest: str, body: Any, slug: str, words: str) -> None:
-    problem = live_service.send("POST", f"/v1/factorizations/{digest}/calibrations", body).problem(422, slug)
-    assert words in str(problem)
-
-
 def test_the_newest_answers_are_kept(live_service: LiveService, digest: str) -> None:
     service = live_service.one()  # behind a balancer each service has its own
     path = f"/v1/factorizations/{digest}/calibrations"

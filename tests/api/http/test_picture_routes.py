@@ -71,17 +71,6 @@ def test_all_of_a_matrix_is_the_default(live_service: LiveService, digest: str) 
     assert np.isnan(found[0, 1:]).all()
 
 
-@pytest.mark.parametrize(
-    "query", ["rows=0:38", "columns=0:38", "columns=5:5", "cells=0:1", "cells=38:1", "cells=9", "rows=1:", "rows=4:4"]
-)
-def test_cells_outside_the_matrix_are_refused(live_service: LiveService, digest: str, query: str) -> None:
-    document = live_service.get(f"/v1/factorizations/{digest}/matrices/C/cells?{query}").problem(
-        422, "invalid-parameter"
-    )
-    assert document["errors"][0]["pointer"] in ("/rows", "/columns", "/cells")
-    live_service.get(f"/v1/factorizations/{digest}/matrices/D/cells").problem(404, "not-found")
-
-
 def grid(
     spec: dict[str, Any], matrix: MatrixName, rows: int, columns: tuple[int, int], cells: tuple[int, int]
 ) -> CellGrid:

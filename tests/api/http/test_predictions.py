@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import CommandLine
 from servers import LiveService
 
@@ -38,24 +37,3 @@ def test_http_answers_like_the_library(live_service: LiveService) -> None:
         about = live_service.send("POST", "/v1/predict", {"question": QUADRATIC, "factorization": name})
         assert about.status == 200
         assert about.json()["terms"]["noise"] > 0
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "slug", "pointer"),
-    [
-        ({"question": {**MEAN, "rho": -1}}, 422, "invalid-spec", "/rho"),
-        ({"question": MEAN, "colour": 1}, 422, "invalid-spec", "/colour"),
-        ({"question": 3}, 422, "invalid-spec", "/question"),
-        ({}, 422, "invalid-spec", "/question"),
-        ({"question": MEAN, "factorization": 3}, 422, "invalid-spec", "/factorization"),
-        ("[]", 422, "invalid-spec", ""),
-        ({"question": QUADRATIC}, 422, "invalid-parameter", None),
-        ({"question": MEAN, "factorization": "0" * 64}, 404, "not-found", None),
-        ({"question": MEAN, "factorization": "x"}, 422, "invalid-parameter", None),
-    ],
-)
-def test_a_bad_question_is_a_problem_at_its_field(
-    live_service: LiveService, body: Any, status: int, slug: str, pointer: str | None
-) -> None:
-    problem = live_service.send("POST", "/v1/predict", body).problem(status, slug)
-    assert pointer is None or problem["errors"][0]["pointer"] == pointer

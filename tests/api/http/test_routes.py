@@ -186,12 +186,6 @@ def test_a_failed_job_names_no_place_of_the_service(tmp_path: Path) -> None:
                 ]
 
 
-@pytest.mark.parametrize("query", ["state=sleeping", "limit=0", "limit=x", "cursor=nonsense", "cursor=store:x"])
-def test_bad_list_parameters_are_named(live_service: LiveService, query: str) -> None:
-    document = live_service.get(f"/v1/factorizations?{query}").problem(422, "invalid-parameter")
-    assert document["errors"][0]["pointer"] == "/" + query.partition("=")[0]
-
-
 def test_manifests_are_revalidated_by_digest(live_service: LiveService) -> None:
     manifest = live_service.solve(PREFIX)
     tag = f'"{manifest["digest"]}"'

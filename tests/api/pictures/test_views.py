@@ -10,7 +10,6 @@ from specs import solved
 
 from factorize.accounting.schemes import SAMPLINGS
 from factorize.api.pictures.views import COLOURS, VIEWS, last_step, picture, spectrum
-from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 
@@ -41,21 +40,6 @@ def test_the_spectrum_of_a_difference_is_known() -> None:
     frequencies, power = spectrum(np.array([1.0, -1.0]))
     np.testing.assert_allclose(power, 4 * np.sin(frequencies / 2) ** 2, rtol=1e-9)
     assert 0 < frequencies[0] < 1e-3 and frequencies[-1] == pytest.approx(np.pi)
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "vectors"),
-    [
-        ({"kind": "buffered_linear", "buffers": 3}, 3),
-        ({"kind": "banded", "bands": 4}, 3),
-        ({"kind": "blt", "buffers": 2}, 2),
-        ({"kind": "identity"}, None),
-        ({"kind": "dense"}, 64),
-    ],
-)
-def test_state_is_what_the_client_keeps(mechanism: dict[str, Any], vectors: int | None) -> None:
-    found = source_of(solved(64, mechanism)).cost.vectors
-    assert found == vectors if vectors is not None else found <= 64
 
 
 def test_what_cannot_be_drawn_is_refused(results: list[Factorization]) -> None:

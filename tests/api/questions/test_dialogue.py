@@ -103,27 +103,3 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     assert asked[1].workload == {"kind": "decay", "rate": 0.5} and asked[1].objective == {"kind": "max"}
     assert run(["recommend", "identity", *OPTIONS]) == 0 and asked[2].workload == {"kind": "identity"}
     assert run(["recommend", *OPTIONS, "--parameters", "1000000"]) == 0 and asked[3].parameters == 10**6
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--examples", "many"], "examples: Input should be a valid integer; got 'many'"),
-        ([*OPTIONS, "--parameters", "0"], "parameters: Input should be greater than or equal to 1"),
-        (["--memory", "a"], "memory: Input should be a valid integer; got 'a'"),
-        (["prefix", "--n", "8"], "n follows from the job"),
-        (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
-        (["--code", "rust"], "code='rust' is not one of torch, jax, numpy, federated, none"),
-        (["--examples", "10"], "an answer is missing, and nobody types; give --examples, --batch-size"),
-    ],
-)
-def test_bad_commands_say_the_way_out(
-    arguments: list[str],
-    told: str,
-    asked: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert run(["recommend", *arguments]) == 2 and not asked
-    assert told in capsys.readouterr().err
