@@ -21,7 +21,7 @@ from factorize.api.local import keep_matrices
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
 from factorize.api.workers.publishing import Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
-from factorize.client.service import Service
+from factorize.client.service import Service, check_answers
 from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
 from factorize.format.manifest import check_manifest
 
@@ -134,6 +134,7 @@ class RemoteLanes:
             answer = service.wait(answer["spec_digest"])
             seconds = time.monotonic() - began
         check_manifest(answer)
+        check_answers(answer, spec)
         return answer, seconds
 
     def _sleep(self, seconds: float) -> None:

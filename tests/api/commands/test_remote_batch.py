@@ -113,6 +113,14 @@ def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         ends_of(away)
 
 
+def test_an_answer_to_another_spec_is_refused(live: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, ends = Service(live.url).manifest(named(5)), []
+    monkeypatch.setattr(Service, "post", lambda *_: other)
+    told = lambda item, outcome, seconds: ends.append(outcome)  # noqa: E731
+    solve_all([(Item("", "to solve"), named(4))], RemoteLanes(live.url), told)
+    assert "answered another spec" in str(ends[0])
+
+
 def test_a_service_that_is_gone_leaves_the_rest_not_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
