@@ -86,7 +86,7 @@ class Forms:
             memory_mb = _memory(self._results.opened(result), names, self._engine.capacity_mb)
             more = [name for name in names if name != "C"]
             self._holdings.check_left(caller)
-            with self._holdings.working(caller, self._settings.processors or 1):
+            with self._holdings.working(caller, self._pool.processors):
                 digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
             self._known[key] = digest
             return self._results.store.result(digest)
