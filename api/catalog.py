@@ -30,8 +30,7 @@ from factorize.api.jobs.database import (
     writing,
 )
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
-from factorize.api.workers.publishing import Key, form_of
-from factorize.encoding import sha256
+from factorize.api.workers.publishing import form_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
 from factorize.storage.records import MANIFESTS, name_in
@@ -94,10 +93,10 @@ class Catalog:
         with reading(self._engine) as connection:
             return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(query)]
 
-    def form(self, key: Key) -> str | None:
-        """Return the digest of a stored form (`factorize.api.workers.publishing`), or None if none is known."""
+    def form(self, key: str) -> str | None:
+        """Return the digest of a stored form by its key (`factorize.api.workers.publishing`), or None."""
         self.catch_up()
-        query = sa.select(results.c.digest).where(results.c.form == _key_name(key), results.c.standing != REVOKED)
+        query = sa.select(results.c.digest).where(results.c.form == key, results.c.standing != REVOKED)
         with reading(self._engine) as connection:
             return connection.scalar(query.order_by(results.c.created, results.c.digest).limit(1))
 
@@ -166,7 +165,6 @@ def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
 def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a result, without its standing; times are such that texts sort as they do."""
     created = datetime.fromisoformat(manifest["created"]).astimezone(UTC)
-    form = form_of(manifest)
     return {
         "digest": manifest["digest"],
         "spec_digest": manifest["spec_digest"],
@@ -174,14 +172,9 @@ def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "created": created.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "submitted": manifest["created"],
         "bytes": manifest["files"][0]["bytes"],
-        "form": None if form is None else _key_name(form),
+        "form": form_of(manifest),
         "summary": describe_spec(manifest["spec"]),
     }
-
-
-def _key_name(key: Key) -> str:
-    """Return the name of a form's key, as long as a digest."""
-    return sha256(f"{key[0]} {','.join(key[1])}".encode())
 
 
 def _entry(row: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from factorize.api.results import Results, weight
 from factorize.api.settings import Settings
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import Pool
-from factorize.api.workers.publishing import Form, Key, Stages, matrices_key, published, type_key
+from factorize.api.workers.publishing import Form, Stages, matrices_key, published, type_key
 from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.names import MATRIX_NAMES, MatrixName
@@ -48,7 +48,7 @@ class Forms:
         self._results, self._catalog, self._holdings = results, catalog, holdings
         self._engine, self._pool, self._settings = engine, pool, settings
         self._making = threading.Lock()
-        self._known: dict[Key, str] = {}
+        self._known: dict[str, str] = {}
 
     def of(self, result: Result, form: Form, caller: Caller) -> Result:
         """Return the result whose file has this form.
@@ -76,7 +76,7 @@ class Forms:
             return result
         return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, caller)
 
-    def _made(self, result: Result, key: Key, names: Sequence[MatrixName], dtype: str | None, caller: Caller) -> Result:
+    def _made(self, result: Result, key: str, names: Sequence[MatrixName], dtype: str | None, caller: Caller) -> Result:
         """Return the result in another form, made and stored the first time that it is asked for."""
         with self._making:
             known = self._known.get(key) or self._catalog.form(key)

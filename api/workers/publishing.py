@@ -1,6 +1,7 @@
 """Publishing of results: one worker solves, another certifies and proves, this process stores; forms of a file.
 
-A form is what a file is to hold beside the result itself: further matrices, or another type of numbers.
+A form is what a file is to hold beside the result itself: further matrices, or another type of numbers. Its key is a
+digest of what it is made from and of what it is to hold.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from factorize.encoding import sha256
 from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
 from factorize.format.names import MATRIX_NAMES, MatrixName
@@ -113,21 +115,17 @@ def step_of(event: Mapping[str, Any]) -> Progress:
     return Progress(**{name: event[name] for name in Progress.__dataclass_fields__})
 
 
-Key = tuple[str, tuple[str, ...]]
-"""What it is made from, and the names of its matrices."""
-
-
-def matrices_key(manifest: Mapping[str, Any], names: Sequence[str]) -> Key:
+def matrices_key(manifest: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the key of a result's C with further matrices: they share the spec and the bytes of C."""
-    return f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']}", tuple(names)
+    return sha256(f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']} {','.join(names)}".encode())
 
 
-def type_key(digest: str, dtype: str) -> Key:
+def type_key(digest: str, dtype: str) -> str:
     """Return the key of a result's C alone in another type."""
-    return f"{digest} as {dtype}", ("C",)
+    return sha256(f"{digest} as {dtype} C".encode())
 
 
-def form_of(manifest: Mapping[str, Any]) -> Key | None:
+def form_of(manifest: Mapping[str, Any]) -> str | None:
     """Return the key of a result that is a form of another, or None for one that is not."""
     matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
     names = tuple(name for name in MATRIX_NAMES if name in matrices)
