@@ -12,13 +12,13 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Silence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy.exc import DBAPIError
 
 from factorize.api.jobs.database import SCHEMA_VERSION, other_version, read_version
+from factorize.api.jobs.solving import Missing
 from factorize.errors import FactorizeError, NotFound
 
 if TYPE_CHECKING:
@@ -35,21 +35,6 @@ NOTES = ("no-workers", "other-worker", "loading")
 """What keeps solves waiting, and no request from being answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Something that is missing.
-
-    Args:
-        check: `database`, `store` or `engine`.
-        state: its name in docs/operating.md.
-        detail: what happened, and the way out.
-    """
-
-    check: str
-    state: str
-    detail: str
-
-
 class Readiness:
     """Asks the parts of a service. Safe for threads.
 
@@ -57,11 +42,10 @@ class Readiness:
         ledger: its job ledger.
         store: its store.
         engine: its engine.
-        scheduler: address of the scheduler elsewhere, or None.
     """
 
-    def __init__(self, ledger: Ledger, store: Store, engine: JobEngine, scheduler: str | None) -> None:
-        self._ledger, self._store, self._engine, self._scheduler = ledger, store, engine, scheduler
+    def __init__(self, ledger: Ledger, store: Store, engine: JobEngine) -> None:
+        self._ledger, self._store, self._engine = ledger, store, engine
         self._threads = ThreadPoolExecutor(3, "readiness")
         self._answers: dict[str, Future[list[Missing]]] = {}
         self._lock = threading.Lock()
@@ -69,7 +53,7 @@ class Readiness:
 
     def look(self, seconds: float = ANSWER_SECONDS) -> list[Missing]:
         """Return all that is missing and all that is noteworthy; blocks for so many seconds at most."""
-        looks = {"database": self._look_at_ledger, "store": self._look_at_store, "engine": self._look_at_engine}
+        looks = {"database": self._look_at_ledger, "store": self._look_at_store, "engine": self._engine.solves.missing}
         with self._lock:
             for name, look in looks.items():
                 if name not in self._answers or self._answers[name].done():
@@ -113,20 +97,6 @@ class Readiness:
             state = "store-gone" if isinstance(error, NotFound) else getattr(error, "state", "store-unreachable")
             return [Missing("store", state, _said(error))]
         return []
-
-    def _look_at_engine(self) -> list[Missing]:
-        solves = self._engine.solves
-        if not solves.up:
-            if solves.unreadable:
-                return [Missing("engine", "scheduler-unreadable", solves.unreadable)]
-            detail = f"the scheduler {self._scheduler} does not answer; start it, or check its address and certificates"
-            return [Missing("engine", "scheduler-gone", detail)]
-        notes = [Missing("engine", "other-worker", text) for text in solves.other_workers()]
-        if self._engine.capacity_mb is None:
-            notes.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
-        if solves.loads:
-            notes.append(Missing("engine", "loading", "the first workers load code; that takes some seconds"))
-        return notes
 
 
 def _said(error: Exception) -> str:

@@ -114,7 +114,7 @@ class SolverService:
             settled=self._count,
         )
         self.forms = Forms(self.results, self.catalog, self.holdings, self.engine, self.pool, settings)
-        self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
+        self.readiness = Readiness(self.ledger, self.store, self.engine)
 
     def warm_up(self) -> None:
         """Have the first workers of a pool of its own started now, so that the first solve need not wait for them."""

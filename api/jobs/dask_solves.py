@@ -14,7 +14,7 @@ from distributed import fire_and_forget
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
 from factorize.api.jobs.job import Job, SolveEnding
-from factorize.api.jobs.solving import WorkerLoad
+from factorize.api.jobs.solving import Missing, WorkerLoad
 from factorize.api.workers.ending import Ending
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class DaskSolves:
 
     here = False
     """Whether solves end with this process."""
-    loads = False
 
     def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, Any]], None]) -> None:
-        self.unreadable = ""
-        """Why what answers is no scheduler that this release understands; nothing where none answers, or one does."""
+        self._unreadable = (
+            ""  # why what answers is no scheduler of this release; nothing where none answers, or one does
+        )
         self._connection: dask_cluster.SchedulerClient | None = None
         self._where, self._store = scheduler, store
         self._listen = listen
@@ -67,14 +67,23 @@ class DaskSolves:
             if {"MB", RELEASE} <= set(worker["resources"]) and "task_counts" in worker.get("metrics", {})
         ]
 
-    def other_workers(self) -> list[str]:
-        """Return a sentence for each worker that offers no solves of this release."""
-        return [
+    def missing(self) -> list[Missing]:
+        """Return what is wrong with the scheduler, or what keeps solves waiting."""
+        if not self.up and self._unreadable:
+            return [Missing("engine", "scheduler-unreadable", self._unreadable)]
+        if not self.up:
+            detail = f"the scheduler {self._where} does not answer; start it, or check its address and certificates"
+            return [Missing("engine", "scheduler-gone", detail)]
+        strangers = [
             f"the worker {address} is of {_release_of(worker['resources'])} and is given nothing; this service is of "
             f"{RELEASE}: install the same release"
             for address, worker in self._workers().items()
             if RELEASE not in worker["resources"]
         ]
+        notes = [Missing("engine", "other-worker", detail) for detail in strangers]
+        if self.capacity() is None:
+            notes.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
+        return notes
 
     def _workers(self) -> Mapping[str, Any]:
         """Return what the scheduler said last of its workers; nothing while none answers."""
@@ -150,9 +159,9 @@ class DaskSolves:
             self._closing = [*(thread for thread in self._closing if thread.is_alive()), closing]
         try:
             self._connection = dask_cluster.SchedulerClient(self._where, self._listen)
-            self._rounds_without, self.unreadable = 0, ""
+            self._rounds_without, self._unreadable = 0, ""
         except OSError as error:
-            self.unreadable = str(error) if isinstance(error, dask_cluster.UnreadableScheduler) else ""
+            self._unreadable = str(error) if isinstance(error, dask_cluster.UnreadableScheduler) else ""
             _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -44,6 +45,21 @@ class WorkerLoad(NamedTuple):
     address: str
     solves: int
     memory_mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that is missing.
+
+    Args:
+        check: `database`, `store` or `engine`.
+        state: its name in docs/operating.md.
+        detail: what happened, and the way out.
+    """
+
+    check: str
+    state: str
+    detail: str
 
 
 def carry_out(
@@ -166,16 +182,10 @@ class LocalSolves:
     here = True
     """Whether solves end with this process."""
     up = True
-    unreadable = ""
 
     def __init__(self, pool: Pool, store: str, listen: Callable[[Event], None]) -> None:
         self._pool, self._store, self._listen = pool, store, listen
         self._running: set[Solve] = set()
-
-    @property
-    def loads(self) -> bool:
-        """True while the first workers load code."""
-        return self._pool.loads
 
     def capacity(self) -> tuple[int, int] | None:
         """Return memory in MB and threads of the largest place."""
@@ -186,9 +196,10 @@ class LocalSolves:
         running = sum(future.running() for future in list(self._running))
         return [WorkerLoad("local", running, self._pool.memory_mb)]
 
-    def other_workers(self) -> list[str]:
-        """Return a sentence for each machine of another release: there is none."""
-        return []
+    def missing(self) -> list[Missing]:
+        """Return what keeps solves waiting."""
+        detail = "the first workers load code; that takes some seconds"
+        return [Missing("engine", "loading", detail)] if self._pool.loads else []
 
     def submit(self, job: Job, room: tuple[int, int]) -> Solve:
         """Have a job's spec solved.

@@ -7,8 +7,9 @@ import shutil
 import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from issuer_server import issuing
 from postgres_server import PostgresServer
 from servers import serving
 
+from factorize.api.jobs.dask_solves import DaskSolves
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.solving import LocalSolves, Missing
 from factorize.api.monitoring import Readiness
 from factorize.api.settings import Settings
 from factorize.storage.medium.bucket import Bucket, connect
@@ -34,19 +37,24 @@ STATES = set(
 class StandingEngine:
     """What readiness asks of an engine and of its solves, while other parts fail."""
 
-    up: bool = True
+    notes: list[Missing] = field(default_factory=list)
     writes: bool = True
-    capacity_mb: int | None = 100
-    others: list[str] = field(default_factory=list)
-    unreadable: str = ""
-    loads: bool = False
 
     @property
     def solves(self) -> StandingEngine:
         return self
 
-    def other_workers(self) -> list[str]:
-        return self.others
+    def missing(self) -> list[Missing]:
+        return self.notes
+
+
+class StandingScheduler(DaskSolves):
+    """Solves on a scheduler that answers, with one worker of another release."""
+
+    up = True
+
+    def _workers(self) -> dict[str, Any]:
+        return {"tcp://10.0.0.6:1": {"resources": {"factorize-0": 1}}}
 
 
 @pytest.fixture
@@ -62,9 +70,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def states(ledger: Ledger, store: Store, engine: Any = None, scheduler: str | None = None) -> dict[str, str]:
+def states(ledger: Ledger, store: Store, engine: Any = None) -> dict[str, str]:
     """The names of what is missing, each with its sentence."""
-    readiness = Readiness(ledger, store, engine or StandingEngine(), scheduler)
+    readiness = Readiness(ledger, store, engine or StandingEngine())
     try:
         found = readiness.look(60)
     finally:
@@ -158,12 +166,12 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
     asked, answer = [], threading.Event()
 
     class Silent(StandingEngine):
-        def other_workers(self) -> list[str]:
+        def missing(self) -> list[Missing]:
             asked.append(1)
             answer.wait(600)
             return []
 
-    readiness = Readiness(ledger, store, Silent(), "tcp://10.0.0.5:8786")
+    readiness = Readiness(ledger, store, Silent())  # type: ignore[arg-type]
     try:
         for _ in range(3):
             assert [one.state for one in readiness.look(0.5) if one.check == "engine"] == ["scheduler-gone"]
@@ -176,23 +184,24 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
 
 
 def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
-    gone = states(ledger, store, StandingEngine(up=False), "tcp://10.0.0.5:8786")
-    assert list(gone) == ["scheduler-gone"] and "tcp://10.0.0.5:8786" in gone["scheduler-gone"]
-    garbage = StandingEngine(up=False, unreadable="tcp://10.0.0.5:80 does not answer as a scheduler")
-    assert states(ledger, store, garbage) == {"scheduler-unreadable": garbage.unreadable}
-    found = states(ledger, store, StandingEngine(capacity_mb=None, others=["the worker x is of factorize-0"]))
-    assert list(found) == ["other-worker", "no-workers"]
-    assert list(states(ledger, store, StandingEngine(loads=True))) == ["loading"]
+    (gone,) = DaskSolves("tcp://10.0.0.5:8786", "store", print).missing()
+    assert gone.state == "scheduler-gone" and "tcp://10.0.0.5:8786" in gone.detail
+    strangers, nobody = StandingScheduler("tcp://10.0.0.5:8786", "store", print).missing()
+    assert (strangers.state, nobody.state) == ("other-worker", "no-workers")
+    assert "tcp://10.0.0.6:1 is of factorize-0" in strangers.detail
+    (loading,) = LocalSolves(SimpleNamespace(loads=True), "store", print).missing()  # type: ignore[arg-type]
+    assert loading.state == "loading"
+    notes = [gone, strangers, nobody, loading]
+    assert states(ledger, store, StandingEngine(notes)) == {one.state: one.detail for one in notes}
 
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Settings(store=str(tmp_path / "store"))) as live:
-        monkeypatch.setattr(live.service.engine.solves, "other_workers", lambda: ["the worker x is of factorize-0"])
+        other = Missing("engine", "other-worker", "the worker x is of factorize-0")
+        monkeypatch.setattr(live.service.engine.solves, "missing", lambda: [other])
         document = live.get("/readyz").json()
         assert document["status"] == "ready" and document["missing"] == []
-        assert document["notes"] == [
-            {"check": "engine", "state": "other-worker", "detail": "the worker x is of factorize-0"}
-        ]
+        assert document["notes"] == [asdict(other)]
         (tmp_path / "store" / "store.json").unlink()
         problem = live.get("/readyz").problem(503, "unavailable")
         assert problem["detail"] == "not ready: store (store-gone)" and problem["checks"]["store"] is False

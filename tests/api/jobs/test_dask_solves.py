@@ -66,11 +66,13 @@ def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
     with answering(words) as port:
         link = DaskSolves(f"tcp://127.0.0.1:{port}", "store", lambda event: None)
         assert link.look_after()
-        assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in link.unreadable
-        assert len(link.unreadable) < 400 and "\n" not in link.unreadable
-        assert link.look_after() and link.unreadable
+        (wrong,) = link.missing()
+        assert wrong.state == "scheduler-unreadable"
+        assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in wrong.detail
+        assert len(wrong.detail) < 400 and "\n" not in wrong.detail
+        assert link.look_after() and [one.state for one in link.missing()] == ["scheduler-unreadable"]
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    assert link.look_after() and not link.up and link.unreadable == ""  # now nothing is there
+    assert link.look_after() and not link.up and [one.state for one in link.missing()] == ["scheduler-gone"]
     link.close()
     assert threads() == []
 
