@@ -9,6 +9,7 @@ without one it is solved and certified in this process, and remembered in the ca
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from factorize.api.questions.advice import advice_text, advise
 from factorize.api.questions.comparison import CompareRequest, comparison, request_for, text
 from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
-from factorize.api.terminal.progress import python_display, show_event
+from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target, label_of, written_whole
 from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
@@ -166,7 +167,7 @@ def solve(
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
-    with extras_named("a solve"), python_display(label_of(canonical), bar_of(progress)) as shown:
+    with extras_named("a solve"), display(label_of(canonical), visible=is_visible(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
             from factorize.client import load
@@ -240,10 +241,8 @@ def compare(
         fields["budgets"] = fields.pop("buffers")
     canonical = spec_of(spec, words)
     request = request_for(canonical, **fields)
-    with (
-        extras_named("a comparison"),
-        python_display(f"comparing for {label_of(canonical)}", bar_of(progress)) as shown,
-    ):
+    label = f"comparing for {label_of(canonical)}"
+    with extras_named("a comparison"), display(label, visible=is_visible(progress)) as shown:
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
 
 
@@ -302,7 +301,7 @@ def recommend(
     fields = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
     fields |= {"memory": [memory]} if isinstance(memory, int) else {}
     job = read_job(fields, kind_of(fields))
-    with extras_named("a recommendation"), python_display("comparing", bar_of(progress)) as shown:
+    with extras_named("a recommendation"), display("comparing", visible=is_visible(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
 
 
@@ -374,6 +373,8 @@ def remembered(factorization: Factorization) -> Factorization:
     return factorization
 
 
-def bar_of(progress: object) -> bool | None:
-    """Return whether a bar is drawn: None where people would see it, no where a function is told."""
-    return False if callable(progress) else None if progress is None else bool(progress)
+def is_visible(progress: object) -> bool:
+    """Return whether a bar is drawn: by default where people would see it, and not where a function is told."""
+    if progress is None:
+        return "ipykernel" in sys.modules or sys.stderr.isatty()
+    return bool(progress) and not callable(progress)

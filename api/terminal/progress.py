@@ -182,41 +182,28 @@ class NotebookBar(Display):
 
 
 @contextmanager
-def display(label: str = "", total: int | None = None) -> Iterator[Display]:
-    """Show the solves of a command on stderr while the block runs.
+def display(label: str = "", total: int | None = None, *, visible: bool = True) -> Iterator[Display]:
+    """Show solves on stderr or below a notebook's cell while the block runs.
 
     Args:
         label: of the one thing that the block does; empty where it says itself what it begins and ends.
         total: number of solves for an overall bar; None for a single solve.
+        visible: whether anything is shown. Without rich (the extra `[cli]`) a terminal gets plain lines.
     """
-    with _rich() if sys.stderr.isatty() else nullcontext() as bars:
-        shown = Bars(bars, total) if bars else Lines(total)
-        if label:
-            shown.start(label)
-        yield shown
-        if label:
-            shown.finish("")
-
-
-@contextmanager
-def python_display(label: str, wanted: bool | None) -> Iterator[Display]:
-    """Show a solve of Python while the block runs, and leave nothing behind.
-
-    Args:
-        label: what is done.
-        wanted: whether there is a bar; None for one where people would see it, in a terminal or a notebook. Without
-            rich (the extra `[cli]`) a terminal gets plain lines.
-    """
-    if wanted is False or (wanted is None and "ipykernel" not in sys.modules and not sys.stderr.isatty()):
+    if not visible:
         yield Display()
         return
-    with _rich() if find_spec("rich") and "ipykernel" not in sys.modules else nullcontext() as bars:
-        shown = Bars(bars, None) if bars else NotebookBar() if "ipykernel" in sys.modules else Lines(None)
-        shown.start(label)
+    notebook = "ipykernel" in sys.modules
+    drawn = sys.stderr.isatty() and not notebook and find_spec("rich") is not None
+    with _rich() if drawn else nullcontext() as bars:
+        shown = Bars(bars, total) if bars else NotebookBar() if notebook else Lines(total)
+        if label:
+            shown.start(label)
         try:
             yield shown
         finally:
-            shown.finish("")
+            if label:
+                shown.finish("")
 
 
 def _rich() -> RichProgress:

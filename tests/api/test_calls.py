@@ -14,8 +14,8 @@ from specs import spec_of
 
 import factorize
 from factorize import Spec
-from factorize.api.calls import ComparisonTable, compare
-from factorize.api.terminal.progress import Bars, python_display
+from factorize.api.calls import ComparisonTable, compare, is_visible
+from factorize.api.terminal.progress import Bars, display
 from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
 from factorize.solution import Progress
 
@@ -115,14 +115,14 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_a_bar_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
     monkeypatch.setenv("COLUMNS", "200")
-    with python_display("prefix", None) as bar:
+    with display("prefix", visible=is_visible(None)) as bar:
         assert isinstance(bar, Bars)
         bar.report(Progress(3, 1e-4, None, 1.0, seconds_left=3.0))
         bar._bars.refresh()
     assert "prefix" in shown.getvalue() and "iteration 3, gap 1.00e-04, about 3 s left" in shown.getvalue()
     assert shown.getvalue().endswith(CLEARED)
     before = shown.getvalue()
-    with python_display("prefix", False) as bar:
+    with display("prefix", visible=is_visible(False)) as bar:
         bar.count(1, 2, "dense")
     assert shown.getvalue() == before
 
@@ -138,7 +138,7 @@ def test_a_notebook_shows_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.display = lambda _html, display_id: Handle()  # type: ignore[attr-defined]
     for name, module in (("ipykernel", notebook), ("IPython", notebook), ("IPython.display", notebook)):
         monkeypatch.setitem(sys.modules, name, module)
-    with python_display("a < b", None) as bar:
+    with display("a < b", visible=is_visible(None)) as bar:
         bar.count(0, 4, "dense")
     assert shown == [
         '<progress max="1" value="0.000"></progress> <code>a &lt; b: 0 of 4, dense</code>',
