@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from factorize.api.settings import Settings, default_store, is_loopback, load_settings
+from factorize.api.settings import default_store, is_loopback, load_settings
 from factorize.errors import InvalidParameter
 
 ISSUER = {"issuer": "https://i", "audience": "a", "jwks_url": "https://i/jwks", "scopes": {"x": ["read"]}}
@@ -117,8 +117,3 @@ def test_a_file_with_an_unknown_field_or_no_toml(tmp_path: Path) -> None:
     (tmp_path / "factorize.toml").write_text("port 1")
     with pytest.raises(InvalidParameter, match="not TOML"):
         load_settings()
-
-
-def test_settings_do_not_change() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Settings().port = 1  # type: ignore[misc]  # that is the test

@@ -12,10 +12,9 @@ import sqlalchemy as sa
 
 from factorize.api.access import caller as tokens
 from factorize.api.access.caller import KeyQuotas, Scope, new_token, read_token
-from factorize.api.access.key_register import DAY, KeyRegister, KeyRequest
+from factorize.api.access.key_register import KeyRegister, KeyRequest
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
-from factorize.errors import NotFound
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 
@@ -52,22 +51,6 @@ def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> No
     assert register.get(token.id) == key
     assert key.quotas == KeyQuotas(open_jobs=3) and key.scopes == {Scope.READ}
     assert "sha256" not in str(key.document(0.0)) and token.secret not in str(key.document(0.0))
-
-
-def test_keys_of_one_name_are_one_owners_and_end_apart(register: KeyRegister) -> None:
-    request = KeyRequest(name="training", scopes=["read"], days=2)
-    (first, old), (second, new) = (register.create(request) for _ in range(2))
-    assert first.caller.owner == second.caller.owner == "key:training"
-    assert first.caller.actor == f"key:training/{first.id}" != second.caller.actor
-    end = first.created + 2 * DAY
-    assert first.is_opened_by(old, end - 1) and not first.is_opened_by(old, end) and first.state(end) == "expired"
-    assert not first.is_opened_by(new, first.created)
-    revoked = register.revoke(first.id)
-    assert not revoked.is_opened_by(old, first.created) and register.revoke(first.id) == revoked
-    assert register.get(second.id).is_opened_by(new, second.created)
-    assert {key.id: key.state(first.created) for key in register.keys()} == {first.id: "revoked", second.id: "active"}
-    with pytest.raises(NotFound, match="no key 000000000000"):
-        register.revoke("0" * 12)
 
 
 def test_a_restored_ledger_brings_no_revoked_key_back(tmp_path: Path) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from specs import document_of, solved
+from specs import document_of
 
-from factorize.api.commands.batch_report import COLUMNS, Item, check_path, write_report
+from factorize.api.commands.batch_report import Item
 from factorize.api.commands.batch_solving import LocalLanes, solve_all
 from factorize.api.local import choose
 from factorize.api.terminal.progress import Display
 from factorize.api.workers.worker import SOLVER
-from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
+from factorize.errors import LimitExceeded, NotFound
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
 from factorize.storage.fsck import fsck
@@ -85,36 +82,3 @@ def test_a_large_spec_is_solved_with_all_threads_and_watched(tmp_path: Path) -> 
         6: 6,
     }
     assert shown.labels == ["5"] and shown.steps[-1].phase == "store"
-
-
-def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "store")
-    manifest = store.put(solved(4, "identity"))
-    none = dict.fromkeys(("spec_digest", "digest"))
-    bad = {"label": "line 2", "state": "bad", **none, "error": {"type": "x", "detail": 'not, "this"'}}
-    good = {"label": "line 1", "state": "solved", "spec_digest": "a", "digest": manifest["digest"], "error": None}
-    rows = [(good, manifest), (bad, None)]
-    write_report(tmp_path / "r.csv", rows)
-    write_report(tmp_path / "r.json", rows)
-    write_report(tmp_path / "empty.json", [])
-    with (tmp_path / "r.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    assert tuple(table[0]) == tuple(COLUMNS)
-    assert float(table[0]["loss"]) == manifest["certificate"]["loss"]["objective"]
-    assert float(table[0]["sensitivity"]) == manifest["certificate"]["sensitivity"]["value"]
-    assert table[0]["objective"] == '{"kind": "mean"}'
-    assert [row["error"] for row in table] == ["", 'not, "this"']
-    documents = json.loads((tmp_path / "r.json").read_text())
-    assert documents[0]["certificate"] == manifest["certificate"]
-    assert documents[1] == bad
-    assert json.loads((tmp_path / "empty.json").read_text()) == []
-
-
-def test_reports_that_cannot_be_written_are_refused_before_anything_is_solved(tmp_path: Path) -> None:
-    for path, words in (
-        (tmp_path / "r.xml", "must end in .csv or .json"),
-        (tmp_path / "no" / "r.csv", "make it first"),
-    ):
-        with pytest.raises(InvalidParameter, match=words):
-            check_path(path)
-    assert issubclass(InvalidParameter, FactorizeError)

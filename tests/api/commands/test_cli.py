@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pty
@@ -23,6 +24,7 @@ from safetensors.numpy import load_file
 from specs import spec_text
 
 from factorize import __version__
+from factorize.api.commands.batch_report import COLUMNS
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -177,6 +179,8 @@ REFUSED = [
     ("solve missing.json", "missing.json"),
     ("solve .", "."),
     ("batch missing.jsonl", "missing.jsonl"),
+    ("batch FILE --report r.xml", "must end in .csv or .json"),
+    ("batch FILE --report no/r.csv", "make it first"),
     ("spec fields colour", "no part of a spec"),
     ("verify", "one thing"),
     ("jobs list", "--service URL or FACTORIZE_SERVICE"),
@@ -527,9 +531,17 @@ def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: Comma
         spec_text(0),
     ]
     (factorize.home / "specs.jsonl").write_text("\n".join(lines))
-    done = factorize("batch", "specs.jsonl", "--output", "json")
+    done = factorize("batch", "specs.jsonl", "--output", "json", "--report", "report.json", "--report", "report.csv")
     assert done.code == 3
     items = done.json()["items"]
+    documents = json.loads((factorize.home / "report.json").read_text())
+    assert [{name: document[name] for name in items[0]} for document in documents] == items
+    with (factorize.home / "report.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert table[0].keys() == COLUMNS.keys() and table[0]["objective"] == '{"kind": "mean"}'
+    assert float(table[0]["sensitivity"]) == documents[0]["certificate"]["sensitivity"]["value"]
+    assert [row["error"] != "" for row in table] == [False, True, False, False, True, True]
+    assert table[5]["error"].startswith("/workload/n: ")
     assert [item["state"] for item in items] == ["solved", "bad", "solved", "duplicate", "failed", "bad"]
     assert items[1]["error"]["type"] == "malformed-json" and items[4]["error"]["type"] == "not-found"
     assert items[5]["error"]["errors"][0]["pointer"] == "/workload/n"

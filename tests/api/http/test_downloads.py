@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -267,14 +267,6 @@ def test_an_upload_says_its_length_before_it_is_read(live_service: LiveService) 
 
 
 def test_many_downloads_at_once_are_all_right(live_service: LiveService, sha256: str, whole: Answer) -> None:
-    bodies: list[bytes] = []
-
-    def download() -> None:
-        bodies.append(live_service.get(f"/v1/blobs/{sha256}").body)
-
-    threads = [threading.Thread(target=download) for _ in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert bodies == [whole.body] * 50
+    with ThreadPoolExecutor(50) as threads:
+        answers = list(threads.map(live_service.get, [f"/v1/blobs/{sha256}"] * 50))
+    assert [answer.body for answer in answers] == [whole.body] * 50

@@ -67,25 +67,6 @@ def test_one_winner_among_processes_that_also_race_to_create_the_database(databa
     assert [column.count("True") for column in zip(*outputs, strict=True)] == [1] * 10
 
 
-def test_the_life_of_a_job(ledger):
-    assert ledger.get(A) is None and ledger.finish(A, RESULT) is None and ledger.cancel(A) is None
-    job = claim(ledger, owner="me")
-    assert job == ledger.get(A) and ledger.claim(order())[1] is False
-    assert (job.spec, job.workload, job.memory_mb, job.seconds_limit) == (order().spec, "prefix", 100, 60.0)
-    assert (job.threads, job.owner, job.state, job.attempts, job.seq) == (2, "me", "queued", 0, 1)
-    assert job.submitted == job.updated and job.submitted.endswith("Z")
-    started = ledger.start(job)
-    assert started is not None and (started.state, started.attempts, started.seq) == ("running", 1, 2)
-    progress = {"iteration": 5, "relative_gap": 0.25, "class_gap": None, "seconds": 0.5}
-    moved = ledger.update_progress(job, progress)
-    assert moved is not None and (moved.progress, moved.seq) == (progress, 3)
-    done = ledger.finish(A, RESULT)
-    assert done is not None and (done.state, done.digest, done.seq, done.error) == ("done", RESULT, 4, None)
-    assert done.finished and done.updated > done.submitted
-    again, mine = ledger.claim(order(), stale=True)
-    assert mine and again.state == "queued" and again.digest is None, "its result is lost"
-
-
 @pytest.mark.parametrize("terminal", sorted(TERMINAL))
 def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
     job = claim(ledger)
@@ -103,38 +84,41 @@ def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
     assert ledger.get(A) == before
 
 
-@pytest.mark.parametrize("terminal", ["failed", "cancelled"])
-def test_a_failed_or_cancelled_job_is_claimed_again_and_starts_anew(ledger, terminal):
-    first = ledger.start(claim(ledger))
+def begun_anew(ledger: Ledger, job: Job, way: str) -> Job:
+    if way == "adopted":
+        again = ledger.adopt(job, "new")
+    elif way == "dead":
+        again = ledger.died(job, deaths=0)
+    else:
+        if way == "failed":
+            ledger.fail(job, {"type": "failed", "message": "no"})
+        else:
+            ledger.cancel(A)
+        again, _ = ledger.claim(replace(order(), threads=9), owner="new")
+    assert again is not None
+    return again
+
+
+@pytest.mark.parametrize("way", ["failed", "cancelled", "adopted", "dead"])
+def test_a_job_that_begins_anew_hears_nothing_more_of_its_first_start(ledger, way):
+    first = ledger.start(claim(ledger, owner="old"))
     assert first is not None
     ledger.update_progress(first, {"iteration": 1})
-    if terminal == "failed":
-        ledger.fail(first, {"type": "failed", "message": "no"})
-    else:
-        ledger.cancel(A)
-    again, mine = ledger.claim(replace(order(), threads=9))
-    assert mine and (again.state, again.attempts, again.threads) == ("queued", 0, 9)
-    assert again.error is None and again.progress is None
-    assert again.seq > first.seq and again.task != first.task
-    # What the first claim's child still has to say is about nothing any more.
-    assert ledger.fail(first, {"type": "crashed", "message": "late"}) is None
-    assert ledger.update_progress(first, {"iteration": 2}) is None
+    again = begun_anew(ledger, first, way)
+    claimed = way in ("failed", "cancelled")
+    assert (again.state, again.attempts, again.deaths) == ("queued", 0 if claimed else 1, 0)
+    assert again.owner == ("old" if way == "dead" else "new")
+    assert again.error is None and (again.progress is None) is claimed
+    assert again.seq > first.seq and (again.task == first.task) is (way == "adopted")
+    late = [
+        ledger.fail(first, {"type": "crashed", "message": "late"}),
+        ledger.died(first),
+        ledger.adopt(first, "other"),
+    ]
+    assert [*late, ledger.update_progress(first, {"iteration": 2})] == [None] * 4
     assert ledger.get(A) == again
-
-
-def test_adoption_has_one_winner_and_silences_the_old_owner(ledger):
-    old = ledger.start(claim(ledger, owner="old"))
-    assert old is not None
-    new = ledger.adopt(old, "new")
-    assert new is not None and (new.owner, new.state, new.attempts, new.task) == (
-        "new",
-        "queued",
-        1,
-        old.task,
-    )
-    assert ledger.adopt(old, "other") is None
-    assert ledger.fail(old, {"type": "crashed", "message": "late"}) is None
-    assert ledger.start(new) is not None
+    second = ledger.start(again)
+    assert second is not None and (second.attempts, second.task) == (again.attempts + 1, again.task)
 
 
 def test_leases_say_whose_owners_live(ledger):

@@ -15,12 +15,10 @@ from store_cases import factorization
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import (
     bound_per_query,
-    check_format,
     draw,
     error_curve,
     title,
 )
-from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
@@ -83,11 +81,6 @@ def test_pictures_are_written_in_the_format_of_their_name(tmp_path: Path, suffix
     draw(toeplitz(8)).savefig(path)
     starts = {".png": PNG, ".pdf": b"%PDF", ".svg": b"<?xml"}
     assert path.read_bytes().startswith(starts[suffix.lower()])
-
-
-def test_other_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match=r"picture.jpg.*\.png, \.pdf, \.svg"):
-        check_format(tmp_path / "picture.jpg")
 
 
 STRANGE: dict[str, Callable[[], Factorization]] = {

@@ -169,14 +169,6 @@ def test_who_names_a_schedule_or_an_objective_is_not_told_of_them(about: dict[st
     assert "learning rate is constant" in job(workload={"kind": "momentum", "momentum": 0.9}).notes()[0]
 
 
-def test_other_workloads_and_objectives_are_asked_for() -> None:
-    request = request_of(job(workload={"kind": "momentum", "momentum": 0.9}, objective={"kind": "max"}))
-    assert request.spec.workload.document() == {"kind": "momentum", "n": 16, "momentum": 0.9, "nesterov": False}
-    assert request.spec.objective.kind == "max" and request.spec.participation.passes == 2
-    with pytest.raises(InvalidSpec, match="momentum"):
-        request_of(job(workload={"kind": "momentum", "momentum": 2}))
-
-
 def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
     request = request_of(job(epochs=1, samplings=None))
     assert request.samplings is not None and "random_allocation" not in request.samplings
