@@ -112,8 +112,7 @@ class Soak:
         """Flip bits under a service that serves."""
         servers, cases = import_module("servers"), import_module("store_cases")
         logging.disable(logging.ERROR)  # the service says each time what it found
-        settings = import_module("factorize.api.settings").Settings(store=str(self.folder / "flips"), cache_bytes=1)
-        with servers.serving(settings) as live:
+        with servers.serving(self.folder / "flips", cache_bytes=1) as live:
             small = live.store.put(cases.factorization(2))
             large = live.store.put(cases.factorization(512, strategy=_dense(512)))
             whole = self._every_bit(live, small)

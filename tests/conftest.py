@@ -127,9 +127,7 @@ def live_service(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtu
         return
     from servers import serving
 
-    from factorize.api.settings import Settings
-
-    with serving(Settings(store=str(tmp_path_factory.mktemp("live") / "store"))) as live:
+    with serving(tmp_path_factory.mktemp("live") / "store") as live:
         yield live
 
 
@@ -138,9 +136,7 @@ def slow_service(tmp_path: Path) -> Iterator[LiveService]:
     """A service whose solves go on until `slow_service.go()`."""
     from servers import SLOW_SOLVER, serving
 
-    from factorize.api.settings import Settings
-
-    with serving(Settings(store=str(tmp_path / "store")), solver=SLOW_SOLVER) as live:
+    with serving(tmp_path / "store", solver=SLOW_SOLVER) as live:
         yield live
 
 

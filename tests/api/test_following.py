@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from patience import wait_for
 from servers import LiveService, serving
 
-from factorize.api.settings import Settings
 from factorize.api.telemetry import of_application
 from factorize.errors import MissingExtra
 
@@ -34,7 +33,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) 
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     trace.set_tracer_provider(provider)  # of the process, which has one at most
-    with serving(Settings(store=str(tmp_path_factory.mktemp("followed")))) as live:
+    with serving(tmp_path_factory.mktemp("followed")) as live:
         yield live
     provider.shutdown()
 

@@ -23,7 +23,6 @@ from factorize.api.jobs.dask_solves import DaskSolves
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.solving import LocalSolves, Missing
 from factorize.api.monitoring import Readiness
-from factorize.api.settings import Settings
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.store import Store, open_store
 
@@ -101,12 +100,6 @@ def test_tables_of_another_release(ledger: Ledger, store: Store) -> None:
     with ledger.engine.begin() as connection:
         connection.execute(sa.text("UPDATE schema_version SET version = 99"))
     assert "the release that wrote it" in states(ledger, store)["ledger-other-release"]
-
-
-def test_a_ledger_without_its_jobs(ledger: Ledger, store: Store) -> None:
-    with ledger.engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE jobs RENAME TO gone"))
-    assert "no such table: jobs" in states(ledger, store)["ledger-unreachable"]
 
 
 def test_a_ledger_that_takes_no_writes(ledger: Ledger, store: Store) -> None:
@@ -196,7 +189,7 @@ def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
 
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(Settings(store=str(tmp_path / "store"))) as live:
+    with serving(tmp_path / "store") as live:
         other = Missing("engine", "other-worker", "the worker x is of factorize-0")
         monkeypatch.setattr(live.service.engine.solves, "missing", lambda: [other])
         document = live.get("/readyz").json()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from servers import LiveService, serving
 
-from factorize.api.settings import Settings
 from factorize.checker.check import check_factor_file
 from factorize.format.manifest import check_manifest
 
@@ -28,7 +27,7 @@ MOMENTUM = {
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    with serving(Settings(store=str(tmp_path_factory.mktemp("clients") / "store"), port=0)) as running:
+    with serving(tmp_path_factory.mktemp("clients") / "store") as running:
         yield running
 
 

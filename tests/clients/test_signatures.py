@@ -16,7 +16,6 @@ from servers import serving
 
 import factorize
 from factorize.adapters.statement import PrivacyStatement
-from factorize.api.settings import Settings
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main as check
 from factorize.client import fetch
@@ -65,7 +64,7 @@ def test_python(home: Path) -> None:
     assert factorize.load(home / "f.safetensors", **keys).signature == signed
     assert factorize.load(home / "f.safetensors").signature is None
     digest = factorize.load(home / "f.safetensors").digest
-    with serving(Settings(store=str(home / "store"), port=0)) as service:
+    with serving(home / "store") as service:
         url = service.url
         with pytest.raises(BadSignature):
             fetch(digest, url=url, to=home / "g", signature=home / "r.json.sig", public_key=home / "own.pub")

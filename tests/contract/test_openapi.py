@@ -21,7 +21,6 @@ from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.app import ROUTES
 from factorize.api.http.problems import KINDS
 from factorize.api.http.schema import BODIES
-from factorize.api.settings import Settings
 from factorize.plain_data import read_union
 from factorize.spec import parse_spec
 
@@ -31,8 +30,7 @@ _WORDS = {"description", "summary", "title", "examples", "example", "operationId
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    settings = Settings(store=str(tmp_path_factory.mktemp("open") / "store"), port=0)
-    with serving(settings, solver="no_solver") as running:
+    with serving(tmp_path_factory.mktemp("open") / "store", solver="no_solver") as running:
         yield running
 
 
@@ -154,8 +152,7 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A service that asks for keys, whose solves all fail at once: what is fuzzed is the way to them."""
-    settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
-    with serving(settings, solver="no_solver") as running:
+    with serving(tmp_path_factory.mktemp("keyed") / "store", solver="no_solver", require_keys=True) as running:
         yield running
 
 

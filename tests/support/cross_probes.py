@@ -11,12 +11,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from keyed_service import Keyed, filled
-from servers import SLOW_SOLVER, serving
+from keyed_service import Keyed, filled, keyed_service
 
 from factorize.api.http.access import RouteRow
 from factorize.api.http.app import ROUTES
-from factorize.api.settings import Settings
 
 _SPEC = {"workload": {"kind": "matrix", "sha256": "@", "shape": [2, 2]}, "mechanism": {"kind": "identity"}}
 _TARGET = {"epsilon": 2.0, "delta": 1e-6}
@@ -163,5 +161,5 @@ def _counts_route(line: str) -> bool:
 
 def probes_of(folder: Path, count: int, seed: int) -> ProbeCount:
     """Start a service, and return what the probes of it have found."""
-    with serving(Settings(store=str(folder / "store"), require_keys=True), solver=SLOW_SOLVER) as live:
-        return CrossProbes(Keyed(live), seed).run(count)
+    with keyed_service(folder / "store") as keyed:
+        return CrossProbes(keyed, seed).run(count)

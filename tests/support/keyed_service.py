@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from typing import Any
 
-from servers import Answer, LiveService
+from servers import SLOW_SOLVER, Answer, LiveService, serving
 
 from factorize.api.access.caller import UNLIMITED, KeyQuotas, Scope
 from factorize.api.access.key_register import DEFAULT_DAYS, KeyRequest
@@ -33,6 +37,15 @@ class Keyed:
 
     def as_one(self, path: str) -> Answer:
         return self.ask("one", "GET", path)
+
+
+@contextmanager
+def keyed_service(
+    store: Path, *, solver: str = SLOW_SOLVER, require_keys: bool = True, **options: Any
+) -> Iterator[Keyed]:
+    """Run a service that asks for keys, if no option says otherwise."""
+    with serving(store, solver=solver, require_keys=require_keys, **options) as live:
+        yield Keyed(live)
 
 
 def filled(path: str, name: str = UNKNOWN) -> str:

@@ -149,8 +149,15 @@ def shared_pool(modules: tuple[str, str], memory_mb: int | None, processors: int
 
 
 @contextmanager
-def serving(settings: Settings, *, solver: str = SOLVER) -> Iterator[LiveService]:
-    """Run a service in a thread of this process, with workers that services of other tests use too."""
+def serving(store: Path | str, *, solver: str = SOLVER, **options: Any) -> Iterator[LiveService]:
+    """Run a service in a thread of this process, with workers that services of other tests use too.
+
+    Args:
+        store: a folder or a bucket.
+        solver: the module of its solvers.
+        options: further settings.
+    """
+    settings = Settings(store=str(store), **options)
     in_bucket = "://" in settings.store  # whose workers need the environment of the test
     pool = None if in_bucket else shared_pool((solver, PROVER), settings.capacity_mb, settings.processors)
     service = SolverService(settings, pool=pool)

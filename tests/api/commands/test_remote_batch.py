@@ -16,7 +16,6 @@ from factorize.api.commands import batch_solving
 from factorize.api.commands.batch import batch
 from factorize.api.commands.batch_report import Item
 from factorize.api.commands.batch_solving import RemoteLanes, solve_all
-from factorize.api.settings import Settings
 from factorize.api.terminal.output import OutputForm
 from factorize.client.service import Service
 from factorize.errors import ServiceError, ServiceUnreachable
@@ -29,7 +28,7 @@ def small(n: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    with serving(Settings(store=str(tmp_path_factory.mktemp("remote")))) as live:
+    with serving(tmp_path_factory.mktemp("remote")) as live:
         yield live
 
 

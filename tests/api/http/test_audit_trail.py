@@ -12,7 +12,6 @@ from servers import LiveService, serving
 
 from factorize.api.http import app
 from factorize.api.http.work_gate import WorkGate
-from factorize.api.settings import Settings
 
 SPEC = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "square_root"}}
 MATRIX = ("POST", "/v1/matrices?rows=1&columns=1", np.ones(1).tobytes(), {"Content-Type": "application/octet-stream"})
@@ -29,7 +28,7 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
 ) -> None:
     gate = WorkGate(100, 10)
     monkeypatch.setattr(app, "WorkGate", lambda *_: gate)
-    with serving(Settings(store=str(tmp_path / "store"), port=0)) as service:
+    with serving(tmp_path / "store") as service:
         asked = service.post(SPEC)
         assert asked.status == 202
         name = asked.json()["spec_digest"]
@@ -64,7 +63,7 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
 
 
 def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), audit_requests=True), solver="no_solver") as service:
+    with serving(tmp_path / "store", solver="no_solver", audit_requests=True) as service:
         read = service.get("/v1/factorizations")
         service.get("/healthz")
         (row,) = rows_of(service.folder / "jobs.sqlite")
@@ -75,7 +74,7 @@ def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store")), solver="no_solver") as service:
+    with serving(tmp_path / "store", solver="no_solver") as service:
         forbid_rows(service.folder / "jobs.sqlite")
         service.post(SPEC).problem(503, "unavailable")
         service.send(*MATRIX).problem(503, "unavailable")

@@ -21,8 +21,7 @@ SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"k
 
 @pytest.fixture(params=["stream", "redirect"])
 def service(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> Iterator[LiveService]:
-    settings = Settings(store=bucket, database=f"sqlite:///{tmp_path}/jobs.sqlite", downloads=request.param)
-    with serving(settings) as live:
+    with serving(bucket, database=f"sqlite:///{tmp_path}/jobs.sqlite", downloads=request.param) as live:
         yield live
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from command_line import CommandLine
 from servers import LiveService, serving
 
 from factorize.api.http import questions
-from factorize.api.settings import Settings
 from factorize.client import Service
 from factorize.errors import ServiceError
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
@@ -66,14 +65,10 @@ def test_one_question_is_worked_out_once_for_all_who_wait_for_it(
         return ask(kind, *rest)
 
     monkeypatch.setattr(questions, "_ask", counted)
-    with serving(Settings(store=str(tmp_path / "store"), port=0)) as live:
+    with serving(tmp_path / "store") as live:
         path = f"/v1/factorizations/{live.solve(SPEC)['digest']}/calibrations"
-        found: list[Any] = []
-        threads = [threading.Thread(target=lambda: found.append(live.send("POST", path, BINS))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: live.send("POST", path, BINS), range(4)))
     assert [answer.status for answer in found] == [200] * 4 and len({answer.body for answer in found}) == 1
     assert asked == ["calibrate"]
 

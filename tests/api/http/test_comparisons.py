@@ -11,7 +11,6 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
 
-from factorize.api.settings import Settings
 from factorize.solvers import compare
 from factorize.spec import parse_spec
 
@@ -91,7 +90,7 @@ def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:
     )
     body = json.dumps({"spec": {"workload": {"kind": "prefix", "n": 2000}}}).encode()
     with ExitStack() as stack:
-        live = stack.enter_context(serving(Settings(store=str(tmp_path))))
+        live = stack.enter_context(serving(tmp_path))
         with live.connected() as connection:
             connection.sendall(request % (len(body), body))
             received = b""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 from servers import SLOW_SOLVER, LiveService, serving
 
 from factorize.api.http import routes
-from factorize.api.jobs.job import Job
-from factorize.api.settings import Settings
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
 
@@ -87,7 +84,7 @@ def test_cancelling_ends_the_stream(slow_service: LiveService) -> None:
 
 
 def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store")), solver="no_solver") as live:
+    with serving(tmp_path / "store", solver="no_solver") as live:
         name = live.post(SPEC).json()["spec_digest"]
         *_, last = listen(live, name)
         assert (last["event"], last["data"]["error"]["type"]) == ("failed", "failed")
@@ -98,9 +95,8 @@ def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
 def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(store=str(tmp_path / "store"))
     ended = threading.Event()
-    with serving(settings, solver=SLOW_SOLVER) as live:
+    with serving(tmp_path / "store", solver=SLOW_SOLVER) as live:
         name = live.post(SPEC).json()["spec_digest"]
         events = listen(live, name)
         next(events)
@@ -110,29 +106,16 @@ def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
     assert ended.is_set()
     assert "graceful" not in caplog.text  # uvicorn would have cut the stream after its last 10 s
     (tmp_path / "store" / "go").touch()
-    with serving(settings, solver=SLOW_SOLVER) as live:
+    with serving(tmp_path / "store", solver=SLOW_SOLVER) as live:
         assert live.until(f"/v1/factorizations/{name}", lambda found: "certificate" in found)
 
 
-def test_silence_is_filled_with_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_filled_with_pings(slow_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "PING_SECONDS", 0.02)
-    job = Job("a" * 64, "{}", "prefix", 1, 1.0, state="running", seq=7, progress={"iteration": 1})
-
-    async def changes() -> AsyncGenerator[Job | None, None]:
-        yield job
-        while not heard.is_set():
-            await asyncio.sleep(0.001)
-            yield None
-
-    async def collect() -> list[bytes]:
-        frames = []
-        async for frame in routes.frames_of(changes()):
-            frames.append(frame)
-            if len(frames) == 4:
-                heard.set()
-        return frames
-
-    heard = asyncio.Event()
-    first, *pings = asyncio.run(collect())
-    assert first == b'id: 7\nevent: progress\ndata: {"iteration":1}\n\n'
-    assert len(pings) >= 3 and set(pings) == {b": ping\n\n"}
+    name = slow_service.post(SPEC).json()["spec_digest"]
+    with slow_service.connected() as connection:
+        connection.sendall(f"GET /v1/factorizations/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        heard = b""
+        while heard.count(b"\n: ping\n\n") < 3:
+            heard += connection.recv(65536)
+    assert heard.startswith(b"HTTP/1.1 200")

@@ -18,7 +18,6 @@ from patience import wait_for
 from servers import LiveService, serving
 
 from factorize.api.http import server
-from factorize.api.settings import Settings
 
 GOOD = '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"identity"}}'
 
@@ -134,20 +133,6 @@ def test_other_ids_are_not_found_and_not_repeated(live_service: LiveService, pla
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("PATCH", "/v1/factorizations/" + "0" * 64, "GET, HEAD, DELETE"),
-        ("TRACE", "/healthz", "GET"),
-        ("BREW", "/v1/matrices", "POST"),
-    ],
-)
-def test_other_methods(live_service: LiveService, method: str, path: str, allowed: str) -> None:
-    answer = live_service.send(method, path)
-    answer.problem(405, "method-not-allowed")
-    assert answer.headers["allow"] == allowed
-
-
-@pytest.mark.parametrize(
     "host",
     [
         "evil.example",
@@ -170,7 +155,7 @@ def test_loopback_names_are_known(live_service: LiveService, host: str) -> None:
 
 
 def test_a_host_of_the_settings_is_known(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), allowed_hosts=("Factors.example",))) as live:
+    with serving(tmp_path / "store", allowed_hosts=("Factors.example",)) as live:
         assert live.get("/healthz", {"Host": "factors.EXAMPLE:80"}).status == 200
         live.get("/healthz", {"Host": "other.example"}).problem(400, "unknown-host")
 
@@ -257,7 +242,7 @@ def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServ
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "RECEIVE_SECONDS", 1)
         patch.setattr(server, "STALL_SECONDS", 1)
-        with serving(Settings(store=str(tmp_path_factory.mktemp("hasty") / "store"))) as live:
+        with serving(tmp_path_factory.mktemp("hasty") / "store") as live:
             yield live
 
 
@@ -322,7 +307,7 @@ def test_one_connection_too_many_is_told_so(
 ) -> None:
     monkeypatch.setattr(server, limit, 3)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with serving(Settings(store=str(tmp_path / "store"))) as crowded:
+    with serving(tmp_path / "store") as crowded:
         with ExitStack() as idle:
             for _ in range(3):
                 idle.enter_context(crowded.connected())

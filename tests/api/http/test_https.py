@@ -33,6 +33,11 @@ def certified(folder: Path) -> tuple[Path, Path]:
     return folder / "service.crt", folder / "service.key"
 
 
+def https(certificate: Path, key: Path) -> dict[str, str]:
+    """The settings that name them."""
+    return {"https_certificate": str(certificate), "https_key": str(key)}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certified(tmp_path_factory.mktemp("certificate"))
@@ -40,9 +45,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, files: tuple[Path, Path]) -> Iterator[LiveService]:
-    store = str(tmp_path_factory.mktemp("secured") / "store")
-    settings = Settings(store=store, https_certificate=str(files[0]), https_key=str(files[1]), require_keys=True)
-    with serving(settings, solver=SLOW_SOLVER) as live:
+    store, options = tmp_path_factory.mktemp("secured") / "store", https(*files)
+    with serving(store, solver=SLOW_SOLVER, require_keys=True, **options) as live:
         yield live
 
 
@@ -96,8 +100,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeyp
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(), second.mkdir()
     (shown_first, private), (other, other_private) = certified(first), certified(second)
-    settings = Settings(store=str(tmp_path / "store"), https_certificate=str(shown_first), https_key=str(private))
-    with serving(settings, solver=SLOW_SOLVER) as live:
+    with serving(tmp_path / "store", solver=SLOW_SOLVER, **https(shown_first, private)) as live:
         host, port = live.host.rsplit(":", 1)
 
         def shown() -> str:
@@ -119,6 +122,5 @@ def test_files_that_cannot_be_used_are_named(files: tuple[Path, Path], tmp_path:
     key = load_pem_private_key(private.read_bytes(), None)
     locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
     for wrong in (certified(tmp_path)[1], locked, own):
-        settings = Settings(store=str(tmp_path / "store"), https_certificate=str(own), https_key=str(wrong))
         with pytest.raises(InvalidParameter, match="https_certificate and https_key cannot be used"):
-            server(settings)
+            server(Settings(store=str(tmp_path / "store"), **https(own, wrong)))

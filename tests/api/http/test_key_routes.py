@@ -13,21 +13,18 @@ from audit_rows import forbid_rows, rows_of
 from command_line import CommandLine
 from issuer_server import issuing
 from issuer_server import token as issued
-from keyed_service import Keyed
-from servers import serving
+from keyed_service import Keyed, keyed_service
 
 from factorize.api.access.caller import read_token
 from factorize.api.access.key_register import KeyRequest
-from factorize.api.settings import Settings
 
 KEYS = "/v1/keys"
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    settings = Settings(store=str(tmp_path_factory.mktemp("keys") / "store"), require_keys=True)
-    with serving(settings, solver="no_solver") as live:
-        yield Keyed(live)
+    with keyed_service(tmp_path_factory.mktemp("keys") / "store", solver="no_solver") as keyed:
+        yield keyed
 
 
 def lines(keyed: Keyed) -> list[dict[str, Any]]:
@@ -137,11 +134,10 @@ def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"require_keys": False}, "asks for no key"), ({"require_keys": True, "key_routes": False}, "setting key_routes")],
+    [({"require_keys": False}, "asks for no key"), ({"key_routes": False}, "setting key_routes")],
 )
 def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, bool], words: str) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), **settings), solver="no_solver") as live:
-        keyed = Keyed(live)
+    with keyed_service(tmp_path / "store", solver="no_solver", **settings) as keyed:
         made = len(keyed.register.keys())
         path = f"{KEYS}/{own_id(keyed, 'read')}"
         for method, at in (("GET", KEYS), ("POST", KEYS), ("GET", path), ("POST", f"{path}/revoke")):
@@ -155,9 +151,8 @@ def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, 
 def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
     """A token of five minutes makes no key of 90 days."""
     with issuing() as issuer:
-        asks = issuer.issuer(scopes={"mf.admin": ["admin"]})
-        with serving(Settings(store=str(tmp_path / "store"), issuers=(asks,)), solver="no_solver") as live:
-            keyed, ends = Keyed(live), int(time.time()) + 300
+        asks, ends = issuer.issuer(scopes={"mf.admin": ["admin"]}), int(time.time()) + 300
+        with keyed_service(tmp_path / "store", solver="no_solver", issuers=(asks,)) as keyed:
             admin = issued(scope="mf.admin", exp=ends)
             long = keyed.ask(admin, "POST", KEYS, {"name": "long", "days": 90}).json()
             short = keyed.ask(admin, "POST", KEYS, {"name": "short", "days": 1e-3}).json()
@@ -166,8 +161,7 @@ def test_no_key_outlives_the_token_that_makes_it(tmp_path: Path) -> None:
 
 
 def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), solver="no_solver") as live:
-        keyed = Keyed(live)
+    with keyed_service(tmp_path / "store", solver="no_solver") as keyed:
         assert keyed.ask("admin", "POST", f"{KEYS}/{own_id(keyed)}/revoke").json()["own"] is True
         another = CommandLine(tmp_path)(
             *("keys", "create", "--name", "admin", "--scopes", "admin", "--store", tmp_path / "store")
@@ -176,10 +170,9 @@ def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_pa
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), solver="no_solver") as live:
-        keyed = Keyed(live)
+    with keyed_service(tmp_path / "store", solver="no_solver") as keyed:
         before = keyed.register.keys()
-        forbid_rows(live.folder / "jobs.sqlite")
+        forbid_rows(keyed.live.folder / "jobs.sqlite")
         path = f"{KEYS}/{own_id(keyed, 'read')}"
         for at, body in ((KEYS, {"name": "t"}), (f"{path}/revoke", None)):
             answer = keyed.ask("admin", "POST", at, body)

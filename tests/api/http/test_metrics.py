@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
 
 from factorize.api.monitoring import SolveCounts
-from factorize.api.settings import Settings
 
 SPEC = '{"mechanism":{"kind":"dense"},"workload":{"kind":"prefix","n":4}}'
 
@@ -28,7 +27,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), port=0), solver="no_solver") as service:
+    with serving(tmp_path / "store", solver="no_solver") as service:
         posted = service.post(json.loads(SPEC))
         assert posted.status == 202
         name = posted.json()["spec_digest"]
@@ -45,7 +44,7 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
 
 
 def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), port=0), solver="no_solver") as service:
+    with serving(tmp_path / "store", solver="no_solver") as service:
         for path in ("/healthz", "/healthz", f"/v1/factorizations/{'a' * 64}", "/strange", "/stranger"):
             service.get(path)
         found = samples(service.get("/metrics").body.decode())

@@ -16,7 +16,6 @@ from servers import LiveService, serving
 
 from factorize.api.access.caller import read_token
 from factorize.api.access.key_register import KeyRequest
-from factorize.api.settings import Settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -144,8 +143,7 @@ def test_a_result_states_sigma_and_gives_its_file(
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
-    with serving(settings, solver="no_solver") as live:
+    with serving(tmp_path_factory.mktemp("keyed") / "store", solver="no_solver", require_keys=True) as live:
         yield live
 
 

@@ -12,7 +12,6 @@ from servers import serving
 from factorize.api.http import app
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.work_gate import WORK_KINDS, WorkGate
-from factorize.api.settings import Settings
 
 PREDICTION = {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}}
 
@@ -104,7 +103,7 @@ async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
 def test_a_service_without_places_says_when_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate: Any = WorkGate(0, 10)
     monkeypatch.setattr(app, "WorkGate", lambda *_: gate)
-    with serving(Settings(store=str(tmp_path / "store"), port=0)) as service:
+    with serving(tmp_path / "store") as service:
         for path, body in (
             ("/v1/predict", PREDICTION),
             ("/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),

@@ -15,7 +15,6 @@ from servers import LiveService, serving
 from specs import spec_of
 from store_cases import factorization, failing, flip, overwrite, path_of, recording, toeplitz
 
-from factorize.api.settings import Settings
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.encoding import json_digest
@@ -289,7 +288,7 @@ def test_an_error_at_any_call_of_a_revocation_is_named_and_can_be_tried_again(tm
 
 def test_http_answers_410_with_the_reason_at_every_address_and_solves_anew(tmp_path):
     asked = {"workload": {"kind": "prefix", "n": 6}}
-    with serving(Settings(store=str(tmp_path / "store"))) as live:
+    with serving(tmp_path / "store") as live:
         manifest = live.solve(asked)
         digest, file = manifest["digest"], manifest["files"][0]["sha256"]
         assert live.get(f"/v1/factorizations/{digest}/matrices/C").status == 200
