@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 from specs import spec_of
-from store_cases import factorization, failing, flip, path_of, recording, toeplitz
+from store_cases import factorization, flip, path_of, toeplitz
 
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
 from factorize.factor_file import cast
@@ -256,37 +256,6 @@ def test_without_locks_puts_go_on_and_nothing_is_removed(tmp_path):
     store.keep(store.put_matrix(np.array(LOWER)))
     with pytest.raises(StoreUnavailable, match="has no locks"):
         gc(store)
-
-
-def test_an_error_at_any_call_leaves_a_sound_store(tmp_path):
-    put, other = factorization(4), factorization(4, strategy=toeplitz(4))
-
-    def prepared(name: str) -> Path:
-        store = open_store(tmp_path / name)
-        store.put(put)
-        store.put(other)
-        return tmp_path / name
-
-    files = recording()
-    gc(open_store(prepared("whole"), files=files), delete=[put.digest], grace_seconds=-1)
-    for at, operation in enumerate(files.calls):
-        root = prepared(str(at))
-        try:
-            gc(open_store(root, files=failing(errno.EIO, at)), delete=[put.digest], grace_seconds=-1)
-        except (StoreUnavailable, NotFound):
-            pass
-        else:
-            assert operation in ("close", "unlink", "read", "open", "status"), operation
-        store = open_store(root)
-        report = fsck(store)
-        assert report.clean, (operation, report.findings)
-        assert store.load(other.digest).digest == other.digest
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", lambda descriptor: None)
-            if any(manifest["digest"] == put.digest for manifest in store.items()):
-                gc(store, delete=[put.digest])
-        gc(store, grace_seconds=-1)
-        assert fsck(store).clean and [m["digest"] for m in store.items()] == [other.digest]
 
 
 def test_the_command_line(tmp_path):

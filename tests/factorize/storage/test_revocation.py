@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,12 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
 from specs import spec_of
-from store_cases import factorization, failing, flip, overwrite, path_of, recording, toeplitz
+from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.encoding import json_digest
-from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
+from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError
 from factorize.factor_file import cast
 from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.storage.fsck import fsck
@@ -267,23 +266,6 @@ def test_entries_are_not_rebuilt_for_a_revoked_result(store):
             store.objects.delete(entry.key)
     fsck(store, repair=True)
     assert store.digest_of(first.spec_digest) == second.digest
-
-
-def test_an_error_at_any_call_of_a_revocation_is_named_and_can_be_tried_again(tmp_path):
-    digest = open_store(tmp_path).put(factorization(4))["digest"]
-    files = recording()
-    open_store(tmp_path, files=files)
-    opening = len(files.calls)
-    at = opening
-    while not open_store(tmp_path).revocations.sound(revocation_key(digest)) or at == opening:
-        try:
-            open_store(tmp_path, files=failing(28, at)).revoke(digest, REASON)
-        except StoreUnavailable as error:
-            assert os.strerror(28) in str(error)
-        assert not [kind for kind in kinds(open_store(tmp_path)) if kind not in ("missing", "revoked")]
-        at += 1
-    open_store(tmp_path).revoke(digest, REASON)
-    assert kinds(open_store(tmp_path)) == ["revoked"]
 
 
 def test_http_answers_410_with_the_reason_at_every_address_and_solves_anew(tmp_path):

@@ -63,7 +63,7 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def calls_of_a_put(root: Path, action: str = "put") -> list[str]:
+def calls_of(root: Path, action: str) -> list[str]:
     files = recording()
     ACTIONS[action](open_store(root, files=files))
     return files.calls
@@ -86,7 +86,7 @@ def check_and_finish(root: Path) -> None:
 
 @pytest.mark.parametrize(("number", "action"), [(errno.ENOSPC, "put"), (errno.EIO, "checked put")])
 def test_an_error_at_any_call_is_named_and_leaves_nothing_behind(tmp_path, number, action):
-    calls = calls_of_a_put(tmp_path / "whole", action)
+    calls = calls_of(tmp_path / "whole", action)
     refused = 0
     for at, operation in enumerate(calls):
         root = tmp_path / str(at)
@@ -179,20 +179,47 @@ def killed_at_every_call(action: str, folder: Path) -> int:
     return len(statuses)
 
 
-@pytest.mark.parametrize("action", ["revoke", "delete"])
-def test_a_removal_killed_at_any_call_leaves_a_sound_store(tmp_path, action):
+def check_and_finish_removal(store: Store, action: str) -> None:
+    """After any cut of a removal the other answer stands, and the same removal then succeeds."""
+    assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing"}
+    assert store.load(PUT.digest).digest == PUT.digest
+    with suppress(NotFound):
+        ACTIONS[action](store)
+    assert fsck(store).clean and store.digest_of(ANSWER.spec_digest) is None
+    assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """A folder whose `before` is a store of two answers."""
     for put in (PUT, ANSWER):
         open_store(tmp_path / "before").put(put)
+    return tmp_path
+
+
+@pytest.mark.parametrize("action", ["revoke", "delete"])
+def test_an_error_at_any_call_of_a_removal_is_named_and_leaves_a_sound_store(before, action):
+    calls = calls_of(shutil.copytree(before / "before", before / "whole"), action)
+    for at, operation in enumerate(calls):
+        root = shutil.copytree(before / "before", before / str(at))
+        try:
+            ACTIONS[action](open_store(root, files=failing(errno.EIO, at)))
+        except StoreUnavailable as error:
+            assert os.strerror(errno.EIO) in str(error)
+        except NotFound:
+            assert action == "delete", "an answer that cannot be read is none to be deleted"
+        else:
+            assert operation in ("unlink", "close", "read", "open", "status"), operation
+        check_and_finish_removal(open_store(root), action)
+
+
+@pytest.mark.parametrize("action", ["revoke", "delete"])
+def test_a_removal_killed_at_any_call_leaves_a_sound_store(before, action):
     revoked = []
-    for at in range(killed_at_every_call(action, tmp_path)):
-        store = open_store(tmp_path / str(at))
+    for at in range(killed_at_every_call(action, before)):
+        store = open_store(before / str(at))
         revoked.append(store.revocations.find(ANSWER.digest) is not None)
-        assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing"}
-        assert store.load(PUT.digest).digest == PUT.digest
-        with suppress(NotFound):
-            ACTIONS[action](store)
-        assert fsck(store).clean and store.digest_of(ANSWER.spec_digest) is None
-        assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]
+        check_and_finish_removal(store, action)
     assert revoked == sorted(revoked), "what stands goes on standing"
     assert sum(revoked) > 5 or action == "delete", "and stands before the others are searched"
 
