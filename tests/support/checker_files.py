@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -56,19 +57,10 @@ def patterns_of(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
     return min_sep_patterns(n, participation["min_sep"], participation.get("max_participations") or n)
 
 
-def fractions(array: np.ndarray) -> list[list[Fraction]]:
-    return [[Fraction(float(entry)) for entry in row] for row in array]
-
-
-def gram_in_fractions(array: np.ndarray) -> list[list[Fraction]]:
-    columns = list(zip(*fractions(array), strict=True))
-    return [[sum((a * b for a, b in zip(c, d, strict=True)), start=Fraction(0)) for d in columns] for c in columns]
-
-
 def true_squares(array: np.ndarray, participation: dict[str, Any]) -> tuple[Fraction, Fraction]:
     """Largest signed and largest absolute Gram sum over every pattern, in integers of the smallest unit."""
-    ratios = [[float(entry).as_integer_ratio() for entry in row] for row in array]
-    unit = max(denominator for row in ratios for _, denominator in row)
+    ratios = [[entry.as_integer_ratio() for entry in row] for row in array.tolist()]
+    unit = math.lcm(*(denominator for row in ratios for _, denominator in row))
     columns = list(zip(*([p * (unit // q) for p, q in row] for row in ratios), strict=True))
     gram = [[sum(a * b for a, b in zip(c, d, strict=True)) for d in columns] for c in columns]
     signed = absolute = 0

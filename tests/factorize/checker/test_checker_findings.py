@@ -93,22 +93,6 @@ def test_claims_without_evidence() -> None:
     assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
 
 
-def test_a_claim_to_have_converged() -> None:
-    manifest, tensors = parts(solved(6, tolerance=1e-6))
-    assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
-    manifest["spec"]["tolerance"] = 1e-16
-    assert any("claims to have converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
-    manifest["certificate"]["converged"] = False
-    assert check_factor_file(sealed(manifest, tensors)).supported
-    manifest, tensors = parts(solved(6, participation={"kind": "min_sep", "min_sep": 3}, tolerance=1e-6))
-    report = check_factor_file(sealed(manifest, tensors))
-    assert report.supported
-    assert any("converged: the gap" in text for text in report.checked)
-    manifest["certificate"]["class_lower_bound"] = None  # without it nobody can tell
-    report = check_factor_file(sealed(manifest, tensors))
-    assert report.supported and any("rests on the word of the solver" in text for text in report.not_checked)
-
-
 def test_stored_arrays_are_multiplied_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = {"kind": "min_sep", "min_sep": 3}
     result = solved(6, participation=apart, tolerance=1e-6).with_matrices(["C", "B", "C_inv"])

@@ -5,29 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
-from typing import Any
 
 import checker_mutations
 import numpy as np
 import pytest
-from checker_files import parts, random_result, rejected, sealed, true_squares
+from checker_files import parts, random_result, rejected, sealed
 from checker_mutations import MUTATIONS
 
 from factorize.checker.check import check_factor_file
 
 EACH = int(os.environ.get("SPOILT_FILES", "60"))  # of each kind
 TRIALS = 25
-
-
-def spoilt(
-    seed: int, structure: str = "dense", participation: dict[str, Any] | None = None, n: int | None = None
-) -> Iterator[Any]:
-    """Random valid results: generator, result, manifest and tensors."""
-    rng = np.random.default_rng(seed)
-    for _ in range(TRIALS):
-        result = random_result(rng, structure, participation, n)
-        yield rng, result, *parts(result)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -44,7 +32,9 @@ def test_what_is_true_is_accepted() -> None:
 
 
 def test_a_flipped_bit_of_the_header_is_found_or_changes_nothing() -> None:
-    for rng, _, manifest, tensors in spoilt(3):
+    rng = np.random.default_rng(3)
+    for _ in range(TRIALS):
+        manifest, tensors = parts(random_result(rng, "dense"))
         data = sealed(manifest, tensors)
         header = 8 + int.from_bytes(data[:8], "little")
         broken = bytearray(data)
@@ -52,14 +42,3 @@ def test_a_flipped_bit_of_the_header_is_found_or_changes_nothing() -> None:
         if not rejected(bytes(broken)):
             kept = json.loads(json.loads(broken[8:header])["__metadata__"]["manifest"])
             assert kept["certificate"] == manifest["certificate"] and kept["spec"] == manifest["spec"]
-
-
-def test_an_upper_bound_sold_as_exact() -> None:
-    tried = 0
-    for _, result, manifest, tensors in spoilt(17):
-        true, _ = true_squares(result.strategy.dense(), manifest["spec"]["participation"])
-        if result.certificate.sensitivity.value > 1.001 * float(true) ** 0.5:
-            tried += 1
-            manifest["certificate"]["sensitivity"]["kind"] = "exact"
-            assert rejected(sealed(manifest, tensors))
-    assert tried >= 3
