@@ -12,7 +12,6 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import TooLarge, UnsupportedProblem
-from factorize.factor_file import load
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
 from factorize.structures.tree import TreeMatrix
@@ -115,24 +114,6 @@ def test_every_participation_against_enumeration(decoder, restart):
             assert found.value**2 == pytest.approx(true, rel=1e-8), found.rule
         else:
             assert found.value**2 <= 1.4 * true  # 12 steps; s is 0 to 1.5 % above from some hundred on
-
-
-def test_files_hold_nodes_alone(tmp_path):
-    from safetensors.numpy import load_file
-
-    n = 30
-    found = tree(n, "honaker_full", restart_every=25)
-    found.save(tmp_path / "tree.safetensors")
-    stored = load_file(tmp_path / "tree.safetensors")
-    assert (
-        set(stored) == {"tree.nodes", "tree.restart", "dual.weights"}
-        and stored["tree.nodes"].shape == (6, n)
-        and stored["tree.restart"].tolist() == [25.0]
-    )
-    again = load(tmp_path / "tree.safetensors")
-    again.verify()
-    assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"
-    assert np.array_equal(again.rows("C", 0, n), found.rows("C", 0, n))
 
 
 def test_a_restart_beyond_the_end_is_refused():

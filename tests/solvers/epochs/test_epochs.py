@@ -72,23 +72,6 @@ def test_one_class_has_a_closed_form():
     assert found.certificate.loss.total_squared == pytest.approx(expected, rel=1e-8)
 
 
-def test_zero_rates_cost_next_to_nothing():
-    """A step that moves nothing leaves its class's budget to the others."""
-    rates = [1.0] * 8
-    rates[2] = rates[5] = 0.0
-    found = solved({"kind": "schedule", "n": 8, "learning_rates": rates}, "dense", 2, tolerance=1e-6)
-    assert found.certificate.converged
-    blocks = in_classes(found)
-    assert blocks[2, 0, 0] < 1e-8
-    assert blocks[1, 1, 1] < 1e-8
-
-
-def test_a_class_that_moves_nothing():
-    found = solved({"kind": "schedule", "n": 8, "learning_rates": [1.0, 0.0, 1.0, 1.0] * 2}, "dense", 2, tolerance=1e-6)
-    assert found.certificate.converged
-    assert np.allclose(np.diagonal(in_classes(found)[1]), 0.5)
-
-
 def test_a_tolerance_below_rounding_gets_an_honest_gap():
     found = solved(16, "dense", 4, tolerance=1e-17)
     assert not found.certificate.converged

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from specs import solved, spec_of
+from specs import solved
 
 from factorize.errors import SolveFailed
 from factorize.solvers.single import structured
@@ -89,16 +89,6 @@ def test_a_column_that_rounding_hides_from_the_decomposition_keeps_its_weight():
     rates = [1.0, 0.5, 1e-4, 1e-6, 1e-8, 1.0, 1.0]
     schedule = {"kind": "schedule", "n": 7, "learning_rates": rates}
     assert solved(schedule, objective={"kind": "lambda_tau", "tau": 3}).certificate.relative_gap < 1e-9
-
-
-def test_a_zero_rate_drops_its_column():
-    rates = [1.0, 0.5, 0.0, 0.25, 0.0]
-    found = solved({"kind": "schedule", "n": 5, "learning_rates": rates}, "dense")
-    strategy = found.strategy.dense()
-    assert np.allclose(strategy[:, [2, 4]], np.eye(5)[:, [2, 4]], rtol=0, atol=1e-12)
-    assert np.allclose(strategy[[2, 4]], np.eye(5)[[2, 4]], rtol=0, atol=1e-12)
-    remaining = solved(user(spec_of(found.spec.workload.document()).workload.dense()[:, [0, 1, 3]]), "dense")
-    assert found.certificate.loss.objective == pytest.approx(remaining.certificate.loss.objective, rel=1e-9)
 
 
 def test_a_tolerance_below_rounding_gets_an_honest_gap():

@@ -109,16 +109,6 @@ def test_several_participations_have_an_exact_sensitivity(workload: str, partici
         assert certificate.loss.objective <= other.loss.objective * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("bands", [1, 3, 5, 8])
-@pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART, {"kind": "fixed_epochs", "epochs": 20}])
-def test_bands_are_kept_and_their_number_only_helps(participation: Any, bands: int) -> None:
-    found, certificate = searched(asked_of("momentum", 20, participation, kind="banded_toeplitz", bands=bands))
-    assert found.strategy.bandwidth() <= bands
-    assert certificate.sensitivity.kind == "exact"
-    _, wider = searched(asked_of("momentum", 20, participation, kind="banded_toeplitz", bands=bands + 1))
-    assert wider.loss.objective <= certificate.loss.objective * (1 + 2e-9)
-
-
 def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: dict[str, dict[str, Any]]) -> None:
     asked = asked_of("prefix", 64)
     certificate = solvers.solve(asked).certificate
