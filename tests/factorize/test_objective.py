@@ -21,33 +21,11 @@ def test_published_lambda(vectors: dict[str, Any], m: int, tau: int, key: str) -
     np.testing.assert_allclose(weighed, vectors[key]["matrix"], rtol=1e-15)
 
 
-@given(st.integers(1, 20), st.integers(1, 25))
-def test_lambda_against_its_sum(m: int, tau: int) -> None:
-    """||Lambda B||^2 as Appendix B of K23 writes it: steps within a block, and from block to block."""
-    decoder = np.random.default_rng(m * 100 + tau).normal(size=(m, 4))
-    b = np.vstack([np.zeros(4), decoder])
-    steps = sum(
-        np.sum((b[t] - b[t // tau * tau]) ** 2) / tau if t % tau else np.sum((b[t] - b[t - tau]) ** 2)
-        for t in range(1, m + 1)
-    )
-    weighed = LambdaTau(kind="lambda_tau", tau=tau).weigh(decoder)
-    assert np.sum(weighed**2) == pytest.approx(steps, rel=1e-12)
-
-
 def test_noise_sums_of_the_square_root(vectors: dict[str, Any]) -> None:
     column = np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, 6)])
     decoder = np.array([[column[i - j] if i >= j else 0.0 for j in range(6)] for i in range(6)])
     weighed = LambdaTau(kind="lambda_tau", tau=2).weigh(decoder)
     assert np.sum(weighed**2) == pytest.approx(vectors["M.noise_sums.sqrt.T6.tau2"]["lambda_obj"], rel=1e-12)
-
-
-def test_the_other_objectives() -> None:
-    errors = np.array([1.0, 4.0, 3.0])
-    assert Mean().of_row_errors(errors) == pytest.approx(8 / 3)
-    assert MaxError(kind="max").of_row_errors(errors) == 4.0
-    weighted = Weighted(kind="weighted", weights=[0, 1, 2])
-    assert weighted.of_row_errors(errors) == 10.0
-    np.testing.assert_allclose(np.sum(weighted.weigh(np.diag(np.sqrt(errors))) ** 2), 10.0)
 
 
 @given(st.integers(1, 14), st.integers(1, 16))

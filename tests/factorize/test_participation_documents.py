@@ -56,22 +56,6 @@ def test_canonical_forms(given: dict[str, Any], n: int | None, fits: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "n", "most"),
-    [
-        (SINGLE, 9, 1),
-        (EPOCHS, 12, 3),
-        (SEPARATED, 4, 1),
-        (SEPARATED, 5, 2),
-        (SEPARATED, 100, 2),
-        ({**SEPARATED, "max_participations": None}, 8, 2),
-        ({**SEPARATED, "max_participations": None}, 9, 3),
-    ],
-)
-def test_how_often_one_user_takes_part(given: dict[str, Any], n: int, most: int) -> None:
-    assert read_participation(given).spread(n).most == most
-
-
-@pytest.mark.parametrize(
     ("given", "gaps", "most", "said"),
     [
         (SINGLE, [], 0, None),

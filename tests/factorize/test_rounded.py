@@ -34,6 +34,12 @@ SPECS: list[dict[str, Any]] = [
     {"workload": {"kind": "prefix", "n": 24}, "participation": {"kind": "min_sep", "min_sep": 6}, "tolerance": 1e-6},
     {"workload": {"kind": "momentum", "n": 24, "momentum": 0.9}, "mechanism": {"kind": "square_root"}},
     {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "buffered_linear", "buffers": 2}, "tolerance": 0.1},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "participation": {"kind": "fixed_epochs", "epochs": 4},
+        "mechanism": {"kind": "buffered_linear", "buffers": 2},
+        "tolerance": 0.1,
+    },
     {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "blt", "buffers": 2}},
     {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "tree", "decoder": "online"}},
     {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root", "normalization": "columns"}},

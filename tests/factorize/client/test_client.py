@@ -474,13 +474,6 @@ class TestFactors:
         first = factors.noise(noise, 5, seed=1).next()
         assert first.shape == (5,) and first.dtype == np.float32
 
-    def test_calibration_of_another_factorization(self, server, dense, tmp_path):
-        other = make(32)
-        server.add(tmp_path, other)
-        foreign = Factors.connect(other.digest, url=server.url).calibrate(PrivacyTarget(mu=1.0))
-        with pytest.raises(InvalidParameter, match="its own calibrate"):
-            Factors.connect(dense.digest, url=server.url).noise(foreign, 5, seed=1)
-
 
 class TestLiveService:
     """The same client against the service of this project."""

@@ -107,20 +107,6 @@ class TestAddition:
         assert generator.step == 0
 
 
-class TestReplay:
-    @pytest.mark.parametrize("memory", [0, 1 << 28])
-    @pytest.mark.parametrize("at", [0, 1, 16, N - 1, N])
-    def test_restart_from_a_checkpoint(self, rows, calibration, at, memory):
-        whole = draw(rows, calibration, shape=(3, 5))
-        first = NoiseGenerator(rows, calibration, (3, 5), seed=7, memory_bytes=memory)
-        for step in range(at):
-            assert np.array_equal(first.next(), whole[step])
-        second = NoiseGenerator(rows, calibration, (3, 5), seed=7)
-        second.load_state_dict(first.state_dict())
-        assert second.step == at
-        assert np.array_equal(np.array(list(second)).reshape(-1, 3, 5), whole[at:])
-
-
 class TestRefusals:
     def test_more_than_n_steps(self, rows, calibration):
         generator = NoiseGenerator(rows, calibration, 3, seed=1)

@@ -55,15 +55,6 @@ def test_something_else_is_no_factorization() -> None:
         certified({"digest": "0" * 64})
 
 
-def test_factors_whose_file_was_replaced_are_not_opened(tmp_path: Path) -> None:
-    path = tmp_path / "factors.safetensors"
-    path.write_bytes(FILES[0].read_bytes())
-    factors = load(path)
-    path.write_bytes(FILES[1].read_bytes())
-    with pytest.raises(CorruptObject, match="now holds"):
-        factors.opened()
-
-
 def test_factors_of_a_manifest_without_a_claim_are_refused() -> None:
     """Which claims are none stands in test_description.py."""
     manifest = load(FILES[0]).manifest

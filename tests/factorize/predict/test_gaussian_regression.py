@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inverses import Noising
 
 from factorize.predict import ask
 from factorize.predict.asymptotic import limiting_sensitivity_squared
@@ -78,19 +79,6 @@ def test_small_rates_forget_the_inputs_and_large_ones_do_not_settle() -> None:
     one = 2 / 3  # x / (2 (1 - x)) = 1 for one eigenvalue 1
     near, nearer = (ask(question([1.0], one - gap)).value for gap in (1e-3, 1e-6))
     assert nearer > 500 * near
-
-
-class Noising:
-    """A C^-1 in memory."""
-
-    def __init__(self, matrix: np.ndarray) -> None:
-        self.matrix = matrix
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        return self.matrix[start:stop]
-
-    def shape(self, name: str) -> tuple[int, int]:
-        return self.matrix.shape
 
 
 def enumerated(asked: dict[str, Any], noising: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from specs import spec_of
-from structure_cases import strategies
+from structure_cases import exact, strategies
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
 from factorize.certificate.sensitivity import sensitivity_of
@@ -54,6 +54,7 @@ def test_products_are_those_of_the_dense_matrix(
         monkeypatch.delattr("factorize.structures.kernels.engine", raising=False)
         monkeypatch.setitem(sys.modules, "factorize.structures.kernels.engine", None)
     inverse = matrix.inverse_rows(0, N)
+    np.testing.assert_allclose(dense, exact(matrix).astype(np.float64), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(inverse @ dense, np.eye(N), atol=1e-12)
     np.testing.assert_allclose(matrix.right_solve(block), block @ inverse, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(matrix.left_multiply(block), block @ dense, rtol=1e-11, atol=1e-12)

@@ -7,16 +7,12 @@ import pytest
 import redrawn_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
-from specs import spec_of
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError
-from factorize.factor_file import cast, load
-from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.solution import Outcome, Solution
 from factorize.structures.redrawn import RedrawnMatrix
 
 SHAPES = st.tuples(st.integers(1, 14), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31))
@@ -70,17 +66,3 @@ class TestSensitivity:
         matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), np.array([[1.0, 1.0], [0.0, 1.0]]), 1)
         found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=2))
         assert found.kind == "exact" and found.value**2 == pytest.approx(5, rel=1e-13)
-
-
-def asked(n: int, epochs: int = 4):
-    return spec_of(n, {"kind": "buffered_linear", "buffers": 3}, epochs).canonical()
-
-
-class TestFiles:
-    def test_in_fewer_bits_it_is_certified_anew(self, tmp_path):
-        solution = Solution(cases.likely(24), Outcome.CONVERGED, 1)
-        made = Factorization.from_solution(asked(24), solution, solver={"mechanism": "buffered_linear"})
-        cast(made, "float32").save(tmp_path / "f.safetensors")
-        found = load(tmp_path / "f.safetensors")
-        assert found.strategy.lag == 6 and found.certificate.sensitivity != made.certificate.sensitivity
-        assert found.verify().sensitivity == found.certificate.sensitivity
