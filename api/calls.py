@@ -172,7 +172,9 @@ def solve(
         if service is not None:
             from factorize.client import load
 
-            factorization = load(canonical, url=service, progress=lambda event: show_event(shown, event)).opened()
+            factors = load(canonical, url=service, progress=lambda event: show_event(shown, event))
+            own = [part for part in canonical.user_matrices().values() if part.bound]
+            factorization = factors.opened(matrices={str(part.sha256): part.array for part in own})
         elif store is not None:  # as `factorize solve` does
             from factorize.api.local import obtain
             from factorize.storage.store import open_store

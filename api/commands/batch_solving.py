@@ -26,8 +26,6 @@ from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
 from factorize.format.manifest import check_manifest
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from factorize.api.commands.batch_report import Item
     from factorize.api.terminal.progress import Display
     from factorize.spec import Spec
@@ -126,9 +124,6 @@ class RemoteLanes:
 
     def _work(self, spec: Spec) -> Outcome:
         began, service = time.monotonic(), self._service
-        for part in spec.user_matrices().values():
-            if part.bound:
-                service.patiently(partial(upload, service, part.array))
         answer, seconds = service.patiently(partial(service.post, spec)), 0.0
         if "certificate" not in answer:
             answer = service.wait(answer["spec_digest"])
@@ -183,17 +178,3 @@ def solve_all(specs: Iterable[tuple[Item, Spec]], lanes: LocalLanes | RemoteLane
         for future, item in running.items():  # what was stored before the end
             if future.done() and not future.cancelled() and future.exception() is None:
                 ended(item, *future.result())
-
-
-def upload(service: Service, array: np.ndarray) -> dict[str, Any]:
-    """Give a service a matrix that specs name by its sha256.
-
-    Raises:
-        ServiceError: it is refused.
-        ServiceUnreachable: nothing answered.
-    """
-    data = array.astype("<f8", order="C").tobytes()
-    path = f"/v1/matrices?rows={array.shape[0]}&columns={array.shape[1]}"
-    headers = {"Content-Type": "application/octet-stream"}
-    with service.connection.send("POST", path, body=data, headers=headers) as reply:
-        return reply.document()

@@ -127,7 +127,9 @@ def comparison(
             if event.kind == "progress":
                 report(event.data["done"], event.data["total"], event.data["mechanism"])
 
-        return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=hear)
+        answering = Service(service)
+        answering.send_matrices(request.spec)
+        return answering.compare(request.document() | {"spec": request.spec.document()}, progress=hear)
     from factorize.privacy import PrivacyTarget
     from factorize.solvers.comparing.compare import Sampling, compare
 

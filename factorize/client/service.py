@@ -31,7 +31,10 @@ class Documented(Protocol):
     """A spec that writes itself as plain data (`factorize.Spec`)."""
 
     def document(self) -> dict[str, Any]:
-        """Return the plain JSON form."""
+        """Return the plain JSON form, which names matrices by their sha256."""
+
+    def user_matrices(self) -> Mapping[str, Any]:
+        """Return the parts that are matrices of the user's own."""
 
 
 SpecSource = str | bytes | Mapping[str, Any] | Documented
@@ -68,7 +71,7 @@ class Service:
         self._pause, self._patience, self._sleep = pause, patience, sleep
 
     def post(self, spec: SpecSource) -> dict[str, Any]:
-        """Ask for a factorization.
+        """Ask for a factorization; the numbers of a `factorize.Spec` are sent first.
 
         Returns:
             The manifest (it has a `certificate`) if the service has it, else the job document.
@@ -77,7 +80,24 @@ class Service:
             ServiceError: the spec is refused; `problem` names the field.
             ServiceUnreachable: nothing answered.
         """
+        if isinstance(spec, Documented):
+            self.send_matrices(spec)
         return self._call("POST", PATH, spec_bytes(spec))
+
+    def send_matrices(self, spec: Documented) -> None:
+        """Give the service the numbers of a spec, whose JSON form names them by sha256; it takes the scope `upload`.
+
+        Raises:
+            ServiceError: they are refused.
+            ServiceUnreachable: nothing answered.
+        """
+        headers = {"Content-Type": "application/octet-stream"}
+        for part in spec.user_matrices().values():
+            if part.bound:
+                rows, columns = part.array.shape
+                path, data = f"/v1/matrices?rows={rows}&columns={columns}", part.array.astype("<f8").tobytes()
+                with self.connection.send("POST", path, body=data, headers=headers) as reply:
+                    reply.document()
 
     def status(self, digest: str) -> dict[str, Any]:
         """Return the manifest or the job document of a digest or spec digest.

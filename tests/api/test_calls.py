@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from servers import LiveService
 from specs import spec_of
 
 import factorize
@@ -99,6 +100,13 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found._repr_html_().startswith("<pre>") and list(found) == [row]
     with pytest.raises(InvalidSpec, match="epsilon and delta come together"):
         compare("prefix", n=8, epsilon=2.0)
+
+
+def test_a_service_solves_and_compares_for_an_array(live_service: LiveService) -> None:
+    own = np.array([[2.0, 0.0], [1.0, 3.0]])
+    answer = factorize.solve(own, mechanism="identity", service=live_service.url)
+    assert np.array_equal(answer.rows("B", 0, 2), own)
+    assert "identity" in {row["mechanism"] for row in compare(2.0 * own, service=live_service.url)}
 
 
 CLEARED = "\r\x1b[2K\x1b[?25h\r"
