@@ -59,29 +59,6 @@ class Poles:
     upper: float
     delta: float
 
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Evaluate ``r`` at ``x > 0``, elementwise."""
-        values: NDArray[np.float64] = (self.weights / (np.asarray(x)[..., None] + self.nodes)).sum(axis=-1)
-        return values
-
-    def refute(self) -> None:
-        """Evaluate ``sqrt(x) r(x)`` inside and outside the interval and compare with ``delta``.
-
-        A sample proves nothing, ``delta`` is proven above; it catches nodes and weights that are not what they claim.
-
-        Raises:
-            FloatingPointError: if ``delta`` is violated by more than the rounding of the evaluation.
-        """
-        reach = math.log(self.upper / self.lower)
-        x = self.lower * np.exp(np.linspace(-1.0, reach + 1.0, 8 * self.nodes.size + 17))
-        error = np.sqrt(x) * self(x) - 1.0
-        inside = (x >= self.lower) & (x <= self.upper)
-        worst = max(float(np.abs(error[inside]).max()), float(error.max()))
-        if worst > self.delta + (self.nodes.size + 8) * UNIT:
-            raise FloatingPointError(
-                f"the poles err by {worst:.1e} where delta={self.delta:.1e} was promised; compute them anew"
-            )
-
 
 def zolotarev(lower: float, upper: float, *, error: float, multiple: int = 1) -> Poles:
     """Return the best partial fraction for ``x ** -0.5`` on an interval that contains ``[lower, upper]``.

@@ -105,9 +105,9 @@ def solve_bidiagonal(problem: Problem, report: Reporter) -> Solution:
     ascent = maximise(two_sided, tolerance=_SAFETY * problem.tolerance, report=report)
     best = ascent.best
     poles = two_sided.poles(best.u, best.v, max(1e-15, 1e-2 * _SAFETY * problem.tolerance))
-    factor = streaming_factor(two_sided.columns(best.u), best.v, poles)
+    factor = streaming_factor(two_sided.columns(best.u).generators(best.v, poles))
     # Columns whose constraint is not tight stay below 1: raising them could raise a row of B.
-    strategy = factor.dense() * np.sqrt(best.x / best.x.max())
+    strategy = factor * np.sqrt(best.x / best.x.max())
     return Solution(
         strategy=problem.with_unit_sensitivity(merged.embed(strategy)),
         outcome=ascent.outcome,

@@ -1,4 +1,4 @@
-"""The optimal strategy as a recurrence with finitely many buffers, and as a dense matrix.
+"""The optimal strategy from a recurrence with finitely many buffers, as a dense matrix.
 
 The optimum of single participation is a sum over poles, so below the diagonal it factors through m states:
 
@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.poles import Poles
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
 _BLOCK = 64  # rows of a product
@@ -45,79 +43,8 @@ class Generators:
     outputs: Array
 
 
-class StreamableWorkload(Protocol):
-    """A workload whose optimum factors through few states."""
-
-    def generators(self, v: Array, poles: Poles) -> Generators:
-        """Generators of ``X = sum_j w_j (L + t_j V)^-1``."""
-
-
-@dataclass(frozen=True)
-class StreamingFactor:
-    """Lower-triangular C with buffers: diagonal and generators below it.
-
-    Attributes:
-        diagonal: C[i, i], shape (n,).
-        transition: shape (n, poles, s, s).
-        inputs: shape (n, poles, s).
-        outputs: shape (n, poles, s).
-    """
-
-    diagonal: Array
-    transition: Array
-    inputs: Array
-    outputs: Array
-
-    def tensors(self) -> dict[str, Array]:
-        """The tensors of the structure "buffered" (one state per pole) or "state_space" of the public contract."""
-        n = self.diagonal.size
-        named = {"diagonal": self.diagonal}
-        if self.transition.shape[-1] == 1:
-            named["decay"] = self.transition.reshape(n, -1)
-        else:
-            named["transition"] = self.transition
-        return {**named, "input": self.inputs.reshape(n, -1), "output": self.outputs.reshape(n, -1)}
-
-    def dense(self) -> Array:
-        """C as an array of shape (n, n): all blocks on its diagonal together, then a product for each row of blocks."""
-        n, count, s = self.inputs.shape
-        transition, inputs, outputs = (self._in_blocks(a) for a in (self.transition, self.inputs, self.outputs))
-        blocks, m = len(inputs), count * s
-        inner, states = np.zeros((blocks, _BLOCK, _BLOCK)), np.zeros((blocks, count, s, _BLOCK))
-        across, rows = np.tile(np.eye(s), (blocks, count, 1, 1)), np.empty((blocks, _BLOCK, m))
-        for i in range(_BLOCK):  # the states that columns of the block have after row i, and rows by those before it
-            read = outputs[:, i].reshape(blocks, 1, m)
-            states[..., :i] = _times(transition[:, i], states[..., :i])
-            inner[:, i, :i] = (read @ states.reshape(blocks, m, _BLOCK)[..., :i])[:, 0]
-            states[..., i] = inputs[:, i]
-            across = _times(transition[:, i], across)
-            rows[:, i] = _times(outputs[:, i, :, None, :], across).reshape(blocks, m)
-        c, carried = np.zeros((n, n)), np.empty((count, s, n))
-        for block, first in enumerate(range(0, n, _BLOCK)):
-            last = min(first + _BLOCK, n)
-            before, size = carried[..., :first], last - first
-            c[first:last, :first] = rows[block, :size] @ carried.reshape(m, n)[:, :first]
-            c[first:last, first:last] = inner[block, :size, :size]
-            before[:] = _times(across[block], before)
-            carried[..., first:last] = states[block, ..., :size]
-        c[np.diag_indices(n)] = self.diagonal
-        return c
-
-    def _in_blocks(self, array: Array) -> Array:
-        """Steps by blocks, shape (blocks, steps of a block, ...), zeros after the last."""
-        n = len(array)
-        padded = np.zeros((-(-n // _BLOCK) * _BLOCK, *array.shape[1:]))
-        padded[:n] = array
-        return padded.reshape(-1, _BLOCK, *array.shape[1:])
-
-
-def streaming_factor(structure: StreamableWorkload, v: Array, poles: Poles) -> StreamingFactor:
-    """Return C with ``C^T C`` proportional, column by column, to ``X = sum_j w_j (L + t_j V)^-1``.
-
-    Args:
-        structure: the workload.
-        v: dual weights, shape (n,).
-        poles: poles and weights; their number (times the states per pole) is the number of buffers.
+def streaming_factor(x: Generators) -> Array:
+    """Return C with ``C^T C`` proportional, column by column, to X, shape (n, n).
 
     Returns:
         The factor, its columns scaled to a norm of ``1 - 2^-40`` up to rounding.
@@ -125,15 +52,43 @@ def streaming_factor(structure: StreamableWorkload, v: Array, poles: Poles) -> S
     Raises:
         FloatingPointError: if rounding makes a pivot ``delta^2`` non-positive.
     """
-    x = structure.generators(v, poles)
     diagonal, outputs = _riccati(x)
     scale = (1.0 - _MARGIN) / np.sqrt((x.inputs * x.outputs).sum(axis=(1, 2)))
-    return StreamingFactor(
-        diagonal * scale,
-        x.transition,
-        x.inputs * scale[:, None, None],
-        outputs,
-    )
+    return _dense(diagonal * scale, Generators(x.transition, x.inputs * scale[:, None, None], outputs))
+
+
+def _dense(diagonal: Array, below: Generators) -> Array:
+    """C of its diagonal and what is below: all blocks on its diagonal together, then a product for each row of them."""
+    n, count, s = below.inputs.shape
+    transition, inputs, outputs = (_in_blocks(a) for a in (below.transition, below.inputs, below.outputs))
+    blocks, m = len(inputs), count * s
+    inner, states = np.zeros((blocks, _BLOCK, _BLOCK)), np.zeros((blocks, count, s, _BLOCK))
+    across, rows = np.tile(np.eye(s), (blocks, count, 1, 1)), np.empty((blocks, _BLOCK, m))
+    for i in range(_BLOCK):  # the states that columns of the block have after row i, and rows by those before it
+        read = outputs[:, i].reshape(blocks, 1, m)
+        states[..., :i] = _times(transition[:, i], states[..., :i])
+        inner[:, i, :i] = (read @ states.reshape(blocks, m, _BLOCK)[..., :i])[:, 0]
+        states[..., i] = inputs[:, i]
+        across = _times(transition[:, i], across)
+        rows[:, i] = _times(outputs[:, i, :, None, :], across).reshape(blocks, m)
+    c, carried = np.zeros((n, n)), np.empty((count, s, n))
+    for block, first in enumerate(range(0, n, _BLOCK)):
+        last = min(first + _BLOCK, n)
+        before, size = carried[..., :first], last - first
+        c[first:last, :first] = rows[block, :size] @ carried.reshape(m, n)[:, :first]
+        c[first:last, first:last] = inner[block, :size, :size]
+        before[:] = _times(across[block], before)
+        carried[..., first:last] = states[block, ..., :size]
+    c[np.diag_indices(n)] = diagonal
+    return c
+
+
+def _in_blocks(array: Array) -> Array:
+    """Steps by blocks, shape (blocks, steps of a block, ...), zeros after the last."""
+    n = len(array)
+    padded = np.zeros((-(-n // _BLOCK) * _BLOCK, *array.shape[1:]))
+    padded[:n] = array
+    return padded.reshape(-1, _BLOCK, *array.shape[1:])
 
 
 def _times(left: Array, right: Array) -> Array:

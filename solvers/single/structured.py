@@ -147,7 +147,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         raise SolveFailed("the weighted workload has no banded inverse")
     try:
         optimum = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
-        whole = streaming_factor(structure, optimum.best.v, optimum.best.poles).dense()
+        whole = streaming_factor(structure.generators(optimum.best.v, optimum.best.poles))
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
             return dense.solve(problem, progress)
