@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.mechanisms import (
     AntiPgd,
+    BandedInverseFractionalRoot,
     BandedInverseSquareRoot,
     BandedSquareRoot,
     BandedToeplitz,
@@ -36,6 +38,9 @@ from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
 
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
+_INVERSE = (BandedInverseSquareRoot, BandedInverseFractionalRoot, LambdaCgd)
+_PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
+_EVALUATIONS = 60  # of a parameter that is tuned
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
 _LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of the loss
@@ -67,21 +72,21 @@ def refuse_bands(spec: Spec) -> str | None:
     return None
 
 
-PASSES = 400.0
-"""Multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure."""
-
-
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: series of length n, or n x n arrays where the certificate needs the decoder whole."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    tuned = 60 if getattr(spec.mechanism, "nu", 0.0) == "tune" else 1
+    tries = _EVALUATIONS if is_tuned(spec) else 1
     if needs_decoder(spec):
-        needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
-        return refuse_beyond_dense(needed, n, m)
+        return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * 2.0 * n * n * m), n, m)
     entries, work = recursion_cost(spec)
-    if isinstance(spec.mechanism, BandedInverseSquareRoot):
-        work += PASSES * float(n) * spec.mechanism.bands
-    return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work)
+    if isinstance(spec.mechanism, _INVERSE):
+        work += _PASSES * float(n) * getattr(spec.mechanism, "bands", 2)
+    return estimate_of(entries=40.0 * n + entries, multiplications=tries * (500.0 * n + work))
+
+
+def is_tuned(spec: Spec) -> bool:
+    """Return whether the spec leaves the parameter of its formula to be chosen."""
+    return "tune" in (getattr(spec.mechanism, name, None) for name in ("nu", "gamma", "correlation"))
 
 
 def needs_decoder(spec: Spec) -> bool:
@@ -111,15 +116,23 @@ def recursion_cost(spec: Spec) -> tuple[float, float]:
 
 def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the nu-Toeplitz strategy for the given nu, or for the nu of the smallest loss."""
-    mechanism = problem.spec.mechanism
+    mechanism, n = problem.spec.mechanism, problem.n
     assert isinstance(mechanism, NuToeplitz)
-    nu = tune(problem) if isinstance(mechanism.nu, str) else mechanism.nu
-    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, nu), problem.n), progress)
+    report, nu = Reporter(progress), mechanism.nu
+    if isinstance(nu, str):
+        nu = tuned(
+            problem,
+            _GRID,
+            lambda nu: ToeplitzMatrix(strategy_coefficients(n, nu), n),
+            lambda workload, nu: series_product(workload, noising_coefficients(n, nu)),
+            report,
+        )
+    return finished(problem, ToeplitzMatrix(strategy_coefficients(n, nu), n), report)
 
 
 def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square root of the prefix sum: nu = 0."""
-    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), progress)
+    return finished(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), Reporter(progress))
 
 
 def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -127,7 +140,7 @@ def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> So
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedSquareRoot)
     column = root_coefficients(workload_series(problem)[: mechanism.bands])
-    return _finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), progress)
+    return finished(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), Reporter(progress))
 
 
 def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -141,7 +154,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     root = root_coefficients(workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
     noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
-    return _finish(problem, strategy_of_noising(noising, problem.n), progress)
+    return finished(problem, strategy_of_noising(noising, problem.n), Reporter(progress))
 
 
 def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
@@ -184,68 +197,78 @@ def root_coefficients(series: np.ndarray) -> np.ndarray:
 
 
 def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
-    """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24).
-
-    It is a buffered Toeplitz matrix with one buffer, and stored as that.
-    """
+    """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24)."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, AntiPgd)
-    kept = np.array([1.0 - (mechanism.damping or 0.0)])
-    Reporter(progress)(1, None)
-    return Solution(BltMatrix(kept, kept, problem.n), Outcome.CLOSED_FORM, 1)
+    return finished(problem, powers(1.0 - (mechanism.damping or 0.0), problem.n), Reporter(progress))
+
+
+def powers(kept: float, n: int) -> Matrix:
+    """Return C with coefficients kept^t: a buffered Toeplitz matrix with one buffer, and stored as that."""
+    return BltMatrix(np.array([kept + 0.0]), np.array([kept + 0.0]), n)
 
 
 def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C = I: independent noise."""
-    return _finish(problem, ToeplitzMatrix(np.ones(1), problem.n), progress)
+    return finished(problem, ToeplitzMatrix(np.ones(1), problem.n), Reporter(progress))
 
 
-def tune(problem: Problem) -> float:
-    """Return the nu in {0} and [1e-9, 0.9] with the smallest loss.
-
-    The loss is the objective itself, sens(C)^2 times the error, for the problem's workload and participation.
-    """
-    return lowest(_loss_of_nu(problem), _GRID)
-
-
-def lowest(loss: Callable[[float], float], grid: np.ndarray) -> float:
+def tuned(
+    problem: Problem,
+    grid: np.ndarray,
+    strategy: Callable[[float], Matrix],
+    decoder: Callable[[np.ndarray, float], np.ndarray],
+    report: Reporter,
+) -> float:
     """Return the parameter of the smallest loss: 0, or by a bounded search around the best point of a grid.
 
+    The loss is the objective itself, sens(C)^2 times the error, for the problem's workload and participation.
+
     Args:
-        loss: of a parameter.
+        problem: what is solved.
         grid: positive and ascending.
+        strategy: C of a parameter.
+        decoder: the first column of A C^-1 of that of A, shape (n,), and a parameter.
+        report: told each parameter that is tried.
     """
     from scipy.optimize import minimize_scalar
 
-    best = int(np.argmin([loss(parameter) for parameter in grid]))
+    loss, tried = _loss_of(problem, strategy, decoder), count(1)
+
+    def of(parameter: float) -> float:
+        report(next(tried), None)
+        return loss(parameter)
+
+    best = int(np.argmin([of(parameter) for parameter in grid]))
     minimum = minimize_scalar(
-        lambda logarithm: loss(math.exp(logarithm)),
+        lambda logarithm: of(math.exp(logarithm)),
         bounds=(math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)])),
         method="bounded",
         options={"xatol": _LOG_ACCURACY},
     )
-    return min((0.0, float(grid[best]), math.exp(float(minimum.x))), key=loss)
+    return min((0.0, float(grid[best]), math.exp(float(minimum.x))), key=of)
 
 
-def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
-    """Return the loss as a function of nu: O(n log n) where decoder rows nest, else by the whole decoder."""
-    workload, n = problem.workload.coefficients, problem.n
-    if workload is None or needs_decoder(problem.spec):
+def _loss_of(
+    problem: Problem, strategy: Callable[[float], Matrix], decoder: Callable[[np.ndarray, float], np.ndarray]
+) -> Callable[[float], float]:
+    """Return the loss of a parameter: by the decoder's column where its rows nest, else as certified."""
+    workload, objective = problem.workload.coefficients, problem.objective
+    if workload is None or not objective.by_row_errors(problem.workload.m) or needs_decoder(problem.spec):
         own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
-        return lambda nu: plain_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
+        return lambda parameter: plain_loss(own, normalised(own, strategy(parameter)))
 
-    def loss(nu: float) -> float:
-        sensitivity = sensitivity_of(ToeplitzMatrix(strategy_coefficients(n, nu), n), problem.participation)
-        decoder = series_product(workload, noising_coefficients(n, nu))
-        return sensitivity.value**2 * problem.objective.of_row_errors(np.cumsum(decoder**2))
+    def loss(parameter: float) -> float:
+        sensitivity = sensitivity_of(strategy(parameter), problem.participation)
+        return sensitivity.value**2 * objective.of_row_errors(np.cumsum(decoder(workload, parameter) ** 2))
 
     return loss
 
 
-def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Solution:
-    strategy = normalised(problem.spec, matrix)
-    Reporter(progress)(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1)
+def finished(problem: Problem, matrix: Matrix, report: Reporter) -> Solution:
+    """Return the answer of a formula, with the columns that the spec asks for."""
+    report(1, None)
+    return Solution(normalised(problem.spec, matrix), Outcome.CLOSED_FORM, 1)
 
 
 def normalised(spec: Spec, matrix: Matrix) -> Matrix:

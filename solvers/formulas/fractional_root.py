@@ -11,37 +11,33 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.mechanisms import BandedInverseFractionalRoot, LambdaCgd
-from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solution import ProgressCallback, Solution
+from factorize.solvers.formulas.closed_form import estimate as estimate
 from factorize.solvers.formulas.closed_form import (
-    PASSES,
-    lowest,
-    needs_decoder,
-    normalised,
-    recursion_cost,
+    finished,
+    is_tuned,
+    powers,
     refuse_bands,
     strategy_of_noising,
+    tuned,
     workload_series,
 )
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, plain_loss
+from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 
 _GRID = np.concatenate([np.geomspace(1e-6, 0.1, 11), np.arange(0.2, 1.0, 0.1), [1.0]])
 """Of 1 - parameter: the best one approaches 1 as n grows and as the bands get fewer."""
-_EVALUATIONS = 60
 LONGEST_POWER = 1 << 14
 """Diagonals of the power of a workload other than prefix sums, which take a quadratic recursion."""
 
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
-    if _tuned(spec) and spec.optimize_for is not None and (refusal := refuse_weights(spec)) is not None:
+    if is_tuned(spec) and spec.optimize_for is not None and (refusal := refuse_weights(spec)) is not None:
         return refusal
     if not isinstance(spec.mechanism, BandedInverseFractionalRoot):
         return None
@@ -54,66 +50,49 @@ def supports(spec: Spec) -> str | None:
     return refusal
 
 
-def estimate(spec: Spec) -> Estimate:
-    """Return the cost: of a formula once, or for each parameter that is tried."""
-    n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    tries = _EVALUATIONS if _tuned(spec) else 1
-    if needs_decoder(spec):
-        return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * 2.0 * n * n * m), n, m)
-    entries, work = recursion_cost(spec)
-    bands = getattr(spec.mechanism, "bands", 2)
-    return estimate_of(
-        entries=40.0 * n + entries, multiplications=tries * (500.0 * n + work + PASSES * float(n) * bands)
-    )
-
-
-def _tuned(spec: Spec) -> bool:
-    return "tune" in (getattr(spec.mechanism, "gamma", None), getattr(spec.mechanism, "correlation", None))
-
-
 def solve_fractional_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C by the first `bands` coefficients of a(x)^(-gamma), for the given gamma or that of the smallest loss."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedInverseFractionalRoot)
     series = workload_series(problem)[: mechanism.bands]
-
-    def noising(gamma: float) -> Array:
-        return negative_power(series, gamma)
-
-    report = Reporter(progress)
-    gamma = mechanism.gamma
-    if isinstance(gamma, str):
-        gamma = _best(problem, noising, lambda g: _strategy(noising(g), problem.n), report)
-    report(1, None)
-    strategy = normalised(problem.spec, _strategy(noising(gamma), problem.n))
-    return Solution(strategy, Outcome.CLOSED_FORM, 1)
-
-
-def _strategy(noising: Array, n: int) -> Matrix:
-    """Return C; by one buffer where C^-1 has two diagonals, so that powers of 1 are seen not to rise."""
-    second = -float(noising[1]) if len(noising) > 1 else 0.0
-    if not noising[2:].any() and 0 <= second <= 1:
-        return _powers(second, n)
-    return strategy_of_noising(noising, n)
-
-
-def _powers(kept: float, n: int) -> Matrix:
-    """Return C with coefficients kept^t: a buffered Toeplitz matrix with one buffer, and stored as that."""
-    return BltMatrix(np.array([kept + 0.0]), np.array([kept + 0.0]), n)
+    return _solution(problem, mechanism.gamma, lambda gamma: negative_power(series, gamma), progress)
 
 
 def solve_lambda_cgd(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C with coefficients correlation^t, for the given correlation or that of the smallest loss."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, LambdaCgd)
+    return _solution(problem, mechanism.correlation, lambda kept: np.array([1.0, -kept])[: problem.n], progress)
+
+
+def _solution(
+    problem: Problem, parameter: float | str, noising: Callable[[float], Array], progress: ProgressCallback
+) -> Solution:
+    """Return C of a parameter, or of the best one in [0, 1], from the column of its inverse."""
+
+    def decoder(workload: Array, rest: float) -> Array:
+        from scipy.signal import lfilter
+
+        return np.asarray(lfilter(noising(1.0 - rest), [1.0], workload))
+
     report = Reporter(progress)
-    kept = mechanism.correlation
-    if isinstance(kept, str):
-        kept = _best(
-            problem, lambda part: np.array([1.0, -part])[: problem.n], lambda part: _powers(part, problem.n), report
+    if isinstance(parameter, str):
+        parameter = 1.0 - tuned(
+            problem,
+            _GRID,
+            lambda rest: _strategy(noising(1.0 - rest), problem.n),
+            decoder,
+            report,
         )
-    report(1, None)
-    return Solution(_powers(kept, problem.n), Outcome.CLOSED_FORM, 1)
+    return finished(problem, _strategy(noising(parameter), problem.n), report)
+
+
+def _strategy(noising: Array, n: int) -> Matrix:
+    """Return C; by one buffer where C^-1 has two diagonals, so that powers of 1 are seen not to rise."""
+    second = -float(noising[1]) if len(noising) > 1 else 0.0
+    if not noising[2:].any() and 0 <= second <= 1:
+        return powers(second, n)
+    return strategy_of_noising(noising, n)
 
 
 def negative_power(series: Array, gamma: float) -> Array:
@@ -138,37 +117,3 @@ def negative_power(series: Array, gamma: float) -> Array:
         s = np.arange(1, t + 1)
         coefficients[t] = -(((gamma - 1.0) * s + t) * ratios[1 : t + 1]) @ coefficients[t - 1 :: -1] / t
     return coefficients + 0.0
-
-
-def _best(
-    problem: Problem, noising: Callable[[float], Array], strategy: Callable[[float], Matrix], report: Reporter
-) -> float:
-    """Return the parameter in [0, 1] of the smallest loss."""
-    loss, tried = _loss(problem, noising, strategy), 0
-
-    def of_rest(rest: float) -> float:
-        nonlocal tried
-        tried += 1
-        report(tried, None)
-        return loss(1.0 - rest)
-
-    return 1.0 - lowest(of_rest, _GRID)
-
-
-def _loss(
-    problem: Problem, noising: Callable[[float], Array], strategy: Callable[[float], Matrix]
-) -> Callable[[float], float]:
-    """Return the objective as a function of the parameter: O(n bands) where decoder rows nest, else as certified."""
-    from scipy.signal import lfilter
-
-    series = problem.workload.coefficients
-    if series is None or not problem.objective.by_row_errors(problem.workload.m) or needs_decoder(problem.spec):
-        own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
-        return lambda parameter: plain_loss(own, normalised(own, strategy(parameter)))
-
-    def loss(parameter: float) -> float:
-        sensitivity = sensitivity_of(strategy(parameter), problem.participation)
-        decoder = lfilter(noising(parameter), [1.0], series)
-        return sensitivity.value**2 * problem.objective.of_row_errors(np.cumsum(decoder**2))
-
-    return loss
