@@ -37,7 +37,7 @@ from factorize.workloads.state_space import StateSpace
 Coefficients = tuple[Array, Array, Array, Array]
 
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
-_UPWARD_STEPS, _DOWNWARD_STEPS = 8, 12  # of the power method at either end of the spectrum
+_UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # of the power method at either end of the spectrum, from the last vectors
 _UPWARD_MARGIN, _DOWNWARD_MARGIN = 1.2, 2.0
 _LARGEST_CONDITION = 1e26  # of M: what singular values below 1e-13 of the largest add is below rounding
 _LEAST_WEIGHT = 1e-14
