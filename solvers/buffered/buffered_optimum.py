@@ -48,6 +48,7 @@ _SPACING = 4.0  # of the splines, in units of log i
 _STEPS = 640
 _WINDOW, _ENOUGH = 40, 0.001  # so many steps that gain less than this part of the value are the last
 _DUAL_ACCURACY = 1e-9
+_WITHIN = 0.5  # of the tolerance, where the search ends: the certified bound is a little lower
 
 
 def buffers_of(spec: Spec) -> int:
@@ -185,12 +186,14 @@ def optimise(
     if before is not None and loss.value(before.end.best.z) < value:
         z = before.end.best.z
     first = Iterate(z, *loss(z))
-    function, at = (loss, first) if before is None else (before.loss, before.end.best)
-    hessian = differences(function, at, lambda: report(1, first.value))
+    hessian = None
+    if first.value > _WITHIN * tolerance:
+        function, at = (loss, first) if before is None else (before.loss, before.end.best)
+        hessian = differences(function, at, lambda: report(1, first.value))
     end = descend(
         loss.certified,
         first,
-        tolerance=tolerance,
+        tolerance=_WITHIN * tolerance,
         enough=_ENOUGH,
         window=_WINDOW,
         most=_STEPS,

@@ -45,7 +45,7 @@ def descend(
     Args:
         function: value and gradient.
         first: where to start, with a finite value.
-        tolerance: a window of steps that gains less is the last.
+        tolerance: a value at which the descent ends; and a window of steps that gains less is the last.
         enough: the same as a part of the value.
         window: steps over which the gain is judged.
         most: steps.
@@ -53,7 +53,7 @@ def descend(
         hessian: near the start, shape (size, size); the gradients' scale serves if it is left out.
     """
     search = _Descent(function, tolerance, enough, window, _Pairs if hessian is None else partial(_Whole, hessian))
-    return run(search, first, enough=-math.inf, most=most + 1, report=report)
+    return run(search, first, enough=tolerance, most=most + 1, report=report)
 
 
 def differences(function: Function, at: Iterate, alive: Callable[[], None]) -> Array:

@@ -44,6 +44,12 @@ def test_descent_without_a_hessian_ends_at_the_same_minimum() -> None:
     np.testing.assert_allclose(descent(None, np.zeros(6)).best.z, MINIMUM, atol=1e-3)
 
 
+def test_descent_from_a_value_that_is_small_enough_takes_no_step() -> None:
+    first = Iterate(MINIMUM, *valley(MINIMUM))
+    end = descend(valley, first, tolerance=1.0, enough=0.0, window=5, most=400, report=lambda *_: None)
+    assert end.outcome is Outcome.CONVERGED and end.best is first and end.steps == 1
+
+
 def test_descent_stays_within_the_domain() -> None:
     edge = MINIMUM + 0.04  # sums to 3.99
     assert math.isinf(valley(edge + 0.01)[0])
