@@ -131,7 +131,7 @@ def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Repor
 
 
 @dataclass(frozen=True)
-class BufferedFound:
+class BufferedOptimum:
     """The end of an optimisation.
 
     Attributes:
@@ -153,7 +153,7 @@ def optimise(
     report: Reporter,
     *,
     intervals: int | None = None,
-) -> BufferedFound:
+) -> BufferedOptimum:
     """Return profiles whose loss is stationary, for a workload with (W A)^-1 of diagonal p and subdiagonal -q.
 
     Args:
@@ -200,7 +200,7 @@ def optimise(
         report=report,
         hessian=hessian,
     )
-    return BufferedFound(loss, end, optimum)
+    return BufferedOptimum(loss, end, optimum)
 
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:

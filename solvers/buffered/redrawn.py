@@ -131,7 +131,7 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
     return buffers, epochs - 1 if redraws is None else redraws
 
 
-class RedrawnFound(NamedTuple):
+class RedrawnOptimum(NamedTuple):
     """Where a search ended.
 
     Attributes:
@@ -157,7 +157,7 @@ def search(
     redraws: int,
     tolerance: float,
     report: Reporter,
-) -> RedrawnFound:
+) -> RedrawnOptimum:
     """Return the inverse of a strategy whose loss no longer falls by much.
 
     Args:
@@ -243,7 +243,7 @@ def _descend(
     most: int,
     tolerance: float,
     report: Reporter,
-) -> RedrawnFound:
+) -> RedrawnOptimum:
     from factorize.solvers.methods.quasi_newton import descend
     from factorize.solvers.methods.search import Iterate
 
@@ -251,7 +251,7 @@ def _descend(
     best, value = z, loss.value(z)
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
         if value <= tolerance:
-            return RedrawnFound(loss.scaled(best), value, steps, True, optimum)
+            return RedrawnOptimum(loss.scaled(best), value, steps, True, optimum)
         loss.kink = kink * loss.share(z)
         end = descend(
             loss,
@@ -267,7 +267,7 @@ def _descend(
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)
-    return RedrawnFound(loss.scaled(best), value, steps, finished, optimum)
+    return RedrawnOptimum(loss.scaled(best), value, steps, finished, optimum)
 
 
 def _per_gradient(n: int, epochs: int, buffers: int) -> float:
