@@ -20,7 +20,7 @@ from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.merging import Merged, merge
-from factorize.solvers.single.recovery import ql_factor
+from factorize.solvers.single.recovery import RIDGES, best_of, filled, row_losses
 from factorize.solvers.single.two_sided import Pair, maximise
 from factorize.spec import Spec
 from factorize.workloads import Workload
@@ -30,7 +30,6 @@ _SMALLEST_STRUCTURED = 128  # below, decompositions are as fast, and compiled co
 _SAFETY = 0.4  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 _NEGLIGIBLE = 1e-13  # of the largest singular value: what lies below is left out of the loss that a step estimates
 _NODE_STEP, _TAIL_BELOW, _TAIL_ABOVE = 1.2, -7.0, 2.0  # of log tau; beyond the ends lies a thousandth of Phi
-_RIDGES = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
 def own(spec: Spec) -> bool:
@@ -206,25 +205,19 @@ class _Target:
         Raises:
             SolveFailed: no candidate could be inverted.
         """
-        found, lowest = None, np.inf
-        for candidate in self._candidates(best):
-            strategy = ql_factor(candidate)
-            loss = _largest_row(self.matrix, strategy)
-            if loss < lowest:
-                found, lowest = strategy, loss
-            if lowest <= best.value**2 * (1 + 0.5 * tolerance):
-                break
-        if found is None:
-            raise SolveFailed("no invertible strategy was found in double precision")
-        return found, lowest
+        return best_of(
+            self._candidates(best),
+            lambda strategy: float(row_losses(self.matrix, strategy).max()),
+            best.value**2 * (1 + 0.5 * tolerance),
+        )
 
     def _candidates(self, best: Pair) -> Iterator[np.ndarray]:
         _, s, right = np.linalg.svd(np.sqrt(best.u)[:, None] * self.matrix * np.sqrt(best.v), full_matrices=False)
         root = np.sqrt(s / s.sum())[:, None] * right / np.sqrt(best.v)
         x = np.einsum("ai,ai->i", root, root)
-        for ridge in _RIDGES:
-            for top in (np.maximum(x, 1.0), np.full(len(x), x.max())):
-                yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
+        for ridge in RIDGES:
+            for top in (np.maximum(x, 1.0), x.max()):
+                yield filled(root, x, top, ridge)
 
 
 def _curvature(left: np.ndarray, s: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -244,15 +237,3 @@ def _curvature(left: np.ndarray, s: np.ndarray, right: np.ndarray) -> np.ndarray
     total[m:, :m] *= -1
 
     return total
-
-
-def _largest_row(target: np.ndarray, strategy: np.ndarray) -> float:
-    """Return max_i ||(T C^-1)[i, :]||^2, or infinity where C cannot be inverted in double precision."""
-    from scipy.linalg import solve_triangular
-
-    if (np.diagonal(strategy) <= 0).any():
-        return float("inf")
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        decoder = solve_triangular(strategy, target.T, trans="T", lower=True, check_finite=False)
-        loss = float(np.einsum("ai,ai->i", decoder, decoder).max())
-    return loss if np.isfinite(loss) else float("inf")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from factorize.errors import SolveFailed
 from factorize.solvers.single.ascent import Iterate, singular
 
 _RANK = 1e-13  # of the largest singular value: below that one is as good as zero
-_RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+RIDGES = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
 def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
@@ -24,13 +25,30 @@ def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
     Raises:
         SolveFailed: no candidate could be inverted, or the singular values did not converge.
     """
+    enough = at.lower * (1 + 0.5 * tolerance)
+    return best_of(_candidates(at), partial(loss_of, at.target), enough)
+
+
+def best_of(
+    roots: Iterator[np.ndarray], loss: Callable[[np.ndarray], float], enough: float
+) -> tuple[np.ndarray, float]:
+    """Return the strategy of the smallest loss, shape (n, n), and its loss, by the QL factors of some matrices.
+
+    Args:
+        roots: with the Gram matrices to try, the best bet first.
+        loss: of a strategy, infinite where it cannot be inverted.
+        enough: a loss that is small enough to try no further.
+
+    Raises:
+        SolveFailed: no candidate could be inverted.
+    """
     best, lowest = None, np.inf
-    for candidate in _candidates(at):
-        strategy = ql_factor(candidate)
-        loss = loss_of(at.target, strategy)
-        if loss < lowest:
-            best, lowest = strategy, loss
-        if lowest <= at.lower * (1 + 0.5 * tolerance):
+    for root in roots:
+        strategy = ql_factor(root)
+        value = loss(strategy)
+        if value < lowest:
+            best, lowest = strategy, value
+        if lowest <= enough:
             break
     if best is None:
         raise SolveFailed(
@@ -44,9 +62,14 @@ def _candidates(at: Iterate) -> Iterator[np.ndarray]:
     yield np.sqrt(at.s)[:, None] * at.q.T / np.sqrt(at.v)
     root = _root_of_rank(at)
     x = np.einsum("ai,ai->i", root, root)
-    for ridge in _RIDGES:
+    for ridge in RIDGES[1:]:
         for top in (x.max(), np.maximum(x, 1.0)):
-            yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
+            yield filled(root, x, top, ridge)
+
+
+def filled(root: np.ndarray, x: np.ndarray, top: np.ndarray | float, ridge: float) -> np.ndarray:
+    """Return a root of X with its diagonal x divided by `top`, then filled up to 1, with a ridge."""
+    return np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
 
 
 def _root_of_rank(at: Iterate) -> np.ndarray:
@@ -83,11 +106,16 @@ def triangle(matrix: np.ndarray) -> np.ndarray:
 
 def loss_of(target: np.ndarray, strategy: np.ndarray) -> float:
     """Return ||T C^-1||_F^2, or infinity where C cannot be inverted in double precision."""
+    return float(row_losses(target, strategy).sum())
+
+
+def row_losses(target: np.ndarray, strategy: np.ndarray) -> np.ndarray:
+    """Return the squared norms of the rows of T C^-1, or infinity where C cannot be inverted in double precision."""
     from scipy.linalg import solve_triangular
 
     if (np.diagonal(strategy) <= 0).any():
-        return float("inf")
+        return np.array([np.inf])
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         decoder = solve_triangular(strategy, target.T, trans="T", lower=True, check_finite=False)
-        loss = float(np.vdot(decoder, decoder))
-    return loss if np.isfinite(loss) else float("inf")
+        losses = np.einsum("ai,ai->i", decoder, decoder)
+    return np.where(np.isfinite(losses), losses, np.inf)
