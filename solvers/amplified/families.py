@@ -173,7 +173,7 @@ class BufferedTaps(Family):
 
     def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
         """By the chain rule through the column."""
-        return SeriesLoss.of(self.parameters, ToeplitzLoss(self.n, self.error, sensitivity))(variables)
+        return SeriesLoss(self.parameters, ToeplitzLoss(self.n, self.error, sensitivity))(variables)
 
 
 def _power(exponent: float, damping: float, terms: int) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.toeplitz.gradients import ErrorForm, LeadingPattern, ToeplitzLoss
+from factorize.solvers.toeplitz.gradients import ToeplitzLoss
 
 _BLOCK = 1024
 
@@ -15,23 +15,11 @@ class SeriesLoss:
     """log(sensitivity^2 error) in the variables of `Alternating`, O(n (buffers + log n)) per evaluation.
 
     Args:
-        buffers: number of decays.
-        n: number of steps.
-        error: of the decoder.
-        sensitivity: of the column; with several participations exact, since the coefficients then fall.
+        parameters: what the variables stand for; the coefficients fall unless its end is free.
+        loss: of a column.
     """
 
-    def __init__(self, buffers: int, n: int, error: ErrorForm, sensitivity: LeadingPattern) -> None:
-        self._set(Alternating(buffers, free_end=sensitivity.count == 1), ToeplitzLoss(n, error, sensitivity))
-
-    @classmethod
-    def of(cls, parameters: Alternating, loss: ToeplitzLoss) -> SeriesLoss:
-        """Return it for any loss of a column."""
-        made = cls.__new__(cls)
-        made._set(parameters, loss)
-        return made
-
-    def _set(self, parameters: Alternating, loss: ToeplitzLoss) -> None:
+    def __init__(self, parameters: Alternating, loss: ToeplitzLoss) -> None:
         self.parameters, self.loss = parameters, loss
         self._exponents = np.arange(1.0, loss.n - 1)
 

@@ -9,13 +9,13 @@ from factorize.objective import MaxError, Mean
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
-from factorize.solvers.blt.parameters import BltPoint
+from factorize.solvers.blt.parameters import Alternating, BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.problem import Problem, Reporter, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
-from factorize.solvers.toeplitz.gradients import LeadingPattern
+from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.blt import BltMatrix
@@ -115,7 +115,8 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
         mean = isinstance(problem.objective, Mean)
         return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count)
     pattern = LeadingPattern(separation, count, problem.n)
-    return SeriesLoss(buffers, problem.n, toeplitz.error_form(problem), pattern)
+    loss = ToeplitzLoss(problem.n, toeplitz.error_form(problem), pattern)
+    return SeriesLoss(Alternating(buffers, free_end=count == 1), loss)
 
 
 def _is_closed(spec: Spec) -> bool:

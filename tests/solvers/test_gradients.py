@@ -13,6 +13,7 @@ from factorize.solvers.amplified.families import AllTaps, BufferedTaps, InverseT
 from factorize.solvers.banded import banded_optimum
 from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.buffered.loss import BufferedLoss
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
@@ -124,7 +125,8 @@ def blt() -> Iterator[Case]:
         at[-1] = -1.0 - abs(at[-1])  # an inverse that does not grow, where its last decay is free
         yield ClosedLoss(buffers, n, mean=mean, separation=separation, count=count), at
         weights = np.arange(n, 0, -1) / n if mean else np.ones(n)
-        yield SeriesLoss(buffers, n, ToeplitzError(np.ones(n), weights), LeadingPattern(separation, count, n)), at
+        loss = ToeplitzLoss(n, ToeplitzError(np.ones(n), weights), LeadingPattern(separation, count, n))
+        yield SeriesLoss(Alternating(buffers, free_end=count == 1), loss), at
 
 
 def amplified() -> Iterator[Case]:
