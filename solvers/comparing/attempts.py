@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,14 +67,13 @@ def _plain(mechanism: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
 
 
-def distinct(mechanisms: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each mechanism once."""
-    seen = []
-    for mechanism in mechanisms:
-        plain = _plain(mechanism)
-        if plain not in seen:
-            seen.append(plain)
-            yield mechanism
+def distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return the attempts without those that repeat an earlier one."""
+    kept: list[Attempt] = []
+    for attempt in attempts:
+        if not any(attempt.repeats(other) for other in kept):
+            kept.append(attempt)
+    return kept
 
 
 def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:

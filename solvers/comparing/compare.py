@@ -8,8 +8,9 @@ not fit is listed with the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,11 +179,7 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        candidates = [mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget)]
-        if "cyclic_poisson" in self.rows.samplings:
-            candidates += fewer_bands(self.spec, self.budgets[-1])
-        attempts = [Attempt(mechanism) for mechanism in distinct(iter(candidates))]
-        attempts += [Attempt(mechanism, sampling) for mechanism, sampling in self._optimised()]
+        attempts = distinct([*self._candidates(), *self._optimised()])
         plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
@@ -201,14 +198,20 @@ class _Run:
                 plans.append(fits)
         return plans
 
-    def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
-        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        if "balls_in_bins" in self.rows.samplings:
-            pairs = [pair for budget in self.budgets for pair in optimised(self.spec, budget, self.rows.privacy)]
+    def _candidates(self) -> Iterator[Attempt]:
+        """Yield what is optimised for no sampling."""
+        for budget in self.budgets:
+            yield from map(Attempt, mechanisms(self.spec, budget))
+        if "cyclic_poisson" in self.rows.samplings:
+            yield from map(Attempt, fewer_bands(self.spec, self.budgets[-1]))
+
+    def _optimised(self) -> Iterator[Attempt]:
+        """Yield what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
         if self.own.sampling is not None and self.own.mechanism.kind != "auto":
-            pairs.insert(0, (self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document()))
-        return _once(pairs)
+            yield Attempt(self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document())
+        if "balls_in_bins" in self.rows.samplings:
+            for budget in self.budgets:
+                yield from starmap(Attempt, optimised(self.spec, budget, self.rows.privacy))
 
     def _table(self, plans: list[Attempt], workers: int) -> Comparison:
         """Put together what was found, in the order of the plans, whichever ended first."""
@@ -356,13 +359,6 @@ class _Run:
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
         plan.solved = Solved(factorization, row) if self.rows.samplings or kept else None
         return factorization
-
-
-def _once(
-    pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return each pair once, in their order."""
-    return [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]
 
 
 def _nu(factorization: Factorization) -> float | None:
