@@ -7,8 +7,6 @@ and where that is slow Newton's method (block_newton.py). Each iterate also give
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from factorize.errors import SolveFailed
@@ -49,28 +47,6 @@ _OF_A_DECOMPOSITION = 20.0  # multiplications, times n^3
 _NEWTON_STEPS = 8.0  # about
 
 
-class Effort(NamedTuple):
-    """What a search may take.
-
-    Attributes:
-        most_steps: after which it ends.
-        largest_system: unknowns up to which Newton's method takes over.
-    """
-
-    most_steps: int = _MOST_STEPS
-    largest_system: int = block_newton.LARGEST_SYSTEM
-
-    @classmethod
-    def within(cls, multiplications: float, n: int) -> Effort:
-        """Return the effort that takes about so many multiplications, but some steps in any case."""
-        steps = int(multiplications / (_OF_A_DECOMPOSITION * n**3))
-        unknowns = int((3 * multiplications / _NEWTON_STEPS) ** (1 / 3))
-        return cls(min(max(2 * _PATIENCE, steps), _MOST_STEPS), min(unknowns, block_newton.LARGEST_SYSTEM))
-
-
-_ALL = Effort()
-
-
 def own(spec: Spec) -> bool:
     """Return whether a spec has fixed epochs and an objective that a fixed target expresses."""
     return spec.participation.periodic and refuse_objective(spec) is None
@@ -109,17 +85,25 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport, work: fl
         report: told the gap after each step.
         work: multiplications after which what is found is returned.
     """
-    return _optimise(problem, accuracy, report, Effort.within(work, problem.n))[0].dual.factors
+    steps = int(work / (_OF_A_DECOMPOSITION * problem.n**3))
+    unknowns = int((3 * work / _NEWTON_STEPS) ** (1 / 3))
+    search, _ = _optimise(problem, accuracy, report, most_steps=max(2 * _PATIENCE, steps), largest_system=unknowns)
+    return search.dual.factors
 
 
 def _optimise(
-    problem: Problem, tolerance: float, report: StepReport, effort: Effort = _ALL
+    problem: Problem,
+    tolerance: float,
+    report: StepReport,
+    *,
+    most_steps: int = _MOST_STEPS,
+    largest_system: int = block_newton.LARGEST_SYSTEM,
 ) -> tuple[DecompositionSearch, End[BlockIterate]]:
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
-    search = DecompositionSearch(first, effort.largest_system, _LAST_CENTRING * tolerance)
-    end = run(search, first, enough=_SAFETY * tolerance, most=effort.most_steps, stall=_STALL, report=report)
+    search = DecompositionSearch(first, min(largest_system, block_newton.LARGEST_SYSTEM), _LAST_CENTRING * tolerance)
+    end = run(search, first, enough=_SAFETY * tolerance, most=min(most_steps, _MOST_STEPS), stall=_STALL, report=report)
     return search, end
 
 
