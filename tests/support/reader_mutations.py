@@ -34,8 +34,8 @@ from factorize.format.manifest import ENDLESS
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48
 """Rows that are compared of strategies without end."""
-BESIDE = "is not the one that C and the workload define"
-NO_SPEC = ("InvalidSpec", "does not hash to its spec digest")
+OF_NO_NOISE = ("is not the one that C and the workload define", "InvalidSpec", "does not hash to its spec digest")
+"""Refusals of what noise is not made from: loading compares C_inv and B to 1e-9, and knows what C is good for."""
 NAMES = ("", "C", "C.", "C_inv", "B", "D", "C.row_scale", "C.column_scale", "C.coefficients", "C.x", "dual.C", "dual.",
          "dual.weights", "dual.x", "tree.nodes", "tree.x", "C.tree.nodes", "C..", "c", "C_inv.", "C.theta")  # fmt: skip
 STRUCTURES = ("dense", "toeplitz", "banded_toeplitz", "banded", "buffered", "state_space", "tree", "blt", "redrawn",
@@ -207,12 +207,9 @@ def judge(original: Original, what: str, data: bytes, folder: Path) -> Verdict:
         except FactorizeError as error:
             found[name] = f"{type(error).__name__}: {error}"
     readings = {name: reading for name, reading in found.items() if isinstance(reading, Reading)}
-    if isinstance(found["whole"], str) and BESIDE in found["whole"] and "light" in readings:
-        # Noise is not made from them. Loading compares them to 1e-9, the exact checker says how far they are from C's.
-        return Verdict(what, False, judge(original, what, without_derived(data), folder).disagreement)
-    if isinstance(found["whole"], str) and any(word in found["whole"] for word in NO_SPEC) and "light" in readings:
-        rest = with_purpose_of(original, data)
-        if rest != data:  # the client makes noise without knowing what C is good for: the rest has to read alike
+    if isinstance(found["whole"], str) and any(word in found["whole"] for word in OF_NO_NOISE) and "light" in readings:
+        rest = of_noise(original, data)  # what the client looks at has to read alike
+        if rest != data:
             return Verdict(what, False, judge(original, what, rest, folder).disagreement)
     exact = proved_exactly(data)
     sound = exact or (bool(readings) and proved(path))
@@ -222,23 +219,16 @@ def judge(original: Original, what: str, data: bytes, folder: Path) -> Verdict:
 READERS = {"whole": read_whole, "light": read_light}
 
 
-def without_derived(data: bytes) -> bytes:
-    """The same file without its C_inv and B, which noise is not made from."""
-    container = Container(data)
-    manifest = json.loads(container.manifest_text)
-    manifest["matrices"] = {"C": manifest["matrices"]["C"]}
-    named = [*manifest["matrices"]["C"]["tensors"], *(manifest["dual"] or {"tensors": []})["tensors"]]
-    return sealed(manifest, {name: container.read(name) for name in named})
-
-
-def with_purpose_of(original: Original, data: bytes) -> bytes:
-    """The same file with the original's spec but for n and the participation, which alone say what noise is for."""
+def of_noise(original: Original, data: bytes) -> bytes:
+    """The same file with what noise is made from and for: without C_inv and B, with the original's spec but for n and participation."""
     container = Container(data)
     manifest = json.loads(container.manifest_text)
     given, workload = manifest["spec"], dict(original.manifest["spec"]["workload"])
     workload |= {size: given["workload"][size] for size in ("n", "shape") if size in workload}
     manifest["spec"] = original.manifest["spec"] | {"workload": workload, "participation": given["participation"]}
-    return sealed(manifest, {name: container.read(name) for name in container.names})
+    manifest["matrices"] = {"C": manifest["matrices"]["C"]}
+    named = [*manifest["matrices"]["C"]["tensors"], *(manifest["dual"] or {"tensors": []})["tensors"]]
+    return sealed(manifest, {name: container.read(name) for name in named})
 
 
 def _disagreement(
