@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socketserver
-import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from hostile_server import HostileService, honest, make
 
 from factorize.client.connection import Connection
 from factorize.errors import InvalidParameter
@@ -19,43 +17,21 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FACTORIZE_KEY_FILE", raising=False)
 
 
-@pytest.fixture
-def heard():
-    """A server that redirects to itself by another name, and the Authorization fields that it was sent."""
-    fields: list[tuple[str, str | None]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            fields.append((self.path, self.headers.get("Authorization")))
-            if self.path == "/file":
-                self.send_response(307)
-                self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/bucket?signed=1")
-            else:
-                self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", fields
-        server.shutdown()
-        thread.join()
-
-
-def test_the_service_gets_the_key_and_a_bucket_does_not(heard, monkeypatch, tmp_path: Path) -> None:
-    url, fields = heard
+def test_the_service_gets_the_key_and_a_bucket_does_not(monkeypatch, tmp_path: Path) -> None:
+    """The bucket is the same server by another name."""
     (tmp_path / "key").write_text("fk_secret\n")
-    for name, value in (("FACTORIZE_KEY", "fk_secret"), ("FACTORIZE_KEY_FILE", str(tmp_path / "key"))):
-        with monkeypatch.context() as patched:
-            patched.setenv(name, value)
-            Connection(url).send("GET", "/file").close()
-    Connection(url).send("GET", "/other").close()
-    paths = [("/file", "Bearer fk_secret"), ("/bucket?signed=1", None)]
-    assert fields == [*paths, *paths, ("/other", None)]
+    with HostileService(tmp_path, make(4)) as server:
+        path = f"/v1/blobs/{next(iter(server.blobs))}"
+        elsewhere = {"Location": f"{server.url.replace('127.0.0.1', 'localhost')}{path}?signed=1"}
+        for name, value in (("FACTORIZE_KEY", "fk_secret"), ("FACTORIZE_KEY_FILE", str(tmp_path / "key"))):
+            server.plan("blob", lambda handler, *_: honest(handler, 307, elsewhere, b""))
+            with monkeypatch.context() as patched:
+                patched.setenv(name, value)
+                Connection(server.url).send("GET", path).close()
+        Connection(server.url).send("GET", path).close()
+    sent = [(path, headers.get("Authorization")) for _, path, headers in server.seen]
+    both = [(path, "Bearer fk_secret"), (f"{path}?signed=1", None)]
+    assert sent == [*both, *both, (path, None)]
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:8000", "http://example.org", "http://127.0.0.1.example.org"])
