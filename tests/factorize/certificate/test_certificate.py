@@ -93,11 +93,6 @@ def test_fixed_epochs_evidence_reaches_the_optimum(vectors: dict[str, Any]) -> N
     assert certificate.converged
 
 
-def test_evidence_that_is_none() -> None:
-    with pytest.raises(CertificateError, match=r"dual\.weights"):
-        certify(spec_of(4, "dense"), DenseMatrix(np.eye(4)), {"weights": np.zeros(4)}, outcome=Outcome.CONVERGED)
-
-
 def test_evidence_of_another_participation_is_not_borrowed() -> None:
     for participation in ({"kind": "min_sep", "min_sep": 2}, {"kind": "fixed_epochs", "epochs": 2}):
         certificate = certify(

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from factorize.checker.participation import allowed
 from factorize.errors import InvalidParticipation
 
-MISSING = object()
-
-
-def epochs(number: Any) -> dict[str, Any]:
-    return {"kind": "fixed_epochs", "epochs": number}
-
-
-def min_sep(apart: Any, most: Any = MISSING) -> dict[str, Any]:
-    return {"kind": "min_sep", "min_sep": apart} | ({} if most is MISSING else {"max_participations": most})
+EPOCHS, APART = {"kind": "fixed_epochs"}, {"kind": "min_sep"}
+OTHER = {"kind": "poisson", "epochs": 1, "more": "x" * 99}
 
 
 def test_patterns_that_are_not() -> None:
     """A count below 1 would allow no step, and C any sensitivity."""
-    other = {"kind": "poisson", "epochs": 1, "more": "x" * 99}
-    for given in (
-        epochs(0),
-        epochs(-1),
-        epochs(5),
-        epochs(13),
-        min_sep(0),
-        min_sep(13),
-        min_sep(3, 0),
-        min_sep(13, 2),
-        other,
-    ):
+    for given, n in [
+        *((EPOCHS | {"epochs": count}, 12) for count in (0, -1, 5, 13)),
+        *((APART | {"min_sep": apart}, 12) for apart in (0, 13)),
+        *((APART | {"min_sep": apart, "max_participations": most}, 12) for apart, most in ((3, 0), (13, 2))),
+        (OTHER, 12),
+        *(
+            (APART | {"min_sep": apart, "max_participations": most}, None)
+            for apart, most in ((3, None), (3, 0), (0, 3))
+        ),
+        *((given, None) for given in (EPOCHS | {"epochs": 2}, APART | {"min_sep": 3}, OTHER)),
+    ]:
         with pytest.raises(InvalidParticipation) as reason:
-            allowed(given, 12)
-        known = "this checker knows single, fixed_epochs, min_sep"
-        assert str(reason.value) == f"participation {str(given)[:80]} does not fit n=12; {known}"
-    for given in (epochs(2), min_sep(3), min_sep(3, None), min_sep(3, 0), min_sep(0, 3), other):
-        with pytest.raises(InvalidParticipation) as reason:
-            allowed(given, None)
-        assert str(reason.value) == f"participation {str(given)[:80]} has no finite sensitivity without end"
+            allowed(given, n)
+        fits = "does not fit n=12; this checker knows single, fixed_epochs, min_sep"
+        assert str(reason.value) == f"participation {str(given)[:80]} " + (
+            fits if n else "has no finite sensitivity without end"
+        )

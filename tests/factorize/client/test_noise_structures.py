@@ -99,13 +99,6 @@ class TestDistribution:
 
 
 class TestBits:
-    @pytest.mark.parametrize("name", NAMES)
-    @pytest.mark.parametrize("shard", [(0, 1), (7, 8), (BLOCK - 1, BLOCK + 1), (BLOCK + 5, BLOCK + 40)])
-    def test_shards_of_any_width(self, name, shard, calibration):
-        strategy, size = strategies(6)[name], BLOCK + 40
-        whole = draw(strategy, calibration, shape=size)
-        assert np.array_equal(draw(strategy, calibration, shape=size, shard=shard), whole[:, slice(*shard)])
-
     @pytest.mark.parametrize("name", ["dense", "toeplitz", "scaled"])
     @pytest.mark.parametrize("memory", [0, 4 * 100 * 3, 1 << 20])
     def test_kept_drawn_again_and_made_ahead(self, name, memory, calibration):

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, together, without_staging
 from specs import spec_of
@@ -391,40 +390,3 @@ def test_what_is_in_memory_is_what_is_on_the_disk(tmp_path):
     on_disk = {path: path.read_bytes() if path.is_file() else None for path in [home, *home.rglob("*")]}
     assert tree == on_disk
     assert {path for path, content in tree.items() if content is None} == {p for p in on_disk if p.is_dir()}
-
-
-def test_a_full_disk_refuses_a_put_and_serves_on(tmp_path):
-    """Space runs out in the middle of the file, and comes back."""
-
-    class Quota(Files):
-        left = 1 << 40
-
-        def _take(self, size: int) -> None:
-            self.left -= size
-            if self.left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        def write(self, descriptor: int, data: memoryview) -> int:
-            self._take(len(data))
-            return super().write(descriptor, data)
-
-        def produce(self, path: Path, write) -> None:
-            super().produce(path, write)
-            self._take(path.stat().st_size)
-
-    files = Quota()
-    store = open_store(tmp_path, files=files)
-    first = factorization(3)
-    store.put(first)
-    for left in range(0, 4000, 100):
-        files.left = left
-        try:
-            store.put(factorization(4 + left // 100))
-        except StoreUnavailable as error:
-            assert "free space" in str(error)
-        assert store.load(first.spec_digest).digest == first.digest
-        assert not list((tmp_path / STAGING).glob("*"))
-    assert fsck(store).clean
-    files.left = 1 << 40
-    store.put(factorization(60))
-    np.testing.assert_array_equal(store.load(factorization(60).spec_digest).rows("C", 0, 60), np.eye(60))
