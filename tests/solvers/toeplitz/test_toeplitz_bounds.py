@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, searched
 
-from factorize import parse_spec
 from factorize.spec import Spec
 
 INVARIANT = sorted(set(WORKLOADS) - {"cosine", "x"})
@@ -43,14 +42,11 @@ def test_long_columns_are_certified_by_ratios() -> None:
     assert 0 < gap(asked_of("prefix", 16_384)) < 1e-6
 
 
-@pytest.mark.parametrize("bands", [4000, 2100])
-@pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_long_columns_of_a_workload_that_fades_are_certified(rate: float, bands: int) -> None:
-    document = {
-        "workload": {"kind": "decay", "n": 4000, "rate": rate},
-        "mechanism": {"kind": "banded_toeplitz", "bands": bands},
-    }
-    assert 0 < gap(parse_spec(document).canonical()) < 2e-9
+@pytest.mark.parametrize(("n", "bands"), [(8, 8), (300, 6), (4000, 4000), (4000, 2100)])
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+def test_a_workload_that_fades_is_certified(rate: float, n: int, bands: int) -> None:
+    """The entries of the singular vector fall by many places, so that a rounding relative to the largest hides some."""
+    assert 0 <= gap(asked_of({"kind": "decay", "rate": rate}, n, kind="banded_toeplitz", bands=bands)) < 2e-9
 
 
 @pytest.mark.parametrize(
