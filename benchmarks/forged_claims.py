@@ -45,17 +45,11 @@ Generator = np.random.Generator
 
 def factorization(column: np.ndarray, epochs: int) -> Any:
     """A certified Toeplitz factorization of prefix sums."""
-    from factorize import parse_spec
-    from factorize.factorization import Factorization
-    from factorize.solution import Outcome, Solution
+    from specs import claimed, spec_of
+
     from factorize.structures.toeplitz import ToeplitzMatrix
 
-    n = len(column)
-    spec = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}}
-    spec["participation"] = {"kind": "fixed_epochs", "epochs": epochs}
-    solver = {"mechanism": "square_root", "version": "0", "seconds": 0.0, "environment": {}}
-    solution = Solution(ToeplitzMatrix(column, n), Outcome.CLOSED_FORM, 0)
-    return Factorization.from_solution(parse_spec(spec), solution, solver=solver)
+    return claimed(spec_of(len(column), "square_root", epochs), ToeplitzMatrix(column, len(column)))
 
 
 def truncated_root(n: int, taps: int) -> np.ndarray:

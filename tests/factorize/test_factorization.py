@@ -11,24 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
-from specs import spec_of
+from specs import claimed, spec_of
 
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
-from factorize.solution import Outcome, Solution
+from factorize.solution import Outcome
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-SOLVER = {"mechanism": "dense", "version": "0", "seconds": 0.5, "environment": {"cpus": 2}}
 
 
 def optimum(vectors: dict[str, Any]) -> Factorization:
     case = vectors["D.opt_prefix.n4"]
-    spec = spec_of(4, "dense")
-    solution = Solution(DenseMatrix(np.array(case["C"])), Outcome.CONVERGED, 7, {"weights": np.array(case["v"])})
-    return Factorization.from_solution(spec, solution, solver=SOLVER)
+    strategy, dual = DenseMatrix(np.array(case["C"])), {"weights": np.array(case["v"])}
+    return claimed(spec_of(4, "dense"), strategy, Outcome.CONVERGED, dual=dual)
 
 
 @pytest.fixture

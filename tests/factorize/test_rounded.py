@@ -10,7 +10,7 @@ import pytest
 from checker_files import parts, sealed
 from command_line import CommandLine
 from servers import LiveService
-from specs import solved, spec_of
+from specs import claimed, solved, spec_of
 
 from factorize.checker.check import check_factor_file
 from factorize.client import Service, fetch
@@ -19,7 +19,6 @@ from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.factor_file import cast, load, round_down
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 from factorize.structures.dense import DenseMatrix
@@ -93,7 +92,7 @@ def test_what_cannot_be_cast() -> None:
         cast(cast(base, "float32"), "float64")
     tiny = DenseMatrix(np.diag([1.0, 1e-60]))
     spec = spec_of({"kind": "identity", "n": 2}, "square_root")
-    small = Factorization.from_solution(spec, Solution(tiny, Outcome.CLOSED_FORM, 0), solver={"mechanism": "mine"})
+    small = claimed(spec, tiny)
     with pytest.raises(InvalidStrategy, match="positive"):
         cast(small, "float32")
     manifest, tensors = parts(base)
@@ -122,8 +121,7 @@ def test_adding_noise_has_a_claim_of_its_own(document: dict[str, Any], dtype: st
 
 def rectangular(rows: list[list[float]]) -> Factorization:
     spec = spec_of({"kind": "matrix", "rows": rows}, "dense")
-    strategy = DenseMatrix(np.tril(np.ones((3, 3))))
-    return Factorization.from_solution(spec, Solution(strategy, Outcome.CLOSED_FORM, 0), solver={"mechanism": "mine"})
+    return claimed(spec, DenseMatrix(np.tril(np.ones((3, 3)))))
 
 
 @pytest.mark.parametrize("rows", [[[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 1]]])

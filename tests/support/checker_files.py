@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
+from specs import claimed
 
 from factorize import parse_spec
 from factorize.checker.check import check_factor_file
@@ -18,13 +19,10 @@ from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
-from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-SOLVER = {"mechanism": "square_root", "version": "0", "seconds": 0.0, "environment": {}}
 
 
 def participation_of(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -104,8 +102,7 @@ def random_result(
         "mechanism": {"kind": "dense"},  # whose class holds every C
         "objective": {"kind": "lambda_tau", "tau": 2} if rng.random() < 0.3 else {"kind": "mean"},
     }
-    solution = Solution(strategy_of(rng, n, structure), Outcome.CLOSED_FORM, 0)
-    return Factorization.from_solution(parse_spec(document), solution, solver=SOLVER)
+    return claimed(parse_spec(document), strategy_of(rng, n, structure))
 
 
 def parts(result: Factorization) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -16,11 +16,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-from specs import spec_of
+from specs import claimed, spec_of
 
 from factorize.encoding import sha256
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -37,8 +36,7 @@ def make(n: int, *, dense: bool = False, **spec: Any) -> Factorization:
     """Return a certified square-root factorization of the prefix workload, stored dense if asked."""
     strategy = ToeplitzMatrix(square_root(n), n)
     parsed = spec_of(n, **{"mechanism": "square_root", **spec})
-    claim = Solution(DenseMatrix(strategy.dense()) if dense else strategy, Outcome.CLOSED_FORM, 0)
-    return Factorization.from_solution(parsed, claim, solver={"mechanism": "square_root", "version": "0"})
+    return claimed(parsed, DenseMatrix(strategy.dense()) if dense else strategy)
 
 
 class HostileService:

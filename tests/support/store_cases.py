@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from specs import document_of, spec_of
+from specs import claimed, document_of, spec_of
 
 from factorize.encoding import sha256
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
+from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.storage.medium.directory import Directory
 from factorize.storage.medium.files import Files
@@ -37,14 +37,9 @@ def factorization(
 ) -> Factorization:
     """A certified factorization; the identity by default, `converged` as the solver says."""
     asked = spec_of({**document_of(n, "identity"), **changes}) if of is None else of
-    claim = Solution(
-        DenseMatrix(np.eye(asked.workload.n)) if strategy is None else strategy,
-        Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT,
-        iterations=1,
-        dual=dual or {},
-    )
     solver = {"mechanism": asked.mechanism.kind, "version": "0", "seconds": seconds, "environment": {}}
-    return Factorization.from_solution(asked, claim, solver=solver)
+    outcome = Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT
+    return claimed(asked, strategy or DenseMatrix(np.eye(asked.workload.n)), outcome, dual=dual, solver=solver)
 
 
 def toeplitz(n: int, *, decay: float = 0.5) -> ToeplitzMatrix:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, parts, sealed
+from checker_files import parts, sealed
 from command_line import CommandLine
 from manifest_mutations import changed as with_value
 from manifest_mutations import nodes
+from specs import claimed, spec_of
 from star_claims import best_order, changed, consistent, estimate, gram_of, unamplified
 
-from factorize import parse_spec
 from factorize.accounting import calibrate_bins
 from factorize.accounting.claim import prefixed
 from factorize.checker.file import read_factor_file
@@ -25,16 +25,13 @@ from factorize.checker.sampling.calibrations import check_calibration, read_clai
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, TooLarge
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 N, BINS, EPSILON, DELTA = 24, 6, 4.0, 1e-4
 
 
 def result_of(column: np.ndarray) -> Factorization:
-    spec = {"workload": {"kind": "prefix", "n": len(column)}, "mechanism": {"kind": "square_root"}}
-    solution = Solution(ToeplitzMatrix(column, len(column)), Outcome.CLOSED_FORM, 0)
-    return Factorization.from_solution(parse_spec(spec), solution, solver=SOLVER)
+    return claimed(spec_of(len(column), "square_root"), ToeplitzMatrix(column, len(column)))
 
 
 def file_of(column: np.ndarray) -> bytes:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, in_fractions, inverted, parts, sealed
+from checker_files import in_fractions, inverted, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs import spec_of
+from specs import claimed, spec_of
 
 from factorize.checker import stored as stored_matrices
 from factorize.checker.arithmetic.balls import of_doubles
@@ -26,13 +26,12 @@ from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.numbers.covered import column_defect, covered_column, covered_inverse, covering, defect
 from factorize.numbers.series import toeplitz_rows
-from factorize.solution import Outcome, Solution
 from factorize.structures.dense import DenseMatrix
 
 
 def factorized(array: np.ndarray) -> Factorization:
     spec = spec_of({"kind": "identity", "n": len(array)}, "dense")
-    return Factorization.from_solution(spec, Solution(DenseMatrix(array), Outcome.CLOSED_FORM, 0), solver=SOLVER)
+    return claimed(spec, DenseMatrix(array))
 
 
 def strategy_array(n: int, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, parts, sealed
-from specs import solved
+from checker_files import parts, sealed
+from specs import claimed, solved
 
 from factorize import parse_spec
 from factorize.certificate import certificate
@@ -39,7 +39,6 @@ from factorize.checker.report import (
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.structures.dense import DenseMatrix
 
 
@@ -120,9 +119,7 @@ def test_losses_that_cancel_in_doubles_are_not_proved() -> None:
         "mechanism": {"kind": "dense"},
         "objective": {"kind": "weighted", "weights": [0.0] * 6 + [1.0] * (N - 6)},
     }
-    result = Factorization.from_solution(
-        parse_spec(document), Solution(DenseMatrix(array), Outcome.CLOSED_FORM, 0), solver=SOLVER
-    )
+    result = claimed(parse_spec(document), DenseMatrix(array))
     true = sum(i + (left / Fraction(1e-20)) ** 2 for i in range(6, N))
     assert result.certificate.loss.objective == pytest.approx(float(true), rel=1e-9), "by balls"
     manifest, tensors = parts(result)
@@ -137,7 +134,7 @@ def test_losses_below_the_normal_numbers_are_not_proved() -> None:
     rows = (np.tril(np.ones((4, 4))) * 1e-170).tolist()
     document = {"workload": {"kind": "matrix", "rows": rows}, "mechanism": {"kind": "dense"}}
     spec = parse_spec(document)
-    result = Factorization.from_solution(spec, Solution(DenseMatrix(np.eye(4)), Outcome.CLOSED_FORM, 0), solver=SOLVER)
+    result = claimed(spec, DenseMatrix(np.eye(4)))
     assert any("the middle is stated" in warning for warning in result.certificate.warnings)
     own = spec.user_matrices()["workload"]
     report = check_factor_file(sealed(*parts(result)), user={str(own.sha256): own.array})

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checker_files import SOLVER, parts, sealed
-from specs import spec_of
+from checker_files import parts, sealed
+from specs import claimed, spec_of
 from structure_cases import strategies
 
 from factorize.checker.check import check_factor_file
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.factorization import Factorization
 from factorize.format.names import COLUMN_SCALE, WRAPPED
-from factorize.solution import Outcome, Solution
 from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
@@ -31,8 +29,7 @@ def test_what_no_reader_serves_cannot_be_written(structure: str) -> None:
 
 @pytest.mark.parametrize("structure", [name for name in REFUSED if name != "scaled"])
 def test_what_cannot_be_written_is_read_by_nobody(structure: str) -> None:
-    claim = Solution(ColumnScaled(INNER["banded"], SCALE), Outcome.CLOSED_FORM, 0)
-    manifest, tensors = parts(Factorization.from_solution(spec_of(N, "dense"), claim, solver=SOLVER))
+    manifest, tensors = parts(claimed(spec_of(N, "dense"), ColumnScaled(INNER["banded"], SCALE)))
     inner = INNER[structure].tensors()
     scaled = {**inner, COLUMN_SCALE: SCALE}
     del tensors["C.bands"]
