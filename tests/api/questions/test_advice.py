@@ -170,9 +170,10 @@ def test_who_names_a_schedule_or_an_objective_is_not_told_of_them(about: dict[st
 
 
 def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
-    request = request_of(job(epochs=1, samplings=None))
+    request = request_of(job(epochs=1, samplings=None, objective={"kind": "max"}))
     assert request.samplings is not None and "random_allocation" not in request.samplings
-    assert request.spec.participation.single and request_of(job(samplings=None)).samplings is None
+    assert request.spec.participation.single and request.spec.objective.kind == "max"
+    assert request_of(job(samplings=None)).samplings is None
 
 
 def test_a_memory_that_nothing_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
