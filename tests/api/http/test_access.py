@@ -196,7 +196,7 @@ def test_streams_of_one_key_leave_room_for_others(tmp_path: Path, monkeypatch: p
 
         def follow(role: str) -> http.client.HTTPResponse:
             connection = opened.enter_context(closing(http.client.HTTPConnection(live.host, timeout=600)))
-            connection.request("GET", path, headers={"Authorization": f"Bearer {service.tokens[role]}"})
+            connection.request("GET", path, headers={"Authorization": f"Bearer {service.tokens.get(role, role)}"})
             return opened.enter_context(connection.getresponse())
 
         assert [follow("admin").status for _ in range(2)] == [200, 200]
@@ -204,10 +204,7 @@ def test_streams_of_one_key_leave_room_for_others(tmp_path: Path, monkeypatch: p
         refused.problem(429, "busy")
         assert int(refused.headers["retry-after"]) > 0
         assert service.ask("admin", "GET", f"/v1/factorizations/{name}").status == 200
-        other = service.token("admin")
-        connection = opened.enter_context(closing(http.client.HTTPConnection(live.host, timeout=600)))
-        connection.request("GET", path, headers={"Authorization": f"Bearer {other}"})
-        assert opened.enter_context(connection.getresponse()).status == 200
+        assert follow(service.token("admin")).status == 200
         live.go()
 
 

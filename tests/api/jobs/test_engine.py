@@ -478,6 +478,47 @@ def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
     wait_for(lambda: not alive(pid))
 
 
+FULL = (
+    "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+    "'could not extend file \"base/5/1259\": No space left on device' USING ERRCODE = 'disk_full'; END $$",
+    *(f"CREATE TRIGGER full_{name} BEFORE INSERT OR UPDATE ON {name} EXECUTE FUNCTION no_room()"
+      for name in ("jobs", "schema_version")),
+)  # fmt: skip
+"""What PostgreSQL says where its disk is full, to whoever writes."""
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_database_that_is_full_or_dies_and_comes_back_loses_nothing(place, postgres):
+    engine = place.engine()
+    engine.submit(order(0, gate="go"))
+    engine.submit(order(2, gate="room"))
+    wait_for(lambda: place.ledger.counts()["running"] == 2)
+    with place.ledger.engine.begin() as connection:
+        for statement in FULL:
+            connection.exec_driver_sql(statement)
+    with pytest.raises(StoreUnavailable, match="No space left on device.* try again"):
+        engine.submit(order(1))
+    place.open("room")
+    wait_for(lambda: place.find(digest(2)) and not engine.writes)  # by which /readyz knows it
+    assert place.state(digest(2)) == "running"
+    with place.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("DROP FUNCTION no_room CASCADE")
+    assert place.ended(digest(2)).state == "done"
+    wait_for(lambda: engine.writes)
+    postgres.kill()
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            engine.submit(order(1))
+        place.open("go")
+        wait_for(lambda: not engine.writes)
+        time.sleep(0.5)  # some rounds in which nothing can be written
+    finally:
+        postgres.start()
+    assert place.ended(digest(0)).state == "done"
+    engine.submit(order(1))
+    assert place.ended(digest(1)).state == "done" and len(place.starts()) == 3
+
+
 def test_a_stopped_engine_loses_its_jobs_and_keeps_quiet_when_it_comes_back(place):
     host = place.host()
     assert host.stdout is not None and host.stdout.readline() == "ready\n"
