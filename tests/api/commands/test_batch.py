@@ -119,23 +119,13 @@ def test_too_many_combinations_are_refused_before_they_are_made(tmp_path: Path) 
 
 
 def test_lines_are_read_one_by_one_and_bad_ones_keep_their_number(tmp_path: Path) -> None:
-    lines = ['{"workload":{"kind":"prefix","n":4}}', "", "{oops", '{"workload":{"kind":"prefix","n":0}}', "[]"]
-    entries = read(tmp_path, "\n".join(lines), "specs.jsonl")
-    assert [(entry.label, entry.spec is None) for entry in entries] == [
-        ("line 1", False),
-        ("line 3", True),
-        ("line 4", True),
-        ("line 5", True),
-    ]
-    assert "not JSON" in str(entries[1].error)
-    assert "/workload/n" in str(entries[2].error)
-
-
-def test_bytes_that_are_not_text_are_a_bad_line(tmp_path: Path) -> None:
-    path = tmp_path / "specs.jsonl"
-    path.write_bytes(b'\xff\xfe\n{"workload":{"kind":"prefix","n":4}}\n')
-    first, second = list(each_spec(path))
-    assert first.spec is None and "UTF-8" in str(first.error) and second.spec is not None
+    path, good = tmp_path / "specs.jsonl", b'{"workload":{"kind":"prefix","n":4}}'
+    path.write_bytes(b"\n".join([good, b"", b"{oops", good.replace(b"4", b"0"), b"[]", b"\xff\xfe", good]))
+    first, *bad, last = each_spec(path)
+    assert (first.label, last.label) == ("line 1", "line 7") and first.spec is not None and last.spec is not None
+    assert [entry.label for entry in bad] == [f"line {number}" for number in (3, 4, 5, 6)]
+    for entry, words in zip(bad, ("not JSON", "/workload/n", "JSON object", "UTF-8"), strict=True):
+        assert entry.spec is None and words in str(entry.error)
 
 
 @pytest.mark.parametrize(
